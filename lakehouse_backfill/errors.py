@@ -1,0 +1,194 @@
+"""Every error that a user can meet, with what happened, what state the data is in, what to do.
+
+BackfillError                      code               exit
+├── ConfigError                    invalid-config      2   declarations are wrong; nothing was read or changed
+├── NotFound                       not-found           2   a named run, product, table or snapshot is absent
+├── Unsupported                    unsupported         2   this build refuses to do it, and says what can
+├── IllegalMove                    illegal-move        2   the run's state does not allow the verb
+├── Blocked                        blocked             3   checks, approvals or limits say no
+│   ├── ChecksFailed               checks-failed
+│   ├── ApprovalMissing            approval-missing
+│   ├── NotAllowed                 not-allowed             the person does not hold the role
+│   ├── LimitExceeded              limit-exceeded
+│   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
+├── Conflict                       conflict            4   somebody else moved; plan again
+│   ├── RunMoved                   run-moved
+│   ├── PointerMoved               pointer-moved
+│   ├── TargetChanged              target-changed          a live commit touched the run's partitions
+│   └── TooBusy                    too-busy
+├── OutcomeUnknown                 outcome-unknown     5   a commit may or may not have landed
+└── EnvironmentDown                environment-down    6   catalog, store or Java; a retry may help
+    ├── JavaMissing                java-missing
+    └── CatalogDown                catalog-down
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class BackfillError(Exception):
+    """Root of the tree: `problem` says what, `state` answers "is my data safe", `fix` what to type."""
+
+    code: ClassVar[str] = "bug"
+    exit_code: ClassVar[int] = 1
+    retry_may_help: ClassVar[bool] = False
+
+    def __init__(self, problem: str, *, state: str = "nothing was changed", fix: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.state = state
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.problem}", f"  state: {self.state}"]
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong field of a declaration: where it stands and what to write instead."""
+
+    file: str
+    line: int
+    field: str
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.field}: {self.problem} ({self.fix})"
+
+
+class ConfigError(BackfillError):
+    """Declarations are wrong; all faults are reported at once."""
+
+    code = "invalid-config"
+    exit_code = 2
+
+    def __init__(
+        self, problem: str, *, faults: tuple[Fault, ...] = (), state: str = "", fix: str = ""
+    ) -> None:
+        text = "\n  ".join([problem, *(str(fault) for fault in faults)])
+        super().__init__(text, state=state or "nothing was read or changed", fix=fix)
+        self.faults = faults
+
+
+class NotFound(BackfillError):
+    """A named run, product, table, snapshot or file does not exist."""
+
+    code = "not-found"
+    exit_code = 2
+
+
+class Unsupported(BackfillError):
+    """The table or request is outside what this build does safely."""
+
+    code = "unsupported"
+    exit_code = 2
+
+
+class IllegalMove(BackfillError):
+    """The run's state does not allow the verb; the legal ones are named."""
+
+    code = "illegal-move"
+    exit_code = 2
+
+
+class Blocked(BackfillError):
+    """Checks, approvals or limits say no."""
+
+    code = "blocked"
+    exit_code = 3
+
+
+class ChecksFailed(Blocked):
+    """At least one gate is closed."""
+
+    code = "checks-failed"
+
+
+class ApprovalMissing(Blocked):
+    """A decision is missing, or was made on another manifest or result."""
+
+    code = "approval-missing"
+
+
+class NotAllowed(Blocked):
+    """The person does not hold the role that the contract asks for."""
+
+    code = "not-allowed"
+
+
+class LimitExceeded(Blocked):
+    """The plan is larger than a declared limit, or later than its deadline."""
+
+    code = "limit-exceeded"
+
+
+class WriteForbidden(Blocked):
+    """A job tried to write through the session it was given."""
+
+    code = "write-forbidden"
+
+
+class Conflict(BackfillError):
+    """Somebody else moved first; plan again."""
+
+    code = "conflict"
+    exit_code = 4
+
+
+class RunMoved(Conflict):
+    """Another process moved the run."""
+
+    code = "run-moved"
+
+
+class PointerMoved(Conflict):
+    """Another publication of the product won."""
+
+    code = "pointer-moved"
+
+
+class TargetChanged(Conflict):
+    """A live commit touched the run's partitions since they were pinned."""
+
+    code = "target-changed"
+
+
+class TooBusy(Conflict):
+    """Other writers kept winning within the time budget; a retry may help."""
+
+    code = "too-busy"
+    retry_may_help = True
+
+
+class OutcomeUnknown(BackfillError):
+    """A commit may or may not have landed; everything is kept."""
+
+    code = "outcome-unknown"
+    exit_code = 5
+
+
+class EnvironmentDown(BackfillError):
+    """Catalog, store or Java does not answer; a retry may help."""
+
+    code = "environment-down"
+    exit_code = 6
+    retry_may_help = True
+
+
+class JavaMissing(EnvironmentDown):
+    """No Java 17 or 21 was found, and the command needs Spark."""
+
+    code = "java-missing"
+    retry_may_help = False
+
+
+class CatalogDown(EnvironmentDown):
+    """The catalog does not answer."""
+
+    code = "catalog-down"

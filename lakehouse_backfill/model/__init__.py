@@ -1,0 +1,1 @@
+"""Immutable values without I/O: what the rules decide on and the ports exchange."""

@@ -1,0 +1,209 @@
+"""The run manifest: the declared intent of a run, as written in YAML.
+
+Field descriptions become the JSON Schema that editors use (`lakehouse-backfill schema manifest`).
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from lakehouse_backfill.model.value import Value
+
+API_VERSION = "lakehouse-backfill/v1"
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+TableName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$")
+]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+RunKind = Literal[
+    "backfill",
+    "reprocessing",
+    "restatement",
+    "repair",
+    "migration",
+    "bootstrap",
+    "replay",
+    "reconciliation",
+]
+Mode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
+ReasonCode = Literal[
+    "new_field",
+    "bug_fix",
+    "missing_source",
+    "late_data",
+    "schema_evolution",
+    "new_product",
+    "compliance",
+    "migration",
+]
+PublishMode = Literal[
+    "append",
+    "replace_partitions",
+    "merge",
+    "versioned",
+    "shadow_only",
+    "pointer_swap",
+    "correction_events",
+]
+Moment = datetime | date
+PartitionValue = date | datetime | int | str | None
+
+
+class Intent(Value):
+    """Who asks for what, and why."""
+
+    kind: RunKind = Field("restatement", description="What sort of run this is.")
+    mode: Mode = Field("backfill", description="Execution mode; written into every output.")
+    requested_by: Text = Field(description="Person or system that asks for the run.")
+    reason: Text = Field(description="Why, in a sentence that a consumer understands.")
+    reason_code: ReasonCode = Field(description="The reason as a code, for reports.")
+    deadline: datetime | None = Field(None, description="The run is refused when planned later.")
+
+
+class TransformRef(Value):
+    """The code to run: a decorated function of a Python file, or a SQL file."""
+
+    name: Name = Field(description="Name given to @transform, or `-- name:` in a SQL file.")
+    version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] = Field(
+        description="Semantic version of the transform, e.g. 1.2.0."
+    )
+    file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/transform.py.")
+    config: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="Values that the transform reads from its context."
+    )
+
+
+class InputRange(Value):
+    """The rows of one source that the run may read: `from <= column < to`."""
+
+    column: Name = Field(description="Column of the source, a date or a timestamp.")
+    from_: Moment = Field(alias="from", description="First instant or day that may be read.")
+    to: Moment = Field(description="First instant or day that may not be read any more.")
+
+
+class Source(Value):
+    """One input table, read at a pinned snapshot."""
+
+    type: Literal["iceberg"] = Field("iceberg", description="Kind of source.")
+    table: TableName = Field(description="namespace.table")
+    at: str | int | datetime | None = Field(
+        None, description="Snapshot id, tag, branch or timestamp; the current state if absent."
+    )
+    pin: Literal["tag", "lease_only"] = Field(
+        "tag", description="`tag` protects the snapshot; `lease_only` for read-only sources."
+    )
+    range: InputRange = Field(description="Rows that may be read at most; never open-ended.")
+    warm_up_days: int = Field(
+        0, ge=0, le=3660, description="Days read before a chunk, to build its state."
+    )
+    cool_down_days: int = Field(0, ge=0, le=3660, description="Days read after a chunk.")
+
+
+class Reference(Value):
+    """Reference data, read whole at a pinned snapshot."""
+
+    table: TableName = Field(description="namespace.table")
+    at: str | int | datetime | None = Field(None, description="As for sources.")
+    pin: Literal["tag", "lease_only"] = Field("tag", description="As for sources.")
+    semantics: Literal[
+        "as_recorded", "corrected_truth", "current_accepted", "as_used_by_original"
+    ] = Field("corrected_truth", description="Which truth the restatement uses.")
+
+
+class PartitionRange(Value):
+    """The partitions to restate: a half-open range, or a list of values, minus exceptions."""
+
+    column: Name = Field(description="Source column of the target's partition field.")
+    from_: PartitionValue = Field(None, alias="from", description="First partition.")
+    to: PartitionValue = Field(None, description="First partition that is not restated.")
+    values: tuple[PartitionValue, ...] = Field(
+        (), description="An explicit list instead of a range; null names the null partition."
+    )
+    except_: tuple[PartitionValue, ...] = Field(
+        (), alias="except", description="Partitions inside the range that stay as they are."
+    )
+
+
+class Target(Value):
+    """What the run may change, and how it becomes visible."""
+
+    publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
+    partitions: PartitionRange = Field(description="Which partitions may change.")
+    row_predicate: str | None = Field(None, description="Only rows below the partition grain.")
+
+
+class Safety(Value):
+    """Bounds and switches; the defaults are the careful ones."""
+
+    side_effects: bool = Field(False, description="Whether the job may act outside its shadow.")
+    max_rows: int | None = Field(None, ge=1, description="Most output rows.")
+    max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
+    max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
+    manual_publish: bool = Field(True, description="`run` stops before publication.")
+    on_conflict: Literal["fail", "catch_up"] = Field("fail", description="When live data moved.")
+
+
+class Limits(Value):
+    """How the work is cut."""
+
+    partitions_per_chunk: int = Field(16, ge=1, le=10_000, description="Partitions in one commit.")
+
+
+class Compute(Value):
+    """Where the run computes and stages."""
+
+    pool: Text = Field("default", description="Name of the compute pool.")
+    staging_location: Literal["shadow", "under_target"] = Field(
+        "shadow", description="Where staged files lie: beside the target, or under its prefix."
+    )
+
+
+class SuiteRef(Value):
+    """A Great Expectations suite to run on the output or on one input."""
+
+    file: Text = Field(description="Suite file inside the project, under expectations/.")
+    on: Name = Field("output", description="`output`, or the name of a source or reference.")
+    parameters: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Suite parameters filled from data: `name: reference.column` (distinct values).",
+    )
+
+
+class SpotCheck(Value):
+    """One named record and what it must say after the restatement."""
+
+    key: dict[Name, PartitionValue] = Field(description="Values of the product's key.")
+    expect: dict[Name, PartitionValue | float] = Field(description="Expected column values.")
+
+
+class Validation(Value):
+    """The gates of the run; those of the contract always apply too."""
+
+    count_tolerance: float = Field(0.0, ge=0, description="Share by which totals may differ.")
+    checksum: Literal["required", "report"] = Field("required", description="Checksum gate.")
+    suites: tuple[SuiteRef, ...] = Field((), description="Suites beside those of the contract.")
+    golden: Text | None = Field(None, description="CSV file of rows that the output must hold.")
+    spot_checks: tuple[SpotCheck, ...] = Field((), description="Named records.")
+    edge_partitions: int = Field(2, ge=0, le=366, description="Partitions compared at each edge.")
+    edge_tolerance_rows: int = Field(0, ge=0, description="Differing edge rows that are accepted.")
+
+
+class RunManifest(Value):
+    """The whole declared intent of a run."""
+
+    api_version: Literal["lakehouse-backfill/v1"] = Field(description="Version of this format.")
+    run: Intent
+    product: TableName = Field(description="The product to restate; has a contract.")
+    transform: TransformRef
+    sources: dict[Name, Source] = Field(min_length=1, description="Inputs by name.")
+    reference_data: dict[Name, Reference] = Field(
+        default_factory=dict, description="Reference inputs by name."
+    )
+    target: Target
+    safety: Safety = Field(default_factory=Safety)
+    limits: Limits = Field(default_factory=Limits)
+    compute: Compute = Field(default_factory=Compute)
+    validation: Validation = Field(default_factory=Validation)

@@ -1,0 +1,106 @@
+"""Accepted output versions: the rows of the pointer table, and what a swap did to a table."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.value import Value
+
+Action = Literal["baseline", "reserve", "publish", "rollback", "release"]
+
+
+class Publication(Value):
+    """One row of `accepted_output_version`.
+
+    `version` counts 1, 2, 3 … per product; 0 is the state that the first run found. `token` names
+    the act and stands in the target's snapshot summary. `before_snapshot_id` is the target's head
+    right before the act: the content to go back to, for the partitions of `scope`.
+    """
+
+    product: str
+    version: int
+    token: str
+    action: Action
+    run_id: str | None
+    table: str
+    snapshot_id: int | None
+    before_snapshot_id: int | None
+    scope: Scope | None
+    supersedes: int | None
+    at: datetime
+    by: str
+    approved_by: tuple[str, ...] = ()
+    accepted_by: tuple[str, ...] = ()
+    manifest_hash: str | None = None
+    result_digest: str | None = None
+    evidence_digest: str | None = None
+    reason: str = ""
+
+
+class Pointer(Value):
+    """The current state of a product: the accepted publication, and one that is under way."""
+
+    accepted: Publication | None = None
+    pending: Publication | None = None
+    last_version: int = 0
+
+
+class ChunkCommit(Value):
+    """A chunk found in the shadow's snapshot log: id, snapshot and Iceberg's own row count."""
+
+    chunk_id: str
+    snapshot_id: int
+    added_rows: int
+    properties: dict[str, str]
+
+
+class Swap(Value):
+    """One metadata-only commit: the run's files of a table replaced. Seconds are wall-clock."""
+
+    table: str
+    snapshot_id: int
+    before_snapshot_id: int | None
+    files_added: int
+    files_removed: int
+    rows_added: int
+    rows_removed: int
+    attempts: int
+    seconds: float
+
+
+class AdoptRequest(Value):
+    """Adopt the shadow's files of `scope` into `target`, in place of the target's own."""
+
+    target: str
+    base_snapshot_id: int | None
+    shadow: str
+    shadow_snapshot_id: int | None
+    chunk_ids: tuple[str, ...]
+    scope: Scope
+    token: str
+    tags: dict[Literal["before", "after"], str]
+    properties: dict[str, str]
+
+
+class Restore(Value):
+    """Partitions that go back to their content in `restore_snapshot_id` (None: to no rows).
+
+    Refused when a commit after `since_snapshot_id` changed them.
+    """
+
+    partitions: tuple[str, ...]
+    restore_snapshot_id: int | None
+    since_snapshot_id: int
+
+
+class RevertRequest(Value):
+    """Put partitions of `target` back, keeping everything else as it is now."""
+
+    target: str
+    scope: Scope
+    restores: tuple[Restore, ...]
+    token: str
+    tags: dict[Literal["before", "after"], str]
+    properties: dict[str, Any]

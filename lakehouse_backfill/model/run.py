@@ -1,0 +1,72 @@
+"""A run: its states, the events that moved it, and the chunk ledger."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal
+
+from lakehouse_backfill.model.value import Value
+
+
+class State(str, Enum):
+    """Where a run stands; the legal moves are in `rules.lifecycle`."""
+
+    DRAFT = "draft"
+    PLANNED = "planned"
+    APPROVED = "approved"
+    STAGING = "staging"
+    STAGED = "staged"
+    VALIDATED = "validated"
+    ACCEPTED = "accepted"
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+    HALTED = "halted"
+    ROLLED_BACK = "rolled_back"
+    SUPERSEDED = "superseded"
+
+
+class Event(Value):
+    """One entry of a run's log: a move from one state to another, or a note (equal states)."""
+
+    run_id: str
+    seq: int
+    at: datetime
+    actor: str
+    verb: str
+    from_state: State
+    to_state: State
+    mode: str
+    detail: dict[str, Any] = {}
+
+
+class RunStatus(Value):
+    """The newest state of a run; `seq` is the number of its last event."""
+
+    run_id: str
+    product: str
+    state: State
+    seq: int
+    at: datetime
+    driver: str | None = None
+
+
+class ChunkRecord(Value):
+    """One row of the chunk ledger: what one chunk read and wrote; times in seconds."""
+
+    run_id: str
+    chunk_id: str
+    partitions: tuple[str, ...]
+    status: Literal["done", "failed"]
+    input_rows: int
+    output_rows: int
+    outside_rows: int
+    checksum: str
+    seconds: float
+    snapshot_id: int | None
+    finished_at: datetime
+    recovered: bool = False

@@ -1,0 +1,26 @@
+"""The base of every value that is written to the lake or to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Value(BaseModel):
+    """An immutable value with a strict field list and a JSON form."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def canonical_json(value: Any) -> str:
+    """Give the one JSON text of `value`: sorted keys, no spaces, no NaN; dates as ISO text."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def digest(value: Any) -> str:
+    """Give the SHA-256 (64 hex digits) of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -1,0 +1,136 @@
+"""Computation on data: staging, checksums and edges on Spark, suites, diffs.
+
+`Frame` is an engine's own table value (a Spark DataFrame); stages pass it on without looking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lakehouse_backfill.model.checks import (
+    CheckResult,
+    Diff,
+    EdgePartition,
+    MeasureTotal,
+)
+from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.contract import Measure, SourceTotal
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.model.scope import Chunk, Scope
+
+Frame = Any
+
+
+@dataclass(frozen=True)
+class DiffRequest:
+    """Compare two snapshots of tables. No scope: everything. No key: as multisets of rows."""
+
+    old_table: str
+    old_snapshot_id: int | None
+    new_table: str
+    new_snapshot_id: int | None
+    key: tuple[str, ...]
+    scope: Scope | None = None
+    ignore: tuple[str, ...] = ()
+    samples: int = 5
+    where: str | None = None
+
+
+class Staging(Protocol):
+    """Running a transform on pinned inputs into a shadow table."""
+
+    def load(self, plan: Plan) -> None:
+        """Import the transform and check name, version and inputs, without running it."""
+        ...
+
+    def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
+        """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit."""
+        ...
+
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int) -> ChunkRecord:
+        """Give the ledger row of a chunk that was committed, but not recorded, before."""
+        ...
+
+    def edges(self, plan: Plan, labels: tuple[str, ...], side: str) -> tuple[EdgePartition, ...]:
+        """Compute partitions beyond the scope and compare them with the target's base."""
+        ...
+
+    def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
+        """Compute one partition with the declared warm-up and with twice as much."""
+        ...
+
+
+class Measuring(Protocol):
+    """Reading snapshots for the gates."""
+
+    def checksums(
+        self, table: str, snapshot_id: int | None, scope: Scope, ignore: tuple[str, ...] = ()
+    ) -> dict[str, Checksum]:
+        """Checksum of each partition of the scope; partitions without rows are left out."""
+        ...
+
+    def totals(
+        self,
+        old: tuple[str, int | None],
+        new: tuple[str, int | None],
+        scope: Scope,
+        measures: tuple[Measure, ...],
+    ) -> tuple[MeasureTotal, ...]:
+        """The declared measures over the scope's partitions, on both sides."""
+        ...
+
+    def source_totals(
+        self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
+    ) -> tuple[CheckResult, ...]:
+        """Whole-candidate totals against whole-source totals (Q4)."""
+        ...
+
+    def output(self, plan: Plan) -> Frame:
+        """The restated partitions of the shadow, for the suites."""
+        ...
+
+    def input(self, plan: Plan, name: str) -> Frame:
+        """One pinned input within its range, for the suites."""
+        ...
+
+    def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
+        """Distinct non-null values of a column of a pinned input, for suite parameters."""
+        ...
+
+
+class Differ(Protocol):
+    """Old against new, at a cost that follows the change."""
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
+        ...
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read."""
+        ...
+
+
+class Judge(Protocol):
+    """Great Expectations."""
+
+    def judge(
+        self, frame: Frame, suite_file: str, parameters: dict[str, list[Any]], group: str
+    ) -> tuple[CheckResult, ...]:
+        """Run a suite file on a frame: one result per expectation; raises ConfigError."""
+        ...
+
+
+class Records(Protocol):
+    """Single records, for golden data and spot checks; no JVM."""
+
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        """Read the rows of a golden CSV file of the project; an empty cell is null."""
+        ...
+
+    def by_key(
+        self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Fetch the rows that have one of `keys` (column -> value)."""
+        ...

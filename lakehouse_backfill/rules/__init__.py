@@ -1,0 +1,1 @@
+"""Pure decisions: model in, model out."""

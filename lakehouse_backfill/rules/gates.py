@@ -1,0 +1,193 @@
+"""What the numbers of a staged run mean: one CheckResult per gate."""
+
+from __future__ import annotations
+
+from lakehouse_backfill.model.checks import (
+    CheckResult,
+    Diff,
+    MeasureTotal,
+    PartitionBalance,
+)
+from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.contract import Contract, Threshold
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.model.table import LiveFile, TableInfo
+
+
+def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+    """Every chunk of the plan is in the ledger as done."""
+    wanted = {chunk.chunk_id for chunk in plan.resolved.chunks}
+    done = {chunk.chunk_id for chunk in chunks if chunk.status == "done"}
+    missing = sorted(wanted - done)
+    return CheckResult(
+        name="all chunks are staged",
+        group="technical",
+        passed=not missing,
+        detail=f"{len(done)} of {len(wanted)}" + (f"; missing {missing[0]}" if missing else ""),
+        observed=len(done),
+        limit=len(wanted),
+    )
+
+
+def partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
+    """Every partition that holds rows now holds rows in the candidate too."""
+    emptied = [label for label in plan.resolved.scope.partitions if label in old - set(new)]
+    return CheckResult(
+        name="no partition becomes empty",
+        group="technical",
+        passed=not emptied,
+        detail=f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else ""),
+        observed=len(emptied),
+        limit=0,
+    )
+
+
+def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+    """The output is not empty and below the declared maximum."""
+    rows = sum(chunk.output_rows for chunk in chunks)
+    limit = plan.resolved.manifest.safety.max_rows
+    return CheckResult(
+        name="row count is in range",
+        group="technical",
+        passed=rows > 0 and (limit is None or rows <= limit),
+        detail=f"{rows} rows" + (f", at most {limit}" if limit else ""),
+        observed=rows,
+        limit=limit,
+    )
+
+
+def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) -> CheckResult:
+    """Outside the scope, base and candidate consist of the very same files."""
+    scope = set(plan.resolved.scope.partitions)
+    old = {file.path for file in base if file.partition not in scope}
+    new = {file.path for file in shadow if file.partition not in scope}
+    return CheckResult(
+        name="nothing outside the partitions changed",
+        group="technical",
+        passed=old == new,
+        detail=f"{len(old & new)} files shared, {len(old ^ new)} differ",
+        observed=len(old ^ new),
+        limit=0,
+    )
+
+
+def schema_kept(contract: Contract, shadow: TableInfo) -> tuple[CheckResult, ...]:
+    """Each column that consumers rely on is there with its type; a required one stays required."""
+    results = []
+    for wanted in contract.columns:
+        found = shadow.column(wanted.name)
+        problem = ""
+        if found is None:
+            problem = "is missing"
+        elif _plain(found.type) != _plain(wanted.type):
+            problem = f"is {found.type}, the contract says {wanted.type}"
+        elif wanted.required and not found.required:
+            problem = "may be null, the contract says required"
+        if problem:
+            results.append(_schema(f"{wanted.name} {problem}", passed=False))
+    return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
+
+
+def balances(
+    labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
+) -> tuple[PartitionBalance, ...]:
+    """Set count and checksum of each partition side by side; a partition without rows counts 0."""
+    none = Checksum.empty(shape)
+    rows = []
+    for label in labels:
+        left, right = old.get(label, none), new.get(label, none)
+        rows.append(
+            PartitionBalance(
+                partition=label,
+                old_count=left.rows,
+                new_count=right.rows,
+                old_checksum=left.text,
+                new_checksum=right.text,
+                equal=left == right,
+            )
+        )
+    return tuple(rows)
+
+
+def stored_as_computed(
+    plan: Plan, chunks: tuple[ChunkRecord, ...], stored: dict[str, Checksum], shape: str
+) -> CheckResult:
+    """What the shadow holds is what the chunks computed: equal checksums, chunk by chunk."""
+    recorded = {chunk.chunk_id: chunk.checksum for chunk in chunks}
+    wrong = []
+    for chunk in plan.resolved.chunks:
+        total = Checksum.empty(shape)
+        for label in chunk.partitions:
+            total = total + stored[label] if label in stored else total
+        if recorded.get(chunk.chunk_id) != total.text:
+            wrong.append(chunk.chunk_id)
+    return CheckResult(
+        name="stored rows are the computed rows",
+        group="reconciliation",
+        passed=not wrong,
+        detail=f"{len(recorded) - len(wrong)} chunk checksums equal"
+        + (f"; differs: {wrong[0]}" if wrong else ""),
+        observed=len(wrong),
+        limit=0,
+        blocking=plan.resolved.manifest.validation.checksum == "required",
+    )
+
+
+def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
+    """The diff saw exactly the rows that were counted on both sides."""
+    counted = (sum(row.old_count for row in rows), sum(row.new_count for row in rows))
+    seen = (diff.summary.old_rows, diff.summary.new_rows)
+    return CheckResult(
+        name="diff and counts agree",
+        group="diff",
+        passed=seen == counted,
+        detail=f"diff {seen[0]} -> {seen[1]}, counted {counted[0]} -> {counted[1]}",
+        observed=list(seen),
+        limit=list(counted),
+    )
+
+
+def keys_unique(diff: Diff) -> CheckResult:
+    """No key stands twice."""
+    return CheckResult(
+        name="keys are unique",
+        group="diff",
+        passed=diff.duplicate_keys == 0,
+        detail=f"{diff.duplicate_keys} duplicate keys",
+        observed=diff.duplicate_keys,
+        limit=0,
+    )
+
+
+def thresholds(
+    declared: tuple[Threshold, ...], totals: tuple[MeasureTotal, ...]
+) -> tuple[CheckResult, ...]:
+    """A declared total changed by no more than the owner lets pass unseen."""
+    found = {total.name: total for total in totals}
+    results = []
+    for item in declared:
+        total = found[item.measure]
+        old, new = float(total.old or 0), float(total.new or 0)
+        change = abs(new - old) / abs(old) if old else float(new != old)
+        results.append(
+            CheckResult(
+                name=f"{item.measure} changes by at most {item.max_change:.1%}",
+                group="business",
+                passed=change <= item.max_change,
+                detail=f"{total.old} -> {total.new} ({change:+.2%})",
+                observed=change,
+                limit=item.max_change,
+            )
+        )
+    return tuple(results)
+
+
+def _schema(detail: str, *, passed: bool) -> CheckResult:
+    return CheckResult(
+        name="columns that consumers rely on", group="schema", passed=passed, detail=detail
+    )
+
+
+def _plain(type_text: str) -> str:
+    return type_text.replace(" ", "").lower()

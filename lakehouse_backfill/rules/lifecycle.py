@@ -1,0 +1,88 @@
+"""Which moves a run may make."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from lakehouse_backfill.errors import IllegalMove
+from lakehouse_backfill.model.run import Event, RunStatus, State
+
+S = State
+
+#: verb -> (states it may start from, state it leads to)
+MOVES: dict[str, tuple[frozenset[State], State]] = {
+    "plan": (frozenset({S.DRAFT}), S.PLANNED),
+    "approve": (frozenset({S.PLANNED}), S.APPROVED),
+    "begin staging": (
+        frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED}),
+        S.STAGING,
+    ),
+    "finish staging": (frozenset({S.STAGING}), S.STAGED),
+    "fail": (frozenset({S.STAGING}), S.FAILED),
+    "halt": (frozenset({S.STAGING}), S.HALTED),
+    "pause": (frozenset({S.STAGING}), S.PAUSED),
+    "pass validation": (frozenset({S.STAGED, S.VALIDATED, S.REJECTED}), S.VALIDATED),
+    "fail validation": (frozenset({S.STAGED, S.VALIDATED, S.REJECTED}), S.REJECTED),
+    "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
+    "reject": (frozenset({S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED}), S.REJECTED),
+    "begin publishing": (frozenset({S.ACCEPTED, S.PUBLISHING, S.ROLLED_BACK}), S.PUBLISHING),
+    "release": (frozenset({S.PUBLISHING}), S.ACCEPTED),
+    "finish publishing": (frozenset({S.PUBLISHING}), S.PUBLISHED),
+    "roll back": (frozenset({S.PUBLISHED}), S.ROLLED_BACK),
+    "reinstate": (frozenset({S.ROLLED_BACK}), S.PUBLISHED),
+    "cancel": (
+        frozenset(
+            {S.PLANNED, S.APPROVED, S.STAGING, S.STAGED, S.VALIDATED, S.ACCEPTED}
+            | {S.FAILED, S.REJECTED, S.PAUSED, S.HALTED}
+        ),
+        S.CANCELLED,
+    ),
+    "supersede": (
+        frozenset(
+            {S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED, S.FAILED}
+            | {S.REJECTED, S.PAUSED, S.HALTED, S.PUBLISHED, S.ROLLED_BACK}
+        ),
+        S.SUPERSEDED,
+    ),
+}
+
+#: States in which a run still wants something from somebody.
+OPEN = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
+
+
+def legal_verbs(state: State) -> tuple[str, ...]:
+    """Name the verbs that may start from `state`."""
+    return tuple(verb for verb, (sources, _) in MOVES.items() if state in sources)
+
+
+def next_event(
+    status: RunStatus, verb: str, *, actor: str, mode: str, at: datetime, detail: dict[str, Any]
+) -> Event:
+    """Make the event that moves the run by `verb`.
+
+    Raises IllegalMove, with the legal verbs, when the run's state does not allow it.
+    """
+    require_legal(status, verb)
+    return Event(
+        run_id=status.run_id,
+        seq=status.seq + 1,
+        at=at,
+        actor=actor,
+        verb=verb,
+        from_state=status.state,
+        to_state=MOVES[verb][1],
+        mode=mode,
+        detail=detail,
+    )
+
+
+def require_legal(status: RunStatus, verb: str) -> None:
+    """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
+    if status.state not in MOVES[verb][0]:
+        legal = ", ".join(legal_verbs(status.state)) or "none: the run is closed"
+        raise IllegalMove(
+            f"{status.run_id} is {status.state.value}: it cannot {verb}; legal now: {legal}",
+            state=f"{status.run_id} stays {status.state.value}; nothing was changed",
+            fix=f"lakehouse-backfill status {status.run_id}",
+        )

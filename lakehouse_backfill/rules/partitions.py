@@ -1,0 +1,173 @@
+"""Partition labels and the row ranges that they stand for.
+
+Day and hour transforms are UTC (Iceberg spec, partition transforms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
+
+MAX_PARTITIONS = 100_000
+
+
+def label_of(field: ScopeField, value: Bound | None) -> str:
+    """Give the label of the partition that holds rows whose column is `value`."""
+    if value is None:
+        return NULL_LABEL
+    if field.type == "string":
+        return f"={value}" if str(value) == NULL_LABEL or str(value).startswith("=") else str(value)
+    if field.type in ("int", "long"):
+        return str(int(str(value)))
+    if field.transform == "identity" and field.type == "date":
+        return _as_date(value).isoformat()
+    return _time_label(field, value)
+
+
+def bounds(field: ScopeField, label: str) -> RowRange:
+    """Give the rows of the partition `label`; raises ValueError when it is no label of `field`."""
+    column = field.column
+    if label == NULL_LABEL:
+        return RowRange(column, is_null=True)
+    if field.type == "string":
+        return RowRange(column, equals=label[1:] if label.startswith("=") else label)
+    if field.type in ("int", "long"):
+        return RowRange(column, equals=int(label))
+    if field.transform == "identity" and field.type != "date":
+        return RowRange(column, equals=_typed(field, datetime.fromisoformat(label)))
+    lower = _start(field, label)
+    return RowRange(column, lower=_typed(field, lower), upper=_typed(field, _step(field, lower, 1)))
+
+
+def shift(field: ScopeField, label: str, steps: int) -> str | None:
+    """Give the label `steps` partitions later (or earlier), None where there is no order."""
+    if label == NULL_LABEL or field.type == "string":
+        return None
+    if field.type in ("int", "long"):
+        return str(int(label) + steps)
+    if field.transform == "identity" and field.type != "date":
+        return None
+    return _label(field, _step(field, _start(field, label), steps))
+
+
+def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
+    """Yield the labels of `[first, stop)`; raises ConfigError when a bound splits a partition."""
+    if field.type == "string" or (field.transform == "identity" and "timestamp" in field.type):
+        raise ConfigError(
+            f"partitions of {field.column} have no order, so no range",
+            fix="name them in target.partitions.values",
+        )
+    label, end = _aligned(field, first), _aligned(field, stop)
+    key = sort_key(field)
+    count = 0
+    while key(label) < key(end):
+        yield label
+        count += 1
+        if count > MAX_PARTITIONS:
+            raise ConfigError(
+                f"the range of {field.column} holds more than {MAX_PARTITIONS} partitions",
+                fix="split the restatement into several runs",
+            )
+        label = shift(field, label, 1) or end
+
+
+def ranges(scope: Scope) -> tuple[RowRange, ...]:
+    """Give the rows of the scope as few ranges: neighbours are merged."""
+    merged: list[RowRange] = []
+    for label in sorted(scope.partitions, key=sort_key(scope.field)):
+        rows = bounds(scope.field, label)
+        last = merged[-1] if merged else None
+        if last and rows.lower is not None and last.upper == rows.lower:
+            merged[-1] = RowRange(rows.column, lower=last.lower, upper=rows.upper)
+        else:
+            merged.append(rows)
+    return tuple(merged)
+
+
+def sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
+    """Give the sort key of labels: numbers by value, times and texts as text, null first."""
+
+    def key(label: str) -> tuple[int, int, str]:
+        if label == NULL_LABEL:
+            return (0, 0, "")
+        if field.type in ("int", "long"):
+            return (1, int(label), "")
+        return (1, 0, label)
+
+    return key
+
+
+def describe(labels: tuple[str, ...], limit: int = 3) -> str:
+    """Say the labels for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
+    if len(labels) <= limit:
+        return ", ".join(labels) or "no partition"
+    return f"{len(labels)} partitions, {labels[0]} to {labels[-1]}"
+
+
+def _aligned(field: ScopeField, value: Bound) -> str:
+    if field.type in ("int", "long"):
+        return str(int(str(value)))
+    label = _time_label(field, value)
+    if _start(field, label) != _as_instant(value):
+        raise ConfigError(
+            f"{value} lies inside partition {label} of {field.transform}({field.column})",
+            fix=f"use {label} or {shift(field, label, 1)}",
+        )
+    return label
+
+
+def _time_label(field: ScopeField, value: Bound) -> str:
+    return _label(field, _as_instant(value))
+
+
+def _unit(field: ScopeField) -> str:
+    return "day" if field.transform == "identity" else field.transform
+
+
+def _label(field: ScopeField, moment: datetime) -> str:
+    formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+    if field.transform == "identity" and field.type != "date":
+        return moment.isoformat()
+    return moment.strftime(formats[_unit(field)])
+
+
+def _start(field: ScopeField, label: str) -> datetime:
+    formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+    return datetime.strptime(label, formats[_unit(field)]).replace(tzinfo=timezone.utc)
+
+
+def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:
+    unit = _unit(field)
+    if unit == "hour":
+        return moment + timedelta(hours=steps)
+    if unit == "day":
+        return moment + timedelta(days=steps)
+    months = moment.year * 12 + moment.month - 1 + steps * (12 if unit == "year" else 1)
+    return moment.replace(year=months // 12, month=months % 12 + 1)
+
+
+def _as_instant(value: Bound) -> datetime:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if not isinstance(value, datetime):
+        value = datetime.combine(_as_date(value), datetime.min.time())
+    if value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    return value.astimezone(timezone.utc)
+
+
+def _as_date(value: Bound) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    return value if isinstance(value, date) else date.fromisoformat(str(value))
+
+
+def _typed(field: ScopeField, moment: datetime) -> Bound:
+    if field.type == "date":
+        return moment.date()
+    if field.type == "timestamp":
+        return moment.replace(tzinfo=None)
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

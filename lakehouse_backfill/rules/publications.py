@@ -1,0 +1,150 @@
+"""Decisions about the accepted-version pointer: reserve, finish, release, go back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved
+from lakehouse_backfill.model.publication import Pointer, Publication, Restore
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.rules import partitions
+
+ACCEPTED = ("baseline", "publish", "rollback")
+
+
+def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
+    """Raise PointerMoved, with the winner's name, when another publication is under way."""
+    pending = pointer.pending
+    if pending is not None and (run_id is None or pending.run_id != run_id):
+        raise PointerMoved(
+            f"{product}: version {pending.version} is being published by {pending.by} "
+            f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
+            state="nothing was published; the shadow table is kept",
+            fix="wait for it, then try again",
+        )
+
+
+def baseline(
+    draft: Publication, head: int | None, scope: Scope | None, at: datetime
+) -> Publication:
+    """Give version 0: the state that the first publication of a product found."""
+    return draft.model_copy(
+        update={
+            "version": 0,
+            "token": f"{draft.token}-baseline",
+            "action": "baseline",
+            "run_id": None,
+            "snapshot_id": head,
+            "before_snapshot_id": head,
+            "scope": scope,
+            "supersedes": None,
+            "at": at,
+            "reason": "state before the first accepted run",
+            "approved_by": (),
+            "accepted_by": (),
+            "manifest_hash": None,
+            "result_digest": None,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Return:
+    """Where a rollback leads: the version, the partitions with their old contents, runs undone."""
+
+    version: int
+    is_partial: bool
+    scope: Scope
+    restores: tuple[Restore, ...]
+    undone: tuple[Publication, ...]
+    established: Publication
+
+
+def way_back(
+    history: tuple[Publication, ...], product: str, to: int | None, only: tuple[str, ...]
+) -> Return:
+    """Work out the rollback to version `to` (the one superseded last if None).
+
+    For each partition: the content right before the first act that came after `to`; refused later
+    if a live commit changed it since the last such act. Raises NotFound, Blocked.
+    """
+    accepted = [row for row in history if row.action in ACCEPTED]
+    target = to if to is not None else _previous(accepted, product)
+    undone = _undone(accepted, product, target)
+    scopes = [row.scope for row in undone if row.scope is not None]
+    everything = {label for scope in scopes for label in scope.partitions}
+    unknown = [label for label in only if label not in everything]
+    if unknown:
+        raise NotFound(
+            f"{product}: {unknown[0]} was not changed since version {target}",
+            fix=f"choose among {partitions.describe(tuple(sorted(everything)))}",
+        )
+    wanted = everything & set(only) if only else everything
+    field = scopes[0].field
+    labels = tuple(sorted(wanted, key=partitions.sort_key(field)))
+    return Return(
+        version=target,
+        is_partial=wanted != everything,
+        scope=Scope(field=field, partitions=labels),
+        restores=_restores(undone, labels),
+        undone=tuple(undone),
+        established=accepted[len(undone)],
+    )
+
+
+def _previous(accepted: list[Publication], product: str) -> int:
+    version = accepted[0].version if accepted else None
+    # A rollback row repeats the number of the version that it went back to: what came before that
+    # version is written in the row that first made it.
+    maker = next((row for row in reversed(accepted) if row.version == version), None)
+    if maker is None or maker.supersedes is None:
+        raise Blocked(
+            f"{product} has no earlier version to go back to",
+            fix=f"lakehouse-backfill versions {product}",
+        )
+    return maker.supersedes
+
+
+def _undone(accepted: list[Publication], product: str, target: int) -> list[Publication]:
+    undone: list[Publication] = []
+    for row in accepted:
+        if row.version == target:
+            if not undone:
+                raise Blocked(
+                    f"{product} is at version {target} already",
+                    fix=f"lakehouse-backfill versions {product}",
+                )
+            return undone
+        undone.append(row)
+    known = ", ".join(str(row.version) for row in accepted) or "none"
+    raise NotFound(
+        f"{product} has no accepted version {target}; there are: {known}",
+        fix=f"lakehouse-backfill versions {product}",
+    )
+
+
+def _restores(undone: list[Publication], labels: tuple[str, ...]) -> tuple[Restore, ...]:
+    groups: dict[tuple[int | None, int], list[str]] = {}
+    for label in labels:
+        touching = [row for row in undone if row.scope and label in row.scope.partitions]
+        newest, oldest = touching[0], touching[-1]
+        if newest.snapshot_id is None:
+            raise Blocked(f"version {newest.version} left no snapshot to compare with")
+        groups.setdefault((oldest.before_snapshot_id, newest.snapshot_id), []).append(label)
+    return tuple(
+        Restore(partitions=tuple(found), restore_snapshot_id=restore, since_snapshot_id=since)
+        for (restore, since), found in groups.items()
+    )
+
+
+def require_unmoved(pointer: Pointer, seen: Publication) -> None:
+    """Raise PointerMoved when the accepted publication is not the one that was looked at."""
+    accepted = pointer.accepted
+    if accepted is None or accepted.token != seen.token:
+        now = f"version {accepted.version} by {accepted.by}" if accepted else "nothing"
+        raise PointerMoved(
+            f"{seen.product} moved meanwhile: {now} is accepted now",
+            state="nothing was rolled back",
+            fix=f"lakehouse-backfill versions {seen.product}",
+        )

@@ -1,0 +1,76 @@
+"""From what a manifest says to explicit partitions and chunks."""
+
+from __future__ import annotations
+
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.manifest import PartitionRange, RunManifest
+from lakehouse_backfill.model.plan import SourcePin
+from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.rules import edges, partitions, windows
+
+
+def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
+    """Give the explicit partitions of a range or list, minus exceptions, in order.
+
+    Raises ConfigError when a bound splits a partition, or nothing is left.
+    """
+    if wanted.values:
+        labels = {partitions.label_of(field, value) for value in wanted.values}
+    elif wanted.from_ is not None and wanted.to is not None:
+        labels = set(partitions.between(field, wanted.from_, wanted.to))
+    else:
+        raise ConfigError(
+            "target.partitions is unbounded",
+            fix="give from and to, or values: a restatement changes declared partitions only",
+        )
+    left = labels - {partitions.label_of(field, value) for value in wanted.except_}
+    if not left:
+        raise ConfigError("target.partitions holds no partition", fix="widen the range")
+    return Scope(field=field, partitions=tuple(sorted(left, key=partitions.sort_key(field))))
+
+
+def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
+    """Cut the scope into chunks of neighbouring partitions; ids sort in scope order.
+
+    Chunks never split a partition, so a chunk can be overwritten on its own.
+    """
+    labels, chunks = scope.partitions, []
+    for start in range(0, len(labels), partitions_per_chunk):
+        group = labels[start : start + partitions_per_chunk]
+        number = len(chunks) + 1
+        chunks.append(Chunk(chunk_id=f"c{number:04d}-{_plain(group[0])}", partitions=group))
+    return tuple(chunks)
+
+
+def check_input_ranges(
+    manifest: RunManifest, scope: Scope, sources: tuple[SourcePin, ...]
+) -> tuple[str, ...]:
+    """Say why each source is read as far as it is; raises ConfigError when a range is too short."""
+    wanted = Scope(
+        field=scope.field,
+        partitions=scope.partitions
+        + edges.labels(scope, manifest.validation.edge_partitions).everything,
+    )
+    notes = []
+    for pin in sources:
+        if pin.range is None:
+            continue
+        window = windows.needed(pin, wanted)
+        if not windows.covers(pin.range, window) and window is not None:
+            raise ConfigError(
+                f"sources.{pin.name}.range is shorter than what the partitions need",
+                fix=(
+                    f"write from: {window[0]:%Y-%m-%d}, to: {window[1]:%Y-%m-%d} "
+                    f"({pin.warm_up_days} days of warm-up, {pin.cool_down_days} of cool-down, "
+                    f"{manifest.validation.edge_partitions} edge partitions on each side)"
+                ),
+            )
+        notes.append(
+            f"{pin.name}: each chunk also reads {pin.warm_up_days} days before and "
+            f"{pin.cool_down_days} days after its partitions; those rows are never published"
+        )
+    return tuple(notes)
+
+
+def _plain(label: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)[:40]

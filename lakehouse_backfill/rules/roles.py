@@ -1,0 +1,51 @@
+"""Who may decide what."""
+
+from __future__ import annotations
+
+from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.run import Event
+
+
+def require_role(contract: Contract, role: str, who: str) -> None:
+    """Raise NotAllowed unless the contract lets `who` act as `role` (an empty list: everybody)."""
+    holders: tuple[str, ...] = getattr(contract.roles, role)
+    if holders and who not in holders:
+        raise NotAllowed(
+            f"{who} may not {role} {contract.product}; the contract names {', '.join(holders)}",
+            fix=f"ask one of them to run it with --by, or change roles.{role} in the contract",
+        )
+
+
+def require_four_eyes(contract: Contract, environment: str, requester: str, who: str) -> None:
+    """Raise NotAllowed when four eyes are asked for and requester and decider are one."""
+    wanted = contract.four_eyes if contract.four_eyes is not None else environment == "prod"
+    if wanted and who == requester:
+        raise NotAllowed(
+            f"{who} requested the run and may not decide on it: {contract.product} needs four eyes",
+            fix="let somebody else decide",
+        )
+
+
+def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
+    """Name who made the decision `verb` on exactly `bound_to`, oldest first.
+
+    A later rejection takes back what was decided before it.
+    """
+    standing: list[str] = []
+    for event in sorted(events, key=lambda event: event.seq):
+        if event.verb == "reject":
+            standing.clear()
+        elif event.verb == verb and event.detail.get("bound_to") == bound_to:
+            standing.append(event.actor)
+    return tuple(standing)
+
+
+def require_decision(events: tuple[Event, ...], verb: str, bound_to: str, run_id: str) -> None:
+    """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
+    if not decisions(events, verb, bound_to):
+        raise ApprovalMissing(
+            f"{run_id}: nobody made the decision '{verb}' on what is about to happen "
+            f"({bound_to[:12]}…)",
+            fix=f"lakehouse-backfill {verb} {run_id} --by WHO",
+        )

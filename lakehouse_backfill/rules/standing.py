@@ -1,0 +1,60 @@
+"""What `status RUN` answers first: is my data safe, what do readers see, what to type next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse_backfill.model.run import State
+
+S = State
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Three sentences for a person who is worried."""
+
+    is_safe: str
+    readers_see: str
+    next_command: str
+
+
+_OLD = "the accepted version as before; nothing of this run"
+_SAFE = "yes: the target was not touched; work happens in a shadow table"
+
+_TABLE: dict[State, tuple[str, str, str]] = {
+    S.DRAFT: (_SAFE, _OLD, "plan MANIFEST"),
+    S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
+    S.APPROVED: (_SAFE, _OLD, "run {run}"),
+    S.STAGING: (_SAFE, _OLD, "run {run}"),
+    S.STAGED: (_SAFE, _OLD, "validate {run}"),
+    S.VALIDATED: (_SAFE, _OLD, "accept {run} --by WHO"),
+    S.ACCEPTED: (_SAFE, _OLD, "publish {run}"),
+    S.PUBLISHING: (
+        "yes: publication is one commit; it landed whole or not at all",
+        "either the old or the new partitions, never a mix",
+        "publish {run}",
+    ),
+    S.PUBLISHED: (
+        "yes: the old partitions are pinned and can come back",
+        "the restated partitions of this run",
+        "rollback {product} --reason TEXT   (only if you want them back)",
+    ),
+    S.ROLLED_BACK: (
+        "yes: the old partitions are back, the new ones are kept in the shadow",
+        "the version from before this run",
+        "publish {run}   (publishes it again)",
+    ),
+    S.FAILED: (_SAFE, _OLD, "run {run}   (redoes only unfinished chunks)"),
+    S.HALTED: (_SAFE, _OLD, "plan MANIFEST --revise {run}"),
+    S.PAUSED: (_SAFE, _OLD, "run {run}"),
+    S.REJECTED: (_SAFE, _OLD, "plan MANIFEST --revise {run}"),
+    S.CANCELLED: (_SAFE, _OLD, "plan MANIFEST"),
+    S.SUPERSEDED: (_SAFE, "what the run that replaced it says", "status"),
+}
+
+
+def standing(state: State, run_id: str, product: str) -> Standing:
+    """Give the three answers for a run in `state`."""
+    is_safe, readers_see, command = _TABLE[state]
+    text = "lakehouse-backfill " + command.format(run=run_id, product=product)
+    return Standing(is_safe=is_safe, readers_see=readers_see, next_command=text)

@@ -1,0 +1,104 @@
+"""A condition on rows that a user typed, checked and written again for one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+Dialect = Literal["duckdb", "spark"]
+#: Readers of the text: standard SQL first, then Spark's own (backticks).
+_READERS = ("duckdb", "spark")
+
+
+def columns_of(text: str) -> tuple[str, ...]:
+    """Name the columns that the condition reads, in order of appearance; raises ConfigError."""
+    from sqlglot import exp
+
+    tree = _parse(text)
+    return tuple(dict.fromkeys(_root_name(node) for node in tree.find_all(exp.Column)))
+
+
+def render(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
+    """Write the condition for `dialect`, with every column replaced by `columns[name]`.
+
+    Nothing of the text reaches the engine unparsed: it is one boolean expression of literals,
+    known functions and the given columns, without subqueries, windows or aggregates. Column names
+    match exactly, or without regard to case when just one does. Raises ConfigError.
+    """
+    from sqlglot import exp
+
+    def replace(node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.Column):
+            return node
+        parts = [part.name for part in node.parts]
+        column = exp.column(columns[_match(parts[0], columns, text)], quoted=True)
+        fields = [exp.to_identifier(part, quoted=True) for part in parts[1:]]
+        return exp.Dot.build([column, *fields]) if fields else column
+
+    tree = _parse(text).transform(replace)
+    return str(tree.sql(dialect=dialect, comments=False))
+
+
+def _match(name: str, columns: Mapping[str, str], text: str) -> str:
+    if name in columns:
+        return name
+    alike = [each for each in columns if each.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    raise ConfigError(
+        f"no column {name} for the condition {text!r}",
+        fix=f"use one of: {', '.join(columns)}",
+    )
+
+
+def _parse(text: str) -> exp.Expression:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    problem = ""
+    for reader in _READERS:
+        try:
+            trees = sqlglot.parse(text, read=reader)
+        except SqlglotError as error:
+            problem = problem or str(error).splitlines()[0]
+            continue
+        if len(trees) == 1 and trees[0] is not None:
+            return _checked(trees[0], text)
+        problem = problem or "not exactly one expression"
+    raise _refused(text, problem)
+
+
+def _checked(tree: exp.Expression, text: str) -> exp.Expression:
+    from sqlglot import exp
+
+    forbidden: tuple[tuple[tuple[type[exp.Expression], ...], str], ...] = (
+        ((exp.Query, exp.Subquery, exp.Exists), "it holds a subquery"),
+        ((exp.AggFunc, exp.Window), "it holds an aggregate or a window function"),
+        ((exp.Placeholder, exp.Parameter, exp.SessionParameter), "it holds a parameter"),
+        ((exp.Anonymous, exp.Command, exp.DDL, exp.DML), "it holds an unknown function or command"),
+        ((exp.Rand, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Uuid),
+         "its outcome differs from run to run"),
+        ((exp.Star, exp.Alias, exp.Ordered), "it is a select list, not a condition"),
+    )  # fmt: skip
+    for types, problem in forbidden:
+        if tree.find(*types):
+            raise _refused(text, problem)
+    if not isinstance(tree, exp.Condition):
+        raise _refused(text, "it is not an expression")
+    return tree
+
+
+def _root_name(node: exp.Column) -> str:
+    return str(node.parts[0].name)
+
+
+def _refused(text: str, problem: str) -> ConfigError:
+    return ConfigError(
+        f"the condition {text!r} cannot be used: {problem}",
+        fix="write one boolean expression over columns, e.g. \"carrier = 'AA' AND flights > 3\"",
+    )

@@ -1,0 +1,31 @@
+"""run: stage, validate and, unless that is manual, publish; from wherever the run stopped."""
+
+from __future__ import annotations
+
+from lakehouse_backfill.model.run import State
+from lakehouse_backfill.stages import publish as publishing
+from lakehouse_backfill.stages import stage as staging
+from lakehouse_backfill.stages import validate as validating
+from lakehouse_backfill.stages.workbench import Workbench
+
+TO_STAGE = {State.APPROVED, State.STAGING, State.FAILED, State.PAUSED, State.HALTED}
+
+
+def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
+    """Do the next steps that need nobody's decision; done work is not done again.
+
+    A run that waits for a person (planned, validated, rejected, accepted with manual publish) is
+    left as it is. Raises what the steps raise.
+    """
+    done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
+    status = bench.runs.status(run_id)
+    if status.state in TO_STAGE:
+        status, numbers = staging.stage(bench, run_id, by)
+        done |= numbers
+    if status.state is State.STAGED:
+        status, _, _ = validating.validate(bench, run_id, by)
+    manual = bench.runs.plan(run_id).resolved.manifest.safety.manual_publish
+    if status.state is State.PUBLISHING or (status.state is State.ACCEPTED and not manual):
+        publishing.publish(bench, run_id, by)
+        status = bench.runs.status(run_id)
+    return {"run_id": run_id, "product": status.product, "state": status.state.value, **done}

@@ -1,0 +1,82 @@
+"""status, log, chunks, versions, evidence: where things stand; nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.publication import Publication
+from lakehouse_backfill.model.run import Event, RunStatus
+from lakehouse_backfill.rules import partitions, publications, roles
+from lakehouse_backfill.rules.standing import Standing, standing
+from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.publish import PUBLICATION
+from lakehouse_backfill.stages.stage import INPUT_CHECKS
+from lakehouse_backfill.stages.workbench import Workbench
+
+WAITING_FOR_PEOPLE = ("planned", "validated", "accepted", "rejected", "halted", "failed")
+
+
+def open_runs(bench: Workbench, *, everything: bool) -> list[RunStatus]:
+    """List runs, those that wait for a person first, then the newest."""
+    found = bench.runs.list(open_only=not everything)
+    newest = sorted(found, key=lambda item: item.at, reverse=True)
+    return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
+
+
+def run_standing(status: RunStatus) -> Standing:
+    """Say whether data is safe, what readers see, what to type next."""
+    return standing(status.state, status.run_id, status.product)
+
+
+def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list[dict[str, Any]]:
+    """List the decisions that still stand, each with what it is bound to."""
+    bound = {"approve": plan.manifest_hash, "accept": digest or ""}
+    return [
+        {
+            "decision": event.verb,
+            "by": event.actor,
+            "at": event.at.isoformat(),
+            "bound_to": event.detail["bound_to"],
+            "reason": event.detail.get("reason", ""),
+        }
+        for event in events
+        if event.verb in bound
+        and event.actor in roles.decisions(events, event.verb, bound[event.verb])
+        and event.detail.get("bound_to") == bound[event.verb]
+    ]
+
+
+def accepted_rows(bench: Workbench, product: str) -> list[Publication]:
+    """The accepted versions of a product, newest first; raises NotFound when there is none."""
+    rows = [row for row in bench.versions.history(product) if row.action in publications.ACCEPTED]
+    if not rows:
+        raise NotFound(
+            f"{product} has no accepted version yet",
+            fix="lakehouse-backfill status, to see what waits for publication",
+        )
+    return rows
+
+
+def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
+    """Gather everything that shows why a run was (or was not) accepted, as one document."""
+    plan, status = bench.runs.plan(run_id), bench.runs.status(run_id)
+    events = bench.runs.events(run_id)
+    validation = bench.evidence.newest(run_id, VALIDATION)
+    inputs = bench.evidence.newest(run_id, INPUT_CHECKS)
+    publication = bench.evidence.newest(run_id, PUBLICATION)
+    digest = validation[0] if validation else None
+    return {
+        "run": status.model_dump(mode="json"),
+        "standing": vars(run_standing(status)),
+        "plan": plan.model_dump(mode="json"),
+        "scope": partitions.describe(plan.resolved.scope.partitions),
+        "events": [event.model_dump(mode="json") for event in events],
+        "approvals": approvals(events, plan, digest),
+        "chunks": [chunk.model_dump(mode="json") for chunk in bench.ledger.chunks(run_id)],
+        "input_checks": inputs[1]["checks"] if inputs else [],
+        "validation": validation[1] if validation else None,
+        "validation_digest": digest,
+        "publication": publication[1] if publication else None,
+    }

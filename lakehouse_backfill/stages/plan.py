@@ -1,0 +1,274 @@
+"""plan: resolve what floats, pin it, estimate it, register the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
+from lakehouse_backfill.model.plan import ConflictWith, Plan, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.model.run import Event, RunStatus, State
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.table import TableInfo, TableRef
+from lakehouse_backfill.rules import checklist, estimates, lifecycle, partitions, resolve, windows
+from lakehouse_backfill.stages.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the files of a project say about one run."""
+
+    manifest: RunManifest
+    contract: Contract
+    manifest_file: str
+    code_hash: str
+    git_commit: str | None
+    lock_hash: str | None
+
+
+def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None) -> Plan:
+    """Work out the plan without changing anything.
+
+    Raises ConfigError, NotFound, Unsupported, LimitExceeded.
+    """
+    base = bench.tables.describe(_base_table(bench, declared.contract))
+    field = _scope_field(bench, declared, base)
+    scope = resolve.resolve_scope(field, declared.manifest.target.partitions)
+    sources = _pin_sources(bench, declared.manifest)
+    notes = resolve.check_input_ranges(declared.manifest, scope, sources)
+    resolved = Resolved(
+        manifest=declared.manifest,
+        contract=declared.contract,
+        scope=scope,
+        chunks=resolve.cut_chunks(scope, declared.manifest.limits.partitions_per_chunk),
+        sources=sources,
+        target=_target_pin(declared.contract, base),
+        code_hash=declared.code_hash,
+        git_commit=declared.git_commit,
+        lock_hash=declared.lock_hash,
+    )
+    return _finish(bench, resolved, declared, by, revise, notes + _target_notes(resolved))
+
+
+def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
+    """Pin the snapshots and register the run; the same open plan again changes nothing.
+
+    Order: pins, run, then the run that this one revises is superseded.
+    """
+    known = _known(bench, plan.run_id)
+    if known is not None and known.state in lifecycle.OPEN:
+        return bench.runs.plan(plan.run_id), known
+    _pin(bench, plan)
+    now = bench.clock.now()
+    draft = RunStatus(run_id=plan.run_id, product=plan.product, state=State.DRAFT, seq=0, at=now)
+    event: Event = lifecycle.next_event(
+        draft,
+        "plan",
+        actor=by,
+        mode=plan.resolved.manifest.run.mode,
+        at=now,
+        detail={"manifest_hash": plan.manifest_hash, "revises": plan.revises},
+    )
+    status = bench.runs.register(plan, event)
+    bench.journal.bind(**plan.labels).log("run planned", partitions=len(plan.resolved.scope.partitions))
+    if plan.revises:
+        _supersede(bench, plan, by)
+    return plan, status
+
+
+def _finish(
+    bench: Workbench,
+    resolved: Resolved,
+    declared: Declared,
+    by: str,
+    revise: str | None,
+    notes: tuple[str, ...],
+) -> Plan:
+    estimate = _estimate(bench, resolved)
+    estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
+    manifest_hash = resolved.manifest_hash
+    run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
+    name = resolved.contract.table.rpartition(".")[2]
+    return Plan(
+        run_id=run_id,
+        revises=revise,
+        created_at=bench.clock.now(),
+        created_by=by,
+        resolved=resolved,
+        manifest_hash=manifest_hash,
+        estimate=estimate,
+        conflicts=find_conflicts(bench, resolved, {run_id, revise}),
+        checklist=checklist.answer(resolved, estimate),
+        notes=notes,
+        manifest_file=declared.manifest_file,
+        shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
+    )
+
+
+def find_conflicts(
+    bench: Workbench, resolved: Resolved, ignore: set[str | None]
+) -> tuple[ConflictWith, ...]:
+    """Name the open runs of the product whose partitions overlap."""
+    found = []
+    wanted = set(resolved.scope.partitions)
+    for status in bench.runs.list(open_only=True):
+        if status.run_id in ignore or status.product != resolved.manifest.product:
+            continue
+        other = bench.runs.plan(status.run_id)
+        overlap = sorted(wanted & set(other.resolved.scope.partitions))
+        if overlap:
+            found.append(
+                ConflictWith(
+                    run_id=status.run_id, state=status.state.value, partitions=tuple(overlap)
+                )
+            )
+    return tuple(found)
+
+
+def _base_table(bench: Workbench, contract: Contract) -> str:
+    """Readers of a pinned product read the accepted table, so that is what a run starts from."""
+    if contract.publication == "pinned":
+        accepted = bench.versions.pointer(contract.product).accepted
+        if accepted is not None:
+            return accepted.table
+    return contract.table
+
+
+def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -> ScopeField:
+    column = declared.manifest.target.partitions.column
+    if base is not None:
+        return bench.tables.scope_field(base, column)
+    wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
+    found = next((item for item in declared.contract.columns if item.name == column), None)
+    if wanted is None or found is None:
+        raise ConfigError(
+            f"{declared.contract.product} is not partitioned by {column}",
+            fix="name a column of the contract's partitioning",
+        )
+    return ScopeField.model_validate(
+        {"column": column, "transform": wanted.transform, "type": found.type}
+    )
+
+
+def _pin_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin, ...]:
+    pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
+    pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
+    if len({pin.name for pin in pins}) < len(pins):
+        raise ConfigError("a name stands in sources and in reference_data", fix="rename one")
+    return tuple(pins)
+
+
+def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> SourcePin:
+    at = item.at
+    if isinstance(at, datetime):
+        at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
+    ref = TableRef(table=item.table, at=None if at is None else str(at))
+    snapshot = bench.tables.resolve(ref)
+    is_source = isinstance(item, Source)
+    return SourcePin(
+        name=name,
+        role="source" if is_source else "reference",
+        table=item.table,
+        requested=str(ref),
+        snapshot_id=snapshot.snapshot_id,
+        mode=item.pin,
+        range=item.range if isinstance(item, Source) else None,
+        warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
+        cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
+    )
+
+
+def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
+    if base is None:
+        return TargetPin(
+            table=contract.table, uuid=None, snapshot_id=None, schema_id=None, spec_id=None,
+            format_version=None,
+        )  # fmt: skip
+    return TargetPin(
+        table=base.table,
+        uuid=base.uuid,
+        snapshot_id=base.snapshot_id,
+        schema_id=base.schema_id,
+        spec_id=base.spec_id,
+        format_version=base.format_version,
+    )
+
+
+def _target_notes(resolved: Resolved) -> tuple[str, ...]:
+    scope = resolved.scope
+    notes = [
+        f"{partitions.describe(scope.partitions)} of {scope.field.column}, as declared",
+        f"{len(resolved.chunks)} chunks of at most "
+        f"{resolved.manifest.limits.partitions_per_chunk} partitions, each one commit",
+    ]
+    if resolved.target.uuid is None:
+        notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
+    return tuple(notes)
+
+
+def _estimate(bench: Workbench, resolved: Resolved) -> estimates.Estimate:
+    inputs = []
+    for pin in resolved.sources:
+        rows = ()
+        if pin.range is not None:
+            first, last = windows.rows_to_read(pin, resolved.scope)
+            rows = windows.as_ranges(_column_type(bench, pin), pin.range.column, first, last)
+        inputs.append(bench.tables.estimate(pin.table, pin.snapshot_id, rows))
+    target, replaced = resolved.target, None
+    if target.uuid is not None:
+        wanted = set(resolved.scope.partitions)
+        live = bench.tables.files(target.table, target.snapshot_id, resolved.scope.field)
+        replaced = tuple(file for file in live if file.partition in wanted)
+    return estimates.estimate(tuple(inputs), replaced, bench.profile.prices)
+
+
+def _column_type(bench: Workbench, pin: SourcePin) -> str:
+    info = bench.tables.describe(pin.table)
+    column = info.column(pin.range.column) if info and pin.range else None
+    if column is None or column.type not in windows.TIME_TYPES:
+        raise ConfigError(
+            f"sources.{pin.name}.range.column is no date or timestamp of {pin.table}",
+            fix="name the column by which the input is cut",
+        )
+    return column.type
+
+
+def _known(bench: Workbench, run_id: str) -> RunStatus | None:
+    try:
+        return bench.runs.status(run_id)
+    except NotFound:
+        return None
+
+
+def _free_run_id(bench: Workbench, wanted: str) -> str:
+    """The same intent on the same snapshots is the same run while it is open, else a new one."""
+    run_id, number = wanted, 1
+    while (known := _known(bench, run_id)) and known.state not in lifecycle.OPEN:
+        number += 1
+        run_id = f"{wanted}-{number}"
+    return run_id
+
+
+def pin_name(run_id: str) -> str:
+    """The name of the tags that protect what a run reads and changes."""
+    return f"lhb-pin-{run_id}"
+
+
+def _pin(bench: Workbench, plan: Plan) -> None:
+    for pin in plan.resolved.sources:
+        if pin.mode == "tag":
+            bench.pins.pin(pin.table, pin.snapshot_id, f"{pin_name(plan.run_id)}-{pin.name}")
+    target = plan.resolved.target
+    if target.snapshot_id is not None:
+        bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))
+
+
+def _supersede(bench: Workbench, plan: Plan, by: str) -> None:
+    if plan.revises is None or plan.revises == plan.run_id:
+        return
+    status = bench.runs.status(plan.revises)
+    if status.state is State.SUPERSEDED:
+        return
+    bench.move(status, bench.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)

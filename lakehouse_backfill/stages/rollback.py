@@ -1,0 +1,148 @@
+"""rollback: back to an accepted version, keeping everything that others wrote since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import uuid4
+
+from lakehouse_backfill.errors import Conflict, NotFound, OutcomeUnknown
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.publication import Pointer, Publication, RevertRequest, Swap
+from lakehouse_backfill.model.run import State
+from lakehouse_backfill.rules import publications, roles
+from lakehouse_backfill.rules.publications import Return
+from lakehouse_backfill.stages.publish import finalise, release, tags
+from lakehouse_backfill.stages.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """Where a rollback led."""
+
+    publication: Publication
+    swap: Swap
+
+
+def plan_rollback(
+    bench: Workbench, product: str, to: int | None, partitions: tuple[str, ...]
+) -> Return:
+    """Work out the way back without changing anything. Raises NotFound, Blocked."""
+    history = bench.versions.history(product)
+    if not history:
+        raise NotFound(
+            f"{product} has no accepted version", fix="lakehouse-backfill status --all"
+        )
+    return publications.way_back(history, product, to, partitions)
+
+
+def rollback(
+    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
+) -> RolledBack:
+    """Put the partitions back by one metadata-only commit and move the pointer.
+
+    Live commits in other partitions survive; one in the same partitions is named and refused.
+    Order: version reserved; swap; pointer moved; the undone runs become rolled_back.
+    """
+    roles.require_role(contract, "publish", by)
+    row = _reserve(bench, contract, way, reason, by)
+    try:
+        swap = _restore(bench, contract, way, row)
+    except (Conflict, NotFound) as error:
+        release(bench, row)
+        raise error
+    publication = finalise(bench, row, swap, "rollback")
+    _tell_runs(bench, way, by, reason)
+    bench.journal.log(
+        "rolled back", product=contract.product, version=publication.version, reason=reason
+    )
+    return RolledBack(publication, swap)
+
+
+def _reserve(
+    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
+) -> Publication:
+    newest = way.undone[0]
+    wanted = Publication(
+        product=contract.product,
+        version=way.version,
+        token=uuid4().hex,
+        action="reserve",
+        run_id=None,
+        table=newest.table,
+        snapshot_id=None,
+        before_snapshot_id=None,
+        scope=way.scope,
+        supersedes=newest.version,
+        at=bench.clock.now(),
+        by=by,
+        reason=reason,
+    )
+
+    def decide(pointer: Pointer) -> tuple[Publication, ...]:
+        publications.require_free(pointer, contract.product, None)
+        publications.require_unmoved(pointer, newest)
+        version = pointer.last_version + 1 if way.is_partial else way.version
+        return (wanted.model_copy(update={"version": version}),)
+
+    pending = bench.versions.move(contract.product, decide).pending
+    if pending is None or pending.token != wanted.token:
+        raise OutcomeUnknown(f"{contract.product}: the reserved version is gone")
+    return pending
+
+
+def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication) -> Swap:
+    if contract.publication == "pinned":
+        return _to_established(way)
+    return bench.publisher.revert(
+        RevertRequest(
+            target=contract.table,
+            scope=way.scope,
+            restores=way.restores,
+            token=row.token,
+            tags=tags(row),
+            properties={
+                "lakehouse-backfill.rollback-to": str(way.version),
+                "lakehouse-backfill.reason": row.reason,
+            },
+        )
+    )
+
+
+def _to_established(way: Return) -> Swap:
+    """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
+    found = way.established
+    if found.snapshot_id is None:
+        raise NotFound(f"version {found.version} of {found.product} had no snapshot")
+    return Swap(
+        table=found.table,
+        snapshot_id=found.snapshot_id,
+        before_snapshot_id=way.undone[0].snapshot_id,
+        files_added=0,
+        files_removed=0,
+        rows_added=0,
+        rows_removed=0,
+        attempts=1,
+        seconds=0.0,
+    )
+
+
+def _tell_runs(bench: Workbench, way: Return, by: str, reason: str) -> None:
+    """Move the runs whose output is not accepted any more; one that is again is reinstated."""
+    if way.is_partial:
+        return
+    _tell(bench, way.established.run_id, State.ROLLED_BACK, "reinstate", by, reason)
+    for undone in way.undone:
+        if undone.run_id != way.established.run_id:
+            _tell(bench, undone.run_id, State.PUBLISHED, "roll back", by, reason)
+
+
+def _tell(
+    bench: Workbench, run_id: str | None, only: State, verb: str, by: str, reason: str
+) -> None:
+    if run_id is None:
+        return
+    status = bench.runs.status(run_id)
+    if status.state is only:
+        bench.move(status, bench.runs.plan(run_id), verb, by, reason=reason)
+
+

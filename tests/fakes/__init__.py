@@ -1,0 +1,1 @@
+"""In-memory stand-ins of the ports."""

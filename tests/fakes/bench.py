@@ -1,0 +1,82 @@
+"""A workbench over fakes, and the declarations of a small product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.model.contract import Contract, Profile
+from lakehouse_backfill.model.manifest import RunManifest
+from lakehouse_backfill.stages.plan import Declared
+from lakehouse_backfill.stages.workbench import Workbench
+from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
+from tests.fakes.control import FakeEvidence, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.lake import FakeLake, FixedClock
+
+PRODUCT = "silver.daily"
+
+
+def lake() -> FakeLake:
+    """A product of five days, and its source."""
+    found = FakeLake()
+    found.add("bronze.raw", **{"2020-01-01": "raw-1"})
+    days = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
+    found.add(PRODUCT, **days)
+    return found
+
+
+def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Workbench:
+    """A workbench whose ports are all fakes."""
+    compute = compute or FakeCompute(where)
+    ports: dict[str, Any] = {
+        "tables": where, "pins": where, "shadows": where, "publisher": where,
+        "runs": FakeRuns(), "ledger": FakeLedger(), "versions": FakeVersions(),
+        "evidence": FakeEvidence(), "compute": lambda: compute, "differ": lambda engine: compute,
+        "records": compute, "clock": FixedClock(), "journal": SilentJournal(),
+        "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
+        "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
+    }  # fmt: skip
+    return Workbench(**(ports | changes))
+
+
+def contract(**changes: Any) -> Contract:
+    """The contract of the product."""
+    fields: dict[str, Any] = {
+        "api_version": "lakehouse-backfill/v1", "product": PRODUCT, "table": PRODUCT,
+        "description": "Daily amounts.", "owner": "ana", "key": ["day", "id"],
+        "partitioning": [{"column": "day"}],
+        "columns": [
+            {"name": "day", "type": "date"},
+            {"name": "id", "type": "long"},
+            {"name": "amount", "type": "long"},
+        ],
+    }  # fmt: skip
+    return Contract.model_validate(fields | changes)
+
+
+def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any) -> Declared:
+    """What the files say: restate some days of the product."""
+    fields: dict[str, Any] = {
+        "api_version": "lakehouse-backfill/v1",
+        "run": {"requested_by": "bob", "reason": "wrong rate", "reason_code": "bug_fix"},
+        "product": PRODUCT,
+        "transform": {"name": "daily", "version": "1.0.0", "file": "jobs/daily.py"},
+        "sources": {
+            "raw": {
+                "table": "bronze.raw",
+                "range": {"column": "day", "from": "2019-12-01", "to": "2020-02-01"},
+                "warm_up_days": 1,
+            }
+        },
+        "target": {"partitions": {"column": "day", "from": first, "to": stop}},
+        "limits": {"partitions_per_chunk": 1},
+        "validation": {"edge_partitions": 1},
+    }
+    found_contract = changes.pop("contract", contract())
+    return Declared(
+        manifest=RunManifest.model_validate(fields | changes),
+        contract=found_contract,
+        manifest_file="m.yaml",
+        code_hash="c0de",
+        git_commit=None,
+        lock_hash=None,
+    )

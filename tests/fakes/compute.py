@@ -1,0 +1,199 @@
+"""A stand-in for Spark, the suites and the diff over the in-memory lake."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakehouse_backfill.errors import EnvironmentDown
+from lakehouse_backfill.model.checks import (
+    CheckResult,
+    Diff,
+    EdgePartition,
+    MeasureTotal,
+    PartitionDiff,
+    SharedFiles,
+)
+from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.model.scope import Chunk
+from lakehouse_backfill.ports.compute import DiffRequest
+from tests.fakes.lake import DAY, FakeLake, FixedClock
+
+SHAPE = "f" * 64
+
+
+def checksum(files: frozenset[str]) -> Checksum:
+    """Ten rows a file, and a checksum made of the file names."""
+    total = Checksum.empty(SHAPE)
+    for name in files:
+        mark = zlib.crc32(name.encode())
+        total = total + Checksum(rows=10, xor=mark, total=mark, shape=SHAPE)
+    return total
+
+
+@dataclass
+class FakeCompute:
+    """Staging, Measuring, Judge, Differ and Records in one; what it says can be set by a test."""
+
+    lake: FakeLake
+    staged: list[str] = field(default_factory=list)
+    dies_at: str | None = None
+    open_edges: set[str] = field(default_factory=set)
+    bad_suites: set[str] = field(default_factory=set)
+    empty: set[str] = field(default_factory=set)
+
+    @property
+    def staging(self) -> FakeCompute:
+        return self
+
+    measuring = staging
+
+    @property
+    def judge(self) -> Any:
+        return _FakeJudge(self.bad_suites)
+
+    def load(self, plan: Plan) -> None:
+        self.staged.append("load")
+
+    def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
+        if self.dies_at == chunk.chunk_id:
+            self.dies_at = None
+            raise EnvironmentDown("the store does not answer")
+        self.staged.append(chunk.chunk_id)
+        shadow = self.lake.tables[plan.shadow_table]
+        content = dict(shadow.content(shadow.head))
+        for label in chunk.partitions:
+            files = set() if label in self.empty else {f"{plan.run_id}/{label}"}
+            content[label] = frozenset(files)
+        snapshot_id = shadow.commit(content, chunk=chunk.chunk_id)
+        return self.remeasure(plan, chunk, snapshot_id)
+
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int) -> ChunkRecord:
+        content = self.lake.tables[plan.shadow_table].content(snapshot_id)
+        total = Checksum.empty(SHAPE)
+        for label in chunk.partitions:
+            total = total + checksum(content.get(label, frozenset()))
+        return ChunkRecord(
+            run_id=plan.run_id, chunk_id=chunk.chunk_id, partitions=chunk.partitions,
+            status="done", input_rows=20, output_rows=total.rows, outside_rows=1,
+            checksum=total.text, seconds=0.1, snapshot_id=snapshot_id,
+            finished_at=FixedClock().now(),
+        )  # fmt: skip
+
+    def edges(self, plan: Plan, labels: tuple[str, ...], side: str) -> tuple[EdgePartition, ...]:
+        return tuple(
+            EdgePartition(
+                partition=label, side=side, added=0, removed=0,
+                changed=1 if label in self.open_edges else 0, counted_twice={}, lost={},
+            )
+            for label in labels
+        )  # fmt: skip
+
+    def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
+        return Checksum.empty(SHAPE), Checksum.empty(SHAPE)
+
+    def checksums(
+        self, table: str, snapshot_id: int | None, scope: Any, ignore: tuple[str, ...] = ()
+    ) -> dict[str, Checksum]:
+        content = self.lake.tables[table].content(snapshot_id)
+        return {
+            label: checksum(content[label]) for label in scope.partitions if label in content
+        }
+
+    def totals(self, old: Any, new: Any, scope: Any, measures: Any) -> tuple[MeasureTotal, ...]:
+        return tuple(MeasureTotal(name=item.name, old=100, new=100) for item in measures)
+
+    def source_totals(self, plan: Plan, wanted: Any, measures: Any) -> tuple[CheckResult, ...]:
+        return ()
+
+    def output(self, plan: Plan) -> str:
+        return "output"
+
+    def input(self, plan: Plan, name: str) -> str:
+        return name
+
+    def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
+        return ["A"]
+
+    def weigh(self, request: DiffRequest) -> int:
+        return 0
+
+    def diff(self, request: DiffRequest) -> Diff:
+        old = self.checksums(request.old_table, request.old_snapshot_id, request.scope)
+        new = self.checksums(request.new_table, request.new_snapshot_id, request.scope)
+        rows = [
+            PartitionDiff(
+                partition=label, old_rows=old[label].rows if label in old else 0,
+                new_rows=new[label].rows if label in new else 0, added=0, removed=0, changed=1,
+                unchanged=9,
+            )
+            for label in request.scope.partitions
+        ]  # fmt: skip
+        summary = PartitionDiff(
+            partition=None, old_rows=sum(row.old_rows for row in rows),
+            new_rows=sum(row.new_rows for row in rows), added=0, removed=0,
+            changed=len(rows), unchanged=9 * len(rows),
+        )  # fmt: skip
+        return Diff(
+            old=request.old_table, new=request.new_table, key=request.key, summary=summary,
+            partitions=tuple(rows), columns=(), samples=(), engine="local",
+            files=SharedFiles(shared=0, old_only=0, new_only=0),
+        )  # fmt: skip
+
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        return []
+
+    def by_key(self, table: str, snapshot_id: int | None, keys: Any) -> list[dict[str, Any]]:
+        return []
+
+
+@dataclass
+class _FakeJudge:
+    bad: set[str]
+
+    def judge(
+        self, frame: Any, suite_file: str, parameters: dict[str, list[Any]], group: str
+    ) -> tuple[CheckResult, ...]:
+        passed = suite_file not in self.bad
+        return (
+            CheckResult(name=f"{suite_file} on {frame}", group=group, passed=passed, detail="…"),
+        )
+
+
+class SilentJournal:
+    """A journal that keeps its lines in a list."""
+
+    def __init__(self, lines: list[tuple[str, dict[str, Any]]] | None = None, **bound: Any) -> None:
+        self.lines = [] if lines is None else lines
+        self.bound = bound
+
+    def log(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, self.bound | fields))
+
+    @contextmanager
+    def span(self, name: str, **fields: Any) -> Any:
+        yield
+        self.log(name, **fields)
+
+    def bind(self, **fields: Any) -> SilentJournal:
+        return SilentJournal(self.lines, **(self.bound | fields))
+
+
+class SilentProgress:
+    """Progress that nobody watches."""
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        """Ignore it."""
+
+    def finish(self) -> None:
+        """Ignore it."""
+
+
+__all__ = ["DAY", "FakeCompute", "SilentJournal", "SilentProgress"]

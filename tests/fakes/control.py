@@ -1,0 +1,122 @@
+"""In-memory stand-ins of `ports/control.py`; the contract suite runs on them and on Iceberg."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.model.value import canonical_json, digest
+from lakehouse_backfill.rules import pointer as pointer_rules
+from lakehouse_backfill.rules import run_log
+
+
+class FakeRuns:
+    """`ports.control.Runs` in dictionaries."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, Plan] = {}
+        self.statuses: dict[str, RunStatus] = {}
+        self.log: dict[str, list[Event]] = defaultdict(list)
+
+    def register(self, plan: Plan, event: Event) -> RunStatus:
+        run_log.require_first(plan, event)
+        if plan.run_id in self.statuses:
+            raise run_log.registered(self.statuses[plan.run_id])
+        stored = self.plans.setdefault(plan.run_id, plan)
+        if stored.manifest_hash != plan.manifest_hash:
+            raise RunMoved(f"{plan.run_id} was planned by {stored.created_by}")
+        return self._write(event, run_log.first(plan, event))
+
+    def plan(self, run_id: str) -> Plan:
+        if run_id not in self.plans:
+            raise run_log.unknown(run_id)
+        return self.plans[run_id]
+
+    def status(self, run_id: str) -> RunStatus:
+        if run_id not in self.statuses:
+            raise run_log.unknown(run_id)
+        return self.statuses[run_id]
+
+    def append(self, event: Event, driver: str | None = None) -> RunStatus:
+        current = self.status(event.run_id)
+        if event.seq != current.seq + 1:
+            winner = next((one for one in self.log[event.run_id] if one.seq == event.seq), None)
+            raise run_log.moved(event, current, winner)
+        return self._write(event, run_log.after(current, event, driver))
+
+    def events(self, run_id: str) -> tuple[Event, ...]:
+        return tuple(self.log[run_id])
+
+    def list(self, open_only: bool = True) -> tuple[RunStatus, ...]:
+        found = [one for one in self.statuses.values() if run_log.is_open(one) or not open_only]
+        return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
+
+    def _write(self, event: Event, status: RunStatus) -> RunStatus:
+        self.log[event.run_id].append(event)
+        self.statuses[event.run_id] = status
+        return status
+
+
+class FakeLedger:
+    """`ports.control.Ledger` in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[ChunkRecord] = []
+
+    def record(self, chunk: ChunkRecord) -> None:
+        self.rows.append(chunk)
+
+    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
+        newest = {row.chunk_id: row for row in self.rows if row.run_id == run_id}
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=run_log.chunk_order))
+
+
+class FakeVersions:
+    """`ports.control.Versions` in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[Publication] = []
+        self.pointers: dict[str, Pointer] = {}
+
+    def pointer(self, product: str) -> Pointer:
+        return self.pointers.get(product, Pointer())
+
+    def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
+        pointer = self.pointer(product)
+        rows = decide(pointer)
+        for row in rows:
+            if row.product != product:
+                raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+            pointer = pointer_rules.after(pointer, row)
+        self.rows.extend(rows)
+        self.pointers[product] = pointer
+        return pointer
+
+    def history(self, product: str) -> tuple[Publication, ...]:
+        return tuple(row for row in reversed(self.rows) if row.product == product)
+
+
+class FakeEvidence:
+    """`ports.control.Evidence` in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str, str]] = []
+
+    def record(self, run_id: str, kind: str, document: dict[str, Any]) -> str:
+        mark = digest(document)
+        newest = self.newest(run_id, kind)
+        if newest is None or newest[0] != mark:
+            self.rows.append((run_id, kind, mark, canonical_json(document)))
+        return mark
+
+    def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
+        for row in reversed(self.rows):
+            if row[:2] == (run_id, kind):
+                return row[2], json.loads(row[3])
+        return None

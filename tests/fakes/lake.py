@@ -1,0 +1,216 @@
+"""An in-memory lake: a table is a list of snapshots, a snapshot maps labels to sets of file names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from lakehouse_backfill.errors import NotFound, TargetChanged
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.publication import (
+    AdoptRequest,
+    ChunkCommit,
+    RevertRequest,
+    Swap,
+)
+from lakehouse_backfill.model.scope import RowRange, ScopeField
+from lakehouse_backfill.model.table import (
+    Column,
+    LiveFile,
+    PartitionField,
+    ScanEstimate,
+    Snapshot,
+    TableInfo,
+    TableRef,
+)
+
+DAY = ScopeField(column="day", transform="identity", type="date")
+COLUMNS = (
+    Column(field_id=1, name="day", type="date"),
+    Column(field_id=2, name="id", type="long"),
+    Column(field_id=3, name="amount", type="long"),
+)
+Content = dict[str, frozenset[str]]
+
+
+@dataclass
+class FakeTable:
+    """Snapshots oldest first; ids are 1, 2, 3 …; summaries beside them."""
+
+    contents: list[Content] = field(default_factory=list)
+    summaries: list[dict[str, str]] = field(default_factory=list)
+    refs: dict[str, int] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def head(self) -> int | None:
+        return len(self.contents) or None
+
+    def content(self, snapshot_id: int | None) -> Content:
+        return {} if snapshot_id is None else self.contents[snapshot_id - 1]
+
+    def commit(self, content: Content, **summary: str) -> int:
+        self.contents.append({label: files for label, files in content.items() if files})
+        self.summaries.append(summary)
+        return len(self.contents)
+
+
+@dataclass
+class FakeLake:
+    """Tables, Pins, Shadows and Publisher of the ports in one."""
+
+    tables: dict[str, FakeTable] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def add(self, name: str, **content: str) -> FakeTable:
+        """Make a table with one snapshot: label=file name."""
+        table = self.tables[name] = FakeTable()
+        if content:
+            table.commit({key: frozenset({value}) for key, value in content.items()})
+        return table
+
+    def write(self, name: str, label: str, *files: str) -> int:
+        """Do what a live writer does: give one partition other files."""
+        table = self.tables[name]
+        return table.commit({**table.content(table.head), label: frozenset(files)}, writer="live")
+
+    # Tables
+    def describe(self, table: str) -> TableInfo | None:
+        found = self.tables.get(table)
+        if found is None:
+            return None
+        return TableInfo(
+            table=table, uuid=f"uuid-{table}", location=f"mem:/{table}", format_version=2,
+            snapshot_id=found.head, schema_id=0, spec_id=0, columns=COLUMNS,
+            partitioning=(PartitionField(name="day", column="day", transform="identity"),),
+            spec_count=1, properties=found.properties, refs=found.refs,
+        )  # fmt: skip
+
+    def resolve(self, ref: TableRef) -> Snapshot:
+        found = self.tables.get(ref.table)
+        if found is None or found.head is None:
+            raise NotFound(f"{ref} does not exist")
+        snapshot_id = found.head if ref.at is None else found.refs.get(ref.at, 0) or int(ref.at)
+        return Snapshot(
+            snapshot_id=snapshot_id, parent_id=None, sequence_number=snapshot_id,
+            committed_at_ms=0, operation="append", summary={},
+        )  # fmt: skip
+
+    def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
+        content = self.tables[table].content(snapshot_id)
+        return [
+            LiveFile(path=path, spec_id=0, partition=label, rows=10, size_bytes=100)
+            for label, paths in content.items()
+            for path in sorted(paths)
+        ]
+
+    def estimate(
+        self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
+    ) -> ScanEstimate:
+        count = len(self.files(table, snapshot_id, DAY))
+        return ScanEstimate(files=count, rows=10 * count, size_bytes=100 * count)
+
+    def scope_field(self, info: TableInfo, column: str) -> ScopeField:
+        return DAY
+
+    def create(self, contract: Contract) -> TableInfo:
+        self.tables.setdefault(contract.table, FakeTable())
+        found = self.describe(contract.table)
+        assert found is not None
+        return found
+
+    # Pins
+    def pin(self, table: str, snapshot_id: int, name: str) -> None:
+        self.calls.append(f"pin {table}")
+        self.tables[table].refs[name] = snapshot_id
+
+    def unpin(self, table: str, name: str) -> None:
+        self.tables[table].refs.pop(name, None)
+
+    def pinned(self, table: str, name: str) -> int | None:
+        return self.tables[table].refs.get(name)
+
+    # Shadows
+    def open(
+        self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
+    ) -> TableInfo:
+        self.calls.append("open shadow")
+        if shadow not in self.tables:
+            clone = self.tables[shadow] = FakeTable(properties=dict(properties))
+            if snapshot_id is not None:
+                clone.commit(self.tables[target].content(snapshot_id), base="yes")
+        found = self.describe(shadow)
+        assert found is not None
+        return found
+
+    def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
+        found = self.tables[shadow].summaries
+        return tuple(
+            ChunkCommit(chunk_id=item["chunk"], snapshot_id=number, added_rows=10, properties={})
+            for number, item in enumerate(found, start=1)
+            if "chunk" in item
+        )
+
+    def retire(self, shadow: str) -> None:
+        self.tables.pop(shadow, None)
+
+    # Publisher
+    def adopt(self, request: AdoptRequest) -> Swap:
+        self.calls.append("adopt")
+        known = self.find(request.target, request.token)
+        if known is not None:
+            return known
+        table = self.tables[request.target]
+        now, base = table.content(table.head), table.content(request.base_snapshot_id)
+        new = self.tables[request.shadow].content(request.shadow_snapshot_id)
+        for label in request.scope.partitions:
+            if now.get(label) != base.get(label):
+                raise TargetChanged(f"{label} was changed by a live writer")
+        content = dict(now)
+        for label in request.scope.partitions:
+            content[label] = new.get(label, frozenset())
+        return self._swap(request.target, content, request.token, request.tags)
+
+    def revert(self, request: RevertRequest) -> Swap:
+        self.calls.append("revert")
+        known = self.find(request.target, request.token)
+        if known is not None:
+            return known
+        table = self.tables[request.target]
+        content = dict(table.content(table.head))
+        for restore in request.restores:
+            since = table.content(restore.since_snapshot_id)
+            for label in restore.partitions:
+                if content.get(label) != since.get(label):
+                    raise TargetChanged(f"{label} was changed by a live writer")
+                old = table.content(restore.restore_snapshot_id)
+                content[label] = old.get(label, frozenset())
+        return self._swap(request.target, content, request.token, request.tags)
+
+    def find(self, target: str, token: str) -> Swap | None:
+        for number, summary in enumerate(self.tables[target].summaries, start=1):
+            if summary.get("token") == token:
+                return _swap(target, number)
+        return None
+
+    def _swap(self, target: str, content: Content, token: str, tags: dict[str, str]) -> Swap:
+        table = self.tables[target]
+        if table.head is not None:
+            table.refs[tags["before"]] = table.head
+        number = table.commit(content, token=token)
+        table.refs[tags["after"]] = number
+        return _swap(target, number)
+
+
+def _swap(target: str, number: int) -> Swap:
+    return Swap(
+        table=target, snapshot_id=number, before_snapshot_id=number - 1 or None, files_added=1,
+        files_removed=1, rows_added=10, rows_removed=10, attempts=1, seconds=0.0,
+    )  # fmt: skip
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
