@@ -1,10 +1,10 @@
 """Every error that a user can meet, with what happened, what state the data is in, what to do.
 
 BackfillError                      code               exit
-├── ConfigError                    invalid-config      2   declarations are wrong; nothing was read or changed
-├── NotFound                       not-found           2   a named run, product, table or snapshot is absent
-├── Unsupported                    unsupported         2   this build refuses to do it, and says what can
-├── IllegalMove                    illegal-move        2   the run's state does not allow the verb
+├── ConfigError                    invalid-config      2   declarations are wrong
+├── NotFound                       not-found           2   what was named does not exist
+├── Unsupported                    unsupported         2   refused, and says what can be done
+├── IllegalMove                    illegal-move        2   the run's state forbids the verb
 ├── Blocked                        blocked             3   checks, approvals or limits say no
 │   ├── ChecksFailed               checks-failed
 │   ├── ApprovalMissing            approval-missing
@@ -14,7 +14,7 @@ BackfillError                      code               exit
 ├── Conflict                       conflict            4   somebody else moved; plan again
 │   ├── RunMoved                   run-moved
 │   ├── PointerMoved               pointer-moved
-│   ├── TargetChanged              target-changed          a live commit touched the run's partitions
+│   ├── TargetChanged              target-changed          a live commit touched the partitions
 │   └── TooBusy                    too-busy
 ├── OutcomeUnknown                 outcome-unknown     5   a commit may or may not have landed
 └── EnvironmentDown                environment-down    6   catalog, store or Java; a retry may help
@@ -29,7 +29,10 @@ from typing import ClassVar
 
 
 class BackfillError(Exception):
-    """Root of the tree: `problem` says what, `state` answers "is my data safe", `fix` what to type."""
+    """Root of the tree.
+
+    `problem` says what, `state` answers "is my data safe", `fix` says what to type.
+    """
 
     code: ClassVar[str] = "bug"
     exit_code: ClassVar[int] = 1

@@ -71,7 +71,10 @@ class SharedFiles(Value):
 
 
 class Diff(Value):
-    """Old against new. The sums of `partitions` are the `summary`; shared files count as unchanged."""
+    """Old against new; shared files count as unchanged.
+
+    The sums of `partitions` are the `summary`.
+    """
 
     old: str
     new: str

@@ -15,7 +15,7 @@ class ContractColumn(Value):
 
     name: Name
     type: Text = Field(description="Iceberg type, e.g. long, date, decimal(10, 2), list<string>.")
-    required: bool = Field(False, description="Whether null is impossible.")
+    required: bool = Field(default=False, description="Whether null is impossible.")
     description: str = Field("", description="Meaning and unit.")
 
 
@@ -81,7 +81,9 @@ class Contract(Value):
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(min_length=1)
     columns: tuple[ContractColumn, ...] = Field(min_length=1)
-    lineage_columns: bool = Field(False, description="Whether rows carry the run that made them.")
+    lineage_columns: bool = Field(
+        default=False, description="Whether rows carry the run that made them."
+    )
     measures: tuple[Measure, ...] = ()
     source_totals: tuple[SourceTotal, ...] = ()
     thresholds: tuple[Threshold, ...] = ()

@@ -138,11 +138,13 @@ class Target(Value):
 class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
-    side_effects: bool = Field(False, description="Whether the job may act outside its shadow.")
+    side_effects: bool = Field(
+        default=False, description="Whether the job may act outside its shadow."
+    )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
-    manual_publish: bool = Field(True, description="`run` stops before publication.")
+    manual_publish: bool = Field(default=True, description="`run` stops before publication.")
     on_conflict: Literal["fail", "catch_up"] = Field("fail", description="When live data moved.")
 
 
@@ -168,7 +170,7 @@ class SuiteRef(Value):
     on: Name = Field("output", description="`output`, or the name of a source or reference.")
     parameters: dict[Name, str] = Field(
         default_factory=dict,
-        description="Suite parameters filled from data: `name: reference.column` (distinct values).",
+        description="Suite parameters filled from data: `name: input.column`, its distinct values.",
     )
 
 

@@ -37,7 +37,10 @@ class TargetPin(Value):
 
 
 class Resolved(Value):
-    """Everything that decides what the run computes and changes. Its digest is the manifest hash."""
+    """Everything that decides what the run computes and changes.
+
+    Its digest is the manifest hash.
+    """
 
     manifest: RunManifest
     contract: Contract

@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Literal
 
+from pydantic import Field
+
 from lakehouse_backfill.model.value import Value
 
 
@@ -41,7 +43,7 @@ class Event(Value):
     from_state: State
     to_state: State
     mode: str
-    detail: dict[str, Any] = {}
+    detail: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunStatus(Value):

@@ -1,8 +1,8 @@
 """Which partitions a run may change, and how they are cut into chunks.
 
 A partition is named by its label: the canonical text of the value of *one* partition field (the
-scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are what is stored
-and shown; `rules.partitions` turns them into row ranges.
+scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are what is
+stored and shown; `rules.partitions` turns them into row ranges.
 """
 
 from __future__ import annotations

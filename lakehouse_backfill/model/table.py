@@ -1,4 +1,4 @@
-"""What the toolkit knows about an Iceberg table: names, snapshots, columns, partition fields, files."""
+"""What the toolkit knows about an Iceberg table, from its metadata alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TableRef(Value):
 
     @staticmethod
     def parse(text: str) -> TableRef:
-        """Read `ns.table[@at]`; raises ValueError when the name is not made of plain identifiers."""
+        """Read `ns.table[@at]`; raises ValueError when the name holds more than identifiers."""
         table, separator, at = text.partition("@")
         if not is_table_name(table) or (separator and not at):
             raise ValueError(f"{text!r} is not namespace.table or namespace.table@reference")
@@ -93,7 +93,7 @@ class LiveFile(Value):
 
 
 class ScanEstimate(Value):
-    """What a pruned scan would read at most, from metadata: files, rows and bytes of whole files."""
+    """What a pruned scan would read at most, from metadata: whole files, their rows and bytes."""
 
     files: int
     rows: int

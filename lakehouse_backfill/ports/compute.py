@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lakehouse_backfill.model.checks import (
+    CheckGroup,
     CheckResult,
     Diff,
     EdgePartition,
@@ -116,7 +117,7 @@ class Judge(Protocol):
     """Great Expectations."""
 
     def judge(
-        self, frame: Frame, suite_file: str, parameters: dict[str, list[Any]], group: str
+        self, frame: Frame, suite_file: str, parameters: dict[str, list[Any]], group: CheckGroup
     ) -> tuple[CheckResult, ...]:
         """Run a suite file on a frame: one result per expectation; raises ConfigError."""
         ...

@@ -33,7 +33,7 @@ class Runs(Protocol):
         """The run's log, oldest first."""
         ...
 
-    def list(self, open_only: bool = True) -> tuple[RunStatus, ...]:
+    def list(self, *, open_only: bool = True) -> tuple[RunStatus, ...]:
         """Open runs from one table load, or all runs from history; newest first."""
         ...
 

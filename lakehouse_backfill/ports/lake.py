@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import AdoptRequest, ChunkCommit, RevertRequest, Swap
-from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.model.scope import RowRange, ScopeField
 from lakehouse_backfill.model.table import (
     LiveFile,
     ScanEstimate,

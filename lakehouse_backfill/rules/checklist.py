@@ -33,7 +33,10 @@ def answer(resolved: Resolved, estimate: Estimate) -> tuple[Question, ...]:
         ("How is it published?", _publication(resolved)),
         ("How is it rolled back?", f"lakehouse-backfill rollback {manifest.product}"),
         ("Who relies on it?", _consumers(resolved)),
-        ("What about privacy?", f"classification {contract.classification}; owner {contract.owner}"),
+        (
+            "What about privacy?",
+            f"classification {contract.classification}; owner {contract.owner}",
+        ),
         ("What does it cost, how far can it reach?", _cost(resolved, estimate)),
         ("What evidence is kept?", "pins, code hash, chunk ledger, checks, diff, decisions"),
     )

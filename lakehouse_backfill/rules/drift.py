@@ -54,7 +54,7 @@ class Moments:
         """The population standard deviation, None without values."""
         if self.mean is None:
             return None
-        return math.sqrt(max(0.0, self.squares / self.values - self.mean**2))
+        return math.sqrt(max(0.0, self.squares / self.values - self.mean * self.mean))
 
 
 def describe_numbers(moments: Moments) -> dict[str, Any]:

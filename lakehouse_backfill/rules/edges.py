@@ -72,7 +72,7 @@ def report(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) 
     )
 
 
-def check(scope: Scope, edge: EdgeReport | None, tolerance_rows: int) -> CheckResult:
+def check(edge: EdgeReport | None, tolerance_rows: int) -> CheckResult:
     """Give the gate of the edge check."""
     if edge is None:
         return CheckResult(

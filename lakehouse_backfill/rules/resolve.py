@@ -34,7 +34,8 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
 
     Chunks never split a partition, so a chunk can be overwritten on its own.
     """
-    labels, chunks = scope.partitions, []
+    labels = scope.partitions
+    chunks: list[Chunk] = []
     for start in range(0, len(labels), partitions_per_chunk):
         group = labels[start : start + partitions_per_chunk]
         number = len(chunks) + 1

@@ -47,8 +47,7 @@ def after(current: RunStatus, event: Event, driver: str | None) -> RunStatus:
 def chunk_order(chunk_id: str) -> tuple[tuple[int, str], ...]:
     """Sort key of chunk ids: digits in them count as numbers, so that 10 comes after 9."""
     return tuple(
-        (int(part), "") if part.isdecimal() else (-1, part)
-        for part in re.split(r"(\d+)", chunk_id)
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", chunk_id)
     )
 
 

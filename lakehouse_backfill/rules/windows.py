@@ -9,14 +9,13 @@ from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.rules import partitions
 
-
 _MIDNIGHT = time(0, tzinfo=timezone.utc)
 
 
 def instant(value: date | datetime) -> datetime:
     """Give the UTC instant of a day's start or of a moment (naive moments are UTC)."""
     if not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
+        value = datetime.combine(value, time())
     return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
 
 

@@ -49,9 +49,7 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
     return Accepted(contract.table, info.snapshot_id, row.version, drifted)
 
 
-def _drifted(
-    bench: Workbench, table: str, then: int, now: int, scope: Scope
-) -> tuple[str, ...]:
+def _drifted(bench: Workbench, table: str, then: int, now: int, scope: Scope) -> tuple[str, ...]:
     if then == now:
         return ()
     old: dict[str | None, set[str]] = {}

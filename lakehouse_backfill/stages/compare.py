@@ -51,16 +51,12 @@ def diff(
     return run_differ(bench, request, engine)
 
 
-def diff_run(
-    bench: Workbench, run_id: str, where: str | None, engine: str, samples: int
-) -> Diff:
+def diff_run(bench: Workbench, run_id: str, where: str | None, engine: str, samples: int) -> Diff:
     """Compare a run's candidate with what it replaces, in the run's partitions."""
     plan = bench.runs.plan(run_id)
     shadow = bench.tables.describe(plan.shadow_table)
     if shadow is None:
-        raise NotFound(
-            f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}"
-        )
+        raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
     target = plan.resolved.target
     request = DiffRequest(
         old_table=target.table,

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.table import TableInfo
-from lakehouse_backfill.rules import golden
+from lakehouse_backfill.rules.golden import check_golden, check_spots
 from lakehouse_backfill.stages.workbench import Workbench
 
 
 def golden_checks(bench: Workbench, plan: Plan, shadow: TableInfo) -> tuple[CheckResult, ...]:
-    """Compare the golden file and the spot checks of the run manifest with the candidate's rows."""
-    wanted, contract = plan.resolved.manifest.validation, plan.resolved.contract
+    """Compare the golden file and the spot checks of the run manifest with the candidate's rows.
+
+    Raises ConfigError when an expectation does not fit the table.
+    """
+    wanted, key = plan.resolved.manifest.validation, plan.resolved.contract.key
     types = {column.name: column.type for column in shadow.columns}
     results: list[CheckResult] = []
     if wanted.golden is not None:
         expected = bench.records.golden(wanted.golden)
-        keys = golden.keys_of(expected, contract.key, types)
+        missing = [column for column in key if column not in expected[0]]
+        if missing:
+            raise ConfigError(
+                f"{wanted.golden} has no column {missing[0]}, which is part of the key",
+                fix=f"give every row {', '.join(key)}",
+            )
+        keys = [{column: row[column] for column in key} for row in expected]
         actual = bench.records.by_key(plan.shadow_table, shadow.snapshot_id, keys)
-        results.append(golden.compare_golden(expected, actual, contract.key, types))
-    for check in wanted.spot_checks:
-        actual = bench.records.by_key(plan.shadow_table, shadow.snapshot_id, [dict(check.key)])
-        results.append(golden.compare_spot(check, actual, types))
+        results.append(check_golden(expected, actual, key, types, wanted.golden))
+    if wanted.spot_checks:
+        actual = [
+            row
+            for spot in wanted.spot_checks
+            for row in bench.records.by_key(plan.shadow_table, shadow.snapshot_id, [dict(spot.key)])
+        ]
+        results.append(check_spots(wanted.spot_checks, actual, types))
     return tuple(results)

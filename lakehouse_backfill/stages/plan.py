@@ -8,11 +8,26 @@ from datetime import datetime, timezone
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
-from lakehouse_backfill.model.plan import ConflictWith, Plan, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.model.plan import (
+    ConflictWith,
+    Estimate,
+    Plan,
+    Resolved,
+    SourcePin,
+    TargetPin,
+)
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.scope import RowRange, ScopeField
 from lakehouse_backfill.model.table import TableInfo, TableRef
-from lakehouse_backfill.rules import checklist, estimates, lifecycle, partitions, resolve, windows
+from lakehouse_backfill.rules import (
+    checklist,
+    estimates,
+    kinds,
+    lifecycle,
+    partitions,
+    resolve,
+    windows,
+)
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -72,7 +87,9 @@ def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatu
         detail={"manifest_hash": plan.manifest_hash, "revises": plan.revises},
     )
     status = bench.runs.register(plan, event)
-    bench.journal.bind(**plan.labels).log("run planned", partitions=len(plan.resolved.scope.partitions))
+    bench.journal.bind(**plan.labels).log(
+        "run planned", partitions=len(plan.resolved.scope.partitions)
+    )
     if plan.revises:
         _supersede(bench, plan, by)
     return plan, status
@@ -87,6 +104,7 @@ def _finish(
     notes: tuple[str, ...],
 ) -> Plan:
     estimate = _estimate(bench, resolved)
+    notes = kinds.check_kind(resolved.manifest, estimate.output_rows) + notes
     estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
@@ -208,10 +226,10 @@ def _target_notes(resolved: Resolved) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _estimate(bench: Workbench, resolved: Resolved) -> estimates.Estimate:
+def _estimate(bench: Workbench, resolved: Resolved) -> Estimate:
     inputs = []
     for pin in resolved.sources:
-        rows = ()
+        rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
             first, last = windows.rows_to_read(pin, resolved.scope)
             rows = windows.as_ranges(_column_type(bench, pin), pin.range.column, first, last)

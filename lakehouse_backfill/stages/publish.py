@@ -8,7 +8,6 @@ from uuid import uuid4
 
 from lakehouse_backfill.errors import (
     ApprovalMissing,
-
     Blocked,
     Conflict,
     OutcomeUnknown,
@@ -51,7 +50,7 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     publications.require_free(pointer, plan.product, run_id)
     bench.require_no_other_driver(status)
     status = bench.move(status, plan, "begin publishing", by, driver=bench.driver)
-    finished = _finished_before(bench, plan, pointer, status, events)
+    finished = _finished_before(pointer, status, events)
     if finished is not None:
         _finish_run(bench, plan, status, finished, by)
         return Published(finished, None, was_published=True)
@@ -263,7 +262,7 @@ def _head(bench: Workbench, plan: Plan) -> int | None:
 
 
 def _finished_before(
-    bench: Workbench, plan: Plan, pointer: Pointer, status: RunStatus, events: tuple[Event, ...]
+    pointer: Pointer, status: RunStatus, events: tuple[Event, ...]
 ) -> Publication | None:
     """The pointer of a publication that was cut off right before the run's last event."""
     accepted = pointer.accepted
@@ -280,13 +279,9 @@ def _accepted_of(bench: Workbench, plan: Plan) -> Publication:
     raise OutcomeUnknown(f"{plan.run_id} is published, but no version names it")
 
 
-def _finish_run(
-    bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str
-) -> None:
+def _finish_run(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
     document = row.model_dump(mode="json")
     digest = bench.evidence.record(plan.run_id, PUBLICATION, document)
     bench.move(
         status, plan, "finish publishing", by, version=row.version, token=row.token, digest=digest
     )
-
-

@@ -29,15 +29,11 @@ def plan_rollback(
     """Work out the way back without changing anything. Raises NotFound, Blocked."""
     history = bench.versions.history(product)
     if not history:
-        raise NotFound(
-            f"{product} has no accepted version", fix="lakehouse-backfill status --all"
-        )
+        raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
     return publications.way_back(history, product, to, partitions)
 
 
-def rollback(
-    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
-) -> RolledBack:
+def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> RolledBack:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
@@ -47,9 +43,9 @@ def rollback(
     row = _reserve(bench, contract, way, reason, by)
     try:
         swap = _restore(bench, contract, way, row)
-    except (Conflict, NotFound) as error:
+    except (Conflict, NotFound):
         release(bench, row)
-        raise error
+        raise
     publication = finalise(bench, row, swap, "rollback")
     _tell_runs(bench, way, by, reason)
     bench.journal.log(
@@ -144,5 +140,3 @@ def _tell(
     status = bench.runs.status(run_id)
     if status.state is only:
         bench.move(status, bench.runs.plan(run_id), verb, by, reason=reason)
-
-

@@ -66,7 +66,10 @@ def _stage_all(bench: Workbench, plan: Plan) -> tuple[list[ChunkRecord], int]:
 
 def _compute(bench: Workbench, compute: Compute, plan: Plan, chunk: Chunk) -> ChunkRecord:
     journal = bench.journal.bind(**plan.labels)
-    span = {"chunk_id": chunk.chunk_id, "source_range": f"{chunk.partitions[0]}..{chunk.partitions[-1]}"}
+    span = {
+        "chunk_id": chunk.chunk_id,
+        "source_range": f"{chunk.partitions[0]}..{chunk.partitions[-1]}",
+    }
     with journal.span("stage chunk", **span):
         record = compute.staging.stage(plan, chunk)
     bench.ledger.record(record)

@@ -13,7 +13,7 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.table import LiveFile, TableInfo
+from lakehouse_backfill.model.table import LiveFile
 from lakehouse_backfill.rules import edges, gates, lifecycle, windows
 from lakehouse_backfill.stages import compare
 from lakehouse_backfill.stages.decide import VALIDATION
@@ -83,7 +83,7 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
             plan, plan.resolved.contract.source_totals, plan.resolved.contract.measures
         ),
         *gates.thresholds(plan.resolved.contract.thresholds, totals),
-        edges.check(scope, edge, tolerance),
+        edges.check(edge, tolerance),
         *golden_checks(bench, plan, shadow),
     ]
     bench.progress.advance()
@@ -135,7 +135,9 @@ def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
     for label in labels:
         around = Scope(field=plan.resolved.scope.field, partitions=(label,))
         pins = [pin for pin in plan.resolved.sources if pin.range is not None]
-        if not all(pin.range and windows.covers(pin.range, windows.needed(pin, around)) for pin in pins):
+        if not all(
+            pin.range and windows.covers(pin.range, windows.needed(pin, around)) for pin in pins
+        ):
             break
         reachable.append(label)
     return tuple(reachable)

@@ -100,9 +100,7 @@ class FakeCompute:
         self, table: str, snapshot_id: int | None, scope: Any, ignore: tuple[str, ...] = ()
     ) -> dict[str, Checksum]:
         content = self.lake.tables[table].content(snapshot_id)
-        return {
-            label: checksum(content[label]) for label in scope.partitions if label in content
-        }
+        return {label: checksum(content[label]) for label in scope.partitions if label in content}
 
     def totals(self, old: Any, new: Any, scope: Any, measures: Any) -> tuple[MeasureTotal, ...]:
         return tuple(MeasureTotal(name=item.name, old=100, new=100) for item in measures)

@@ -1,4 +1,4 @@
-"""An in-memory lake: a table is a list of snapshots, a snapshot maps labels to sets of file names."""
+"""An in-memory lake: tables are lists of snapshots, which map labels to sets of file names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
 
-def a_plan(run_id: str = "bf-1", product: str = "silver.arrivals_daily", reason: str = "fix") -> Plan:
+def a_plan(
+    run_id: str = "bf-1", product: str = "silver.arrivals_daily", reason: str = "fix"
+) -> Plan:
     """A plan for two days of `product` in two chunks."""
     resolved = Resolved(
         manifest=_manifest(product, reason),

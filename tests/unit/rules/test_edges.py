@@ -54,7 +54,7 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
     assert (report.is_closed, report.closing_from, report.closing_to) == (
         False, "2020-01-02", "2020-01-06",
     )  # fmt: skip
-    check = edges.check(scope, report, 0)
+    check = edges.check(report, 0)
     assert not check.passed
     assert "restate from 2020-01-02 to 2020-01-06" in check.detail
     assert "10 twice" in check.detail
@@ -71,7 +71,7 @@ def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
 @pytest.mark.req("Q10")
 def test_differences_within_the_tolerance_pass() -> None:
     report = edges.report(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 1)
-    assert edges.check(_scope("2020-01-03"), report, 1).passed
+    assert edges.check(report, 1).passed
 
 
 @pytest.mark.req("Q10")

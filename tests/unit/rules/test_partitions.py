@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import date, datetime, timedelta, timezone
 
 import pytest
@@ -34,7 +35,7 @@ NUMBER = ScopeField(column="n", transform="identity", type="int")
             "2013-02-16",
             id="day is UTC",
         ),
-        pytest.param(HOUR, datetime(2013, 2, 15, 7, 59), "2013-02-15T07", id="hour"),
+        pytest.param(HOUR, datetime.fromisoformat("2013-02-15T07:59"), "2013-02-15T07", id="hour"),
         pytest.param(MONTH, date(2013, 2, 28), "2013-02", id="month"),
         pytest.param(YEAR, datetime(2013, 12, 31, tzinfo=UTC), "2013", id="year"),
         pytest.param(TEXT, "EU", "EU", id="text"),
@@ -55,7 +56,7 @@ def test_text_labels_lead_back_to_their_value(text: str) -> None:
     )
 
 
-@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)))
+@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)))  # noqa: DTZ001 (naive on purpose)
 @pytest.mark.parametrize("field", [INSTANT_DAY, YEAR, HOUR], ids=lambda field: field.transform)
 def test_the_bounds_of_a_label_hold_the_value_that_made_it(
     field: ScopeField, moment: datetime
@@ -81,12 +82,11 @@ def test_ranges_hold_exactly_the_rows_of_the_scope(days: set[date]) -> None:
         date(2019, 12, 1) + timedelta(days=number)
         for number in range(200)
         if any(
-            rows.lower <= date(2019, 12, 1) + timedelta(days=number) < rows.upper
-            for rows in ranges
+            rows.lower <= date(2019, 12, 1) + timedelta(days=number) < rows.upper for rows in ranges
         )
     }
     assert inside == days
-    assert all(left.upper < right.lower for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left.upper < right.lower for left, right in itertools.pairwise(ranges))
 
 
 def test_a_range_over_a_leap_day_lists_every_day() -> None:

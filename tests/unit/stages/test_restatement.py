@@ -97,9 +97,7 @@ def test_a_dry_run_of_plan_changes_nothing() -> None:
 
 
 @pytest.mark.req("P1")
-@pytest.mark.parametrize(
-    "safety", [{"max_rows": 19}, {"max_bytes": 99}], ids=["rows", "bytes"]
-)
+@pytest.mark.parametrize("safety", [{"max_rows": 19}, {"max_bytes": 99}], ids=["rows", "bytes"])
 def test_a_plan_over_a_limit_is_refused_with_number_and_limit(safety: dict[str, int]) -> None:
     with pytest.raises(LimitExceeded, match=rf"allows {next(iter(safety.values()))}"):
         make_plan(bench(lake()), declared(safety=safety), "bob", None)
@@ -525,3 +523,38 @@ def test_every_log_line_of_a_run_carries_its_labels() -> None:
     chunks = [fields for event, fields in lines if event == "stage chunk"]
     assert [fields["chunk_id"] for fields in chunks] == ["c0001-2020-01-02", "c0002-2020-01-03"]
     assert all("source_range" in fields for fields in chunks)
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [("bootstrap", "run.kind: restatement"), ("reconciliation", "publish_mode: shadow_only")],
+)
+def test_a_kind_that_contradicts_what_the_run_would_do_is_refused(kind: str, fix: str) -> None:
+    run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
+    with pytest.raises(ConfigError) as refused:
+        make_plan(bench(lake()), declared(run=run), "bob", None)
+    assert fix in refused.value.fix
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    "kind",
+    ["backfill", "reprocessing", "restatement", "repair", "migration", "replay"],
+)
+def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str) -> None:
+    run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
+    plan = make_plan(bench(lake()), declared(run=run), "bob", None)
+    assert plan.notes[0].startswith(f"{kind}: ")
+    assert plan.resolved.manifest.run.kind == kind
+
+
+@pytest.mark.req("V1")
+def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
+    where = lake()
+    where.tables.pop(PRODUCT)
+    run = {
+        "kind": "bootstrap", "requested_by": "bob", "reason": "x", "reason_code": "new_product",
+    }  # fmt: skip
+    plan = make_plan(bench(where), declared(run=run), "bob", None)
+    assert any("does not exist" in note for note in plan.notes)

@@ -1,0 +1,88 @@
+"""Ratios beside their gates: the only numbers that mean something on another machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("lakehouse-backfill", "pyspark", "pyiceberg", "pyarrow", "duckdb")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One measured ratio; `gate` must hold, `aim` is where it goes next. None: only shown."""
+
+    name: str
+    value: float
+    gate: float | None = None
+    aim: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gate holds."""
+        return self.gate is None or self.value <= self.gate
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """Time one call by the wall clock."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def medians(
+    acts: Mapping[str, Callable[[], object]], rounds: int, warm_ups: int = 0
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Time the acts in turns, so that what slows the machine slows all of them; give medians."""
+    raw: dict[str, list[float]] = {name: [] for name in acts}
+    for number in range(warm_ups + rounds):
+        for name, act in acts.items():
+            took = seconds(act)
+            if number >= warm_ups:
+                raw[name].append(took)
+    return {name: statistics.median(found) for name, found in raw.items()}, raw
+
+
+def report(
+    name: str, ratios: list[Ratio], raw: dict[str, list[float]], settings: dict[str, object]
+) -> int:
+    """Print the ratios, keep them with the raw seconds, and give the exit status: 1 for a miss."""
+    lines = [f"{'ratio':>8}  {'gate':>6}  {'aim':>6}  "]
+    for ratio in ratios:
+        word = "" if ratio.gate is None else ("ok  " if ratio.holds else "MISS")
+        lines.append(
+            f"{ratio.value:8.3f}  {_limit(ratio.gate)}  {_limit(ratio.aim)}  {word:4}  {ratio.name}"
+        )
+    sys.stdout.write("\n".join(lines) + "\n")
+    document = {
+        "benchmark": name,
+        "settings": settings,
+        "versions": {"python": platform.python_version()}
+        | {key: _version(key) for key in PACKAGES},
+        "ratios": [asdict(ratio) | {"holds": ratio.holds} for ratio in ratios],
+        "seconds": {key: [round(value, 4) for value in found] for key, found in raw.items()},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(f"raw: {path.relative_to(RESULTS.parent.parent)}\n")
+    return 0 if all(ratio.holds for ratio in ratios) else 1
+
+
+def _limit(value: float | None) -> str:
+    return f"{value:6.3f}" if value is not None else "     –"  # noqa: RUF001 (a dash)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except ImportError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""The command line: typed options, one call of the project, one rendering."""

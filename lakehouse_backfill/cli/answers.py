@@ -1,0 +1,86 @@
+"""The one JSON object of `--json`, and errors as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from lakehouse_backfill.errors import BackfillError, ChecksFailed, ConfigError, EnvironmentDown
+
+Data = Mapping[str, Any]
+
+
+def envelope(
+    command: str, data: Data | None = None, error: BackfillError | None = None
+) -> dict[str, Any]:
+    """Make the object that `--json` prints; its fields are the CLI contract."""
+    shown = dict(data or {})
+    warnings = list(shown.pop("warnings", ()))
+    return {
+        "command": command,
+        "ok": error is None,
+        "exit_code": error.exit_code if error else 0,
+        "data": shown,
+        "warnings": warnings,
+        "error": None if error is None else error_fields(error),
+    }
+
+
+def error_fields(error: BackfillError) -> dict[str, Any]:
+    """Give the fields of an error; one of declarations also lists its faults."""
+    fields: dict[str, Any] = {
+        "code": error.code,
+        "problem": error.problem,
+        "state": error.state,
+        "fix": error.fix,
+    }
+    if isinstance(error, ConfigError):
+        fields["faults"] = [vars(fault) for fault in error.faults]
+    return fields
+
+
+def write_json(value: Any, stream: TextIO) -> None:
+    """Write one JSON object and a newline; numbers that JSON does not know become text."""
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+    stream.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    stream.flush()
+
+
+def verdict(command: str, data: Data) -> BackfillError | None:
+    """Tell whether a result that was reached says no: closed gates, or a sick environment."""
+    if command == "doctor":
+        sick = [check for check in data.get("checks", ()) if not check["ok"]]
+        names = ", ".join(str(check["name"]) for check in sick)
+        fix = next((str(check.get("fix") or "") for check in sick), "")
+        return EnvironmentDown(f"doctor found faults: {names}", fix=fix) if sick else None
+    is_stopped = command == "run" and data.get("state") in ("rejected", "halted")
+    if data.get("ok") is False or is_stopped:
+        run = data.get("run_id", "RUN")
+        closed = [check for check in data.get("checks", ()) if _is_closed(check)]
+        names = ", ".join(str(check.get("name")) for check in closed)
+        return ChecksFailed(
+            f"{run}: {_counted(len(closed))} closed{': ' if names else ''}{names}",
+            state="nothing was published; the shadow table is kept",
+            fix=f"lakehouse-backfill evidence {run}, then plan MANIFEST --revise {run}",
+        )
+    return None
+
+
+def _counted(gates: int) -> str:
+    return {0: "gates are", 1: "1 gate is"}.get(gates, f"{gates} gates are")
+
+
+def _is_closed(check: Mapping[str, Any]) -> bool:
+    return not check.get("passed", True) and bool(check.get("blocking", True))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,153 @@
+"""Commands before a run: set up, declare, plan, approve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, ReasonCode, Run
+from lakehouse_backfill.cli.session import session, whoami
+
+PHASE = "before"
+
+
+def init(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")],
+) -> None:
+    """Make the files of a new project.
+
+    Nothing that exists is overwritten.
+
+    Examples:
+      lakehouse-backfill init restatements
+    """
+    from lakehouse_backfill.config.scaffold import init as make
+
+    session(context).show(context, {"project": str(folder), "files": list(make(folder))})
+
+
+def doctor(context: typer.Context) -> None:
+    """Check Java, jars, catalog and permissions.
+
+    Each fault comes with what to do. Exit code 6 when there is one.
+
+    Examples:
+      lakehouse-backfill doctor
+      lakehouse-backfill --profile prod doctor
+    """
+    session(context).show(context, session(context).project().doctor())
+
+
+def demo(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where the demo's project is made.")
+    ] = Path("lakehouse-demo"),
+) -> None:
+    """Restate a real table in front of you.
+
+    The project folder stays, to go on in it.
+
+    Examples:
+      lakehouse-backfill demo
+      lakehouse-backfill demo --dir /tmp/demo
+    """
+    from lakehouse_backfill.demo import story
+
+    session(context).show(context, story.run(folder, session(context).echo))
+
+
+def product_add(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="namespace.table")],
+    owner: Annotated[str | None, typer.Option(metavar="WHO", help="Who owns the product.")] = None,
+) -> None:
+    """Draft the contract of an existing table.
+
+    Columns and partitions come from its metadata; key candidates are tested on its data.
+
+    Examples:
+      lakehouse-backfill product add silver.orders --owner ana
+    """
+    session(context).show(context, session(context).project().add_product(table, owner))
+
+
+def new(
+    context: typer.Context,
+    product: Product,
+    from_: Annotated[str, typer.Option("--from", metavar="P", help="First partition.")],
+    to: Annotated[str, typer.Option(metavar="P", help="First partition not restated.")],
+    reason: Reason,
+    reason_code: ReasonCode = "bug_fix",
+    by: By = None,
+) -> None:
+    """Draft a run manifest for a product.
+
+    The range is half-open: --to is the first partition that stays as it is.
+
+    Examples:
+      lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
+          --reason "rates of January were late" --reason-code late_data
+    """
+    project = session(context).project()
+    drafted = project.new_manifest(product, from_, to, reason, reason_code, whoami(by))
+    session(context).show(context, drafted)
+
+
+def schema(
+    context: typer.Context,
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="manifest, contract or profiles")
+    ] = "manifest",
+) -> None:
+    """Print the JSON Schema of a declaration, for editors.
+
+    Examples:
+      lakehouse-backfill schema contract > schemas/contract.json
+    """
+    from lakehouse_backfill.config.schemas import json_schema
+
+    session(context).show(context, {"kind": kind, "schema": json_schema(kind)})
+
+
+def plan(
+    context: typer.Context,
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
+    revise: Annotated[
+        str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
+    ] = None,
+    *,
+    prove_warm_up: Annotated[
+        bool,
+        typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
+    ] = False,
+    dry_run: DryRun = False,
+    by: By = None,
+) -> None:
+    """Resolve, pin and estimate a run, and register it.
+
+    Shows what would change, what is read, what it costs, who relies on it, and how to undo it.
+    Pinned snapshots do not expire while the run needs them. No data is touched.
+
+    Examples:
+      lakehouse-backfill plan jobs/orders/january.yaml
+      lakehouse-backfill plan jobs/orders/january.yaml --dry-run
+      lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
+    """
+    project, who = session(context).project(), whoami(by)
+    file = manifest.resolve() if manifest.is_file() else manifest
+    session(context).show(context, project.plan(file, revise, who, dry_run, prove_warm_up))
+
+
+def approve(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:
+    """Approve the intent of a run, before it stages.
+
+    The decision is bound to the manifest hash: another plan needs another approval.
+
+    Examples:
+      lakehouse-backfill approve bf-4f1c09a2d7 --by ana
+    """
+    session(context).show(context, session(context).project().approve(run, whoami(by), reason))

@@ -1,0 +1,94 @@
+"""Commands while a run works: stage, validate, look, stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.options import By, Reason, Run
+from lakehouse_backfill.cli.session import session, whoami
+
+PHASE = "during"
+
+
+def run(context: typer.Context, run: Run, by: By = None) -> None:
+    """Stage and validate a run, and publish it unless that is manual.
+
+    Goes on where the run stopped: finished chunks are not redone.
+
+    Examples:
+      lakehouse-backfill run bf-4f1c09a2d7
+    """
+    session(context).show(context, session(context).project().run(run, whoami(by)))
+
+
+def stage(context: typer.Context, run: Run, by: By = None) -> None:
+    """Compute the missing chunks into the run's shadow table.
+
+    The target is not touched. A chunk that runs twice changes nothing.
+
+    Examples:
+      lakehouse-backfill stage bf-4f1c09a2d7
+    """
+    session(context).show(context, session(context).project().stage(run, whoami(by)))
+
+
+def validate(context: typer.Context, run: Run, by: By = None) -> None:
+    """Run every gate over what was staged.
+
+    Suites, reconciliation, keyed diff and edge check. Exit code 3 when a gate is closed.
+
+    Examples:
+      lakehouse-backfill validate bf-4f1c09a2d7
+    """
+    session(context).show(context, session(context).project().validate(run, whoami(by)))
+
+
+def status(
+    context: typer.Context,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="One run; all open ones if left out.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
+) -> None:
+    """Say whether data is safe, what readers see, what to type next.
+
+    Without a run: the open runs, those that wait for a person first.
+
+    Examples:
+      lakehouse-backfill status
+      lakehouse-backfill status bf-4f1c09a2d7
+      lakehouse-backfill status --all --json
+    """
+    session(context).show(context, session(context).project().status(run, everything))
+
+
+def log(context: typer.Context, run: Run) -> None:
+    """List what happened to a run, oldest first.
+
+    Examples:
+      lakehouse-backfill log bf-4f1c09a2d7
+    """
+    session(context).show(context, session(context).project().log(run))
+
+
+def chunks(context: typer.Context, run: Run) -> None:
+    """List the chunks of a run with rows, checksums and seconds.
+
+    Examples:
+      lakehouse-backfill chunks bf-4f1c09a2d7
+    """
+    session(context).show(context, session(context).project().chunks(run))
+
+
+def cancel(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:
+    """Close a run before publication.
+
+    Readers notice nothing; the shadow table and the evidence stay.
+
+    Examples:
+      lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
+    """
+    session(context).show(context, session(context).project().cancel(run, whoami(by), reason))

@@ -1,0 +1,134 @@
+"""The program as a group of commands: help by phase, and the one place where errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from lakehouse_backfill.cli.answers import envelope, write_json
+from lakehouse_backfill.cli.words import Words, split
+from lakehouse_backfill.errors import BackfillError
+
+PHASES = ("before", "during", "after", "repair")
+DEBUG_VARIABLE = "LAKEHOUSE_BACKFILL_DEBUG"
+_WORDS = "lakehouse_backfill.words"
+#: 128 + SIGPIPE: what a shell reports for a program whose reader went away.
+_READER_GONE = 141
+
+
+class UsageFault(BackfillError):
+    """The command line is wrong."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class Interrupted(BackfillError):
+    """Somebody pressed Ctrl-C."""
+
+    code = "interrupted"
+    exit_code = 130
+
+
+class BackfillGroup(TyperGroup):
+    """Every error leaves here: as text on stderr or as the JSON object, with its exit code."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Parse the program's options; they may stand anywhere."""
+        words = split(args)
+        with self._ending(words):
+            context = super().make_context(
+                info_name, [*words.program, *words.rest], parent, **extra
+            )
+        context.meta[_WORDS] = words
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and end its errors."""
+        with self._ending(ctx.meta[_WORDS]):
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by the phase of a restatement in which they are used."""
+        for phase in PHASES:
+            found = [self.commands[name] for name in self.list_commands(ctx)]
+            rows = [
+                (str(item.name), item.get_short_help_str(limit=formatter.width))
+                for item in found
+                if getattr(item, "rich_help_panel", None) == phase
+            ]
+            if rows:
+                with formatter.section(phase.capitalize()):
+                    formatter.write_dl(rows)
+
+    @contextmanager
+    def _ending(self, words: Words) -> Iterator[None]:
+        try:
+            yield
+        except (typer.Exit, typer.Abort):
+            raise
+        except BrokenPipeError:
+            _leave_quietly()
+        except KeyboardInterrupt:
+            self._end(words, _interrupted())
+        except BackfillError as error:
+            self._end(words, error)
+        except Exception as error:
+            if not _is_usage(error):
+                self._end(words, _bug(error))
+            elif not words.wants_json:
+                raise  # typer shows usage and the hint, and exits with 2
+            else:
+                self._end(words, UsageFault(_message(error), fix="add --help to see what fits"))
+
+    def _end(self, words: Words, error: BackfillError) -> None:
+        if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        if words.wants_json:
+            groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
+            write_json(envelope(words.command(groups), error=error), sys.stdout)
+        else:
+            sys.stderr.write(f"{error}\n")
+        raise typer.Exit(error.exit_code)
+
+
+def _is_usage(error: Exception) -> bool:
+    """Tell a wrong command line from a bug; typer's own base class for it has moved twice."""
+    return hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2
+
+
+def _message(error: Exception) -> str:
+    text: str = error.format_message()  # type: ignore[attr-defined]
+    # Without a command, typer gives the whole help as the message.
+    return "no command was given" if text.startswith("Usage:") or not text else text
+
+
+def _interrupted() -> Interrupted:
+    return Interrupted(
+        "stopped by Ctrl-C",
+        state="what was committed is kept; a publication landed whole or not at all",
+        fix="lakehouse-backfill status, then give the same command again: it goes on from there",
+    )
+
+
+def _bug(error: Exception) -> BackfillError:
+    return BackfillError(
+        f"{type(error).__name__}: {error}",
+        state="unknown to this message; lakehouse-backfill status tells where things stand",
+        fix="give the command again with --debug, and report what it shows",
+    )
+
+
+def _leave_quietly() -> None:
+    # Python flushes stdout again on exit and would complain: let that go nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(_READER_GONE)

@@ -1,0 +1,151 @@
+"""Progress on a terminal's stderr, with rate and time left; plain lines where there is none."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from lakehouse_backfill.observe.progress import NullProgress
+from lakehouse_backfill.ports.progress import Progress
+
+#: Seconds between two lines in a log file.
+PAUSE_S = 5.0
+
+
+def make_progress(stream: TextIO, *, is_silent: bool) -> Progress:
+    """Choose by what `stream` is: a moving bar, plain lines, or nothing."""
+    if is_silent:
+        return NullProgress()
+    return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+
+
+class LineProgress:
+    """Implements `ports.progress.Progress`: a line at the start, the end, and every few seconds."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """Write to `stream`; `clock` gives seconds."""
+        self._stream, self._clock, self._pause_s = stream, clock, pause_s
+        self._label, self._unit = "", ""
+        self._total, self._done, self._rows = 0, 0, 0
+        self._started, self._said = 0.0, 0.0
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        """Begin a step of `total` units."""
+        self._label, self._total, self._unit = label, total, unit
+        self._done, self._rows = 0, 0
+        self._started = self._said = self._clock()
+        self._say(f"{label}: {total:,} {unit}")
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        """Count finished units, and say so when the last line is old enough."""
+        self._done += amount
+        self._rows += rows
+        if self._clock() - self._said >= self._pause_s and self._done < self._total:
+            self._said = self._clock()
+            took = self._said - self._started
+            left = seconds_left(self._done, self._total, took)
+            self._say(f"{self._counts()}{rate(self._rows, took)}, {in_words(left)} left")
+
+    def finish(self) -> None:
+        """Say how long the step took."""
+        took = self._clock() - self._started
+        self._say(f"{self._counts()}{rate(self._rows, took)}, done in {in_words(took)}")
+
+    def _counts(self) -> str:
+        rows = f", {self._rows:,} rows" if self._rows else ""
+        return f"{self._label}: {self._done:,} of {self._total:,} {self._unit}{rows}"
+
+    def _say(self, text: str) -> None:
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+
+class BarProgress:
+    """Implements `ports.progress.Progress`: one moving line that disappears when the step ends."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Draw on `stream`, a terminal."""
+        # Counts, and says the first and last line; in between the bar has the screen.
+        self._lines = LineProgress(stream, pause_s=math.inf)
+        self._stream = stream
+        self._bar: Any = None
+        self._task: Any = None
+        self._rows, self._started = 0, 0.0
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        """Begin a step of `total` units."""
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._stop()
+        self._lines.start(label, total, unit)
+        self._rows, self._started = 0, time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}{task.fields[rate]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(file=self._stream, markup=False, highlight=False),
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=total, unit=unit, rate="")
+        self._bar.start()
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        """Move the bar and show the rate."""
+        self._lines.advance(amount, rows)
+        self._rows += rows
+        if self._bar is not None:
+            speed = rate(self._rows, time.monotonic() - self._started)
+            self._bar.update(self._task, advance=amount, rate=speed)
+
+    def finish(self) -> None:
+        """Take the bar away and say how long the step took."""
+        self._stop()
+        self._lines.finish()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def rate(rows: int, seconds: float) -> str:
+    """Say the speed; nothing before there are rows and time to divide by."""
+    return f", {rows / seconds:,.0f} rows/s" if rows and seconds > 0 else ""
+
+
+def seconds_left(done: int, total: int, seconds: float) -> float | None:
+    """Estimate from the units done so far; None before the first."""
+    return seconds / done * (total - done) if done else None
+
+
+def in_words(seconds: float | None) -> str:
+    """Say a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds is None:
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

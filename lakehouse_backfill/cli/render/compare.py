@@ -1,0 +1,92 @@
+"""diff and reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lakehouse_backfill.cli.render.page import Page, cell, mark
+
+Data = Mapping[str, Any]
+_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
+
+
+def diff(page: Page, data: Data) -> None:
+    """Draw the sums, then where, which columns, and a few rows."""
+    summary = data["summary"]
+    page.line(f"{data.get('old', 'old')}  ->  {data.get('new', 'new')}", "bold")
+    page.facts((name.replace("_", " "), summary[name]) for name in _COUNTS)
+    files = data.get("files") or {}
+    if files:
+        shared = f"{files['shared']:,} shared and not read, {files['old_only']:,} only old, "
+        page.facts([("files", f"{shared}{files['new_only']:,} only new")])
+    page.facts(
+        [
+            ("key", data.get("key") or "none: rows are compared as a multiset"),
+            ("engine", data.get("engine")),
+            ("rows that repeat a key", data.get("duplicate_keys") or None),
+        ]
+    )
+    _partitions(page, data.get("partitions") or ())
+    changed = [item for item in data.get("columns") or () if item["changed"]]
+    rows = [(item["name"], item["changed"], _share(item.get("shift"))) for item in changed]
+    page.table("changed columns", ("column", "changed rows", "shift"), rows)
+    _samples(page, data.get("samples") or ())
+
+
+def reconcile(page: Page, data: Data) -> None:
+    """Draw unequal partitions first."""
+    found = sorted(data["partitions"], key=lambda row: bool(row["equal"]))
+    equal = sum(bool(row["equal"]) for row in found)
+    verdict = "equal" if data["equal"] else f"{len(found) - equal:,} of {len(found):,} differ"
+    page.line(f"{len(found):,} partitions: {verdict}", "bold")
+    rows = [
+        (
+            mark(is_good=row["equal"]) if row["equal"] else "differs",
+            row["partition"],
+            row["old_count"],
+            row["new_count"],
+            _digits(row["old_checksum"]),
+            _digits(row["new_checksum"]),
+        )
+        for row in found
+    ]
+    names = ("", "partition", "old rows", "new rows", "old checksum", "new checksum")
+    page.table("", names, rows)
+
+
+def _partitions(page: Page, partitions: Sequence[Any]) -> None:
+    differing = [item for item in partitions if item["added"] or item["removed"] or item["changed"]]
+    rows = [(item.get("partition"), *(item[name] for name in _COUNTS)) for item in differing]
+    page.table(
+        f"{len(differing):,} of {len(partitions):,} partitions differ",
+        ("partition", *(name.replace("_", " ") for name in _COUNTS)),
+        rows,
+    )
+
+
+def _samples(page: Page, samples: Sequence[Any]) -> None:
+    rows = []
+    for item in samples:
+        old, new = item.get("old") or {}, item.get("new") or {}
+        rows.append((item["kind"], cell(item.get("key") or {}), _change(old, new)))
+    page.table("samples", ("", "key", "values"), rows)
+
+
+def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    if not old or not new:
+        return ", ".join(f"{name}={value}" for name, value in (old or new).items())
+    return ", ".join(
+        f"{name}: {old.get(name)} -> {new.get(name)}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    )
+
+
+def _share(shift: Any) -> str | None:
+    return None if shift is None else f"{shift:+.1%}"
+
+
+def _digits(checksum: Any) -> str:
+    """The part of a checksum's text that differs: the hash after algorithm, shape and rows."""
+    return str(checksum).rpartition(":")[2][-16:]

@@ -1,0 +1,147 @@
+"""Lines, facts and tables that fit the width of the terminal, whatever the values hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+#: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
+PLAIN_WIDTH = 110
+#: Rows of a long table that are shown.
+MOST_ROWS = 20
+GOOD, BAD, WEAK, STRONG = "green", "bold red", "dim", "bold"
+
+
+class Page:
+    """Draws on one stream. Markup and control characters in values are shown, never obeyed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Take the width of the terminal, or a fixed one where there is none."""
+        self.stream = stream
+        width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+        self._console = Console(
+            file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
+        )
+
+    def draw(self, what: RenderableType, *, is_whole: bool = False) -> None:
+        """Write something rich can draw; a `is_whole` line is never broken, so it can be copied."""
+        with self._console.capture() as drawn:
+            self._console.print(what, soft_wrap=is_whole)
+        # Not through rich: it ends the program by itself when the reader goes away.
+        lines = (line.rstrip() for line in drawn.get().splitlines())
+        self.stream.write("".join(f"{line}\n" for line in lines))
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write one line."""
+        self.draw(Text(clean(text), style=style))
+
+    def facts(self, facts: Iterable[tuple[str, Any]]) -> None:
+        """Write `name  value` lines; facts that are None are left out."""
+        there = [(name, value) for name, value in facts if value is not None]
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style=WEAK, no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in there:
+            grid.add_row(clean(name), cell(value))
+        if there:
+            self.draw(grid)
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        most: int | None = MOST_ROWS,
+    ) -> None:
+        """Write a table of at most `most` rows, and how many more there are."""
+        if not rows:
+            return
+        if title:
+            self.line()
+            self.line(title, STRONG)
+        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style=WEAK)
+        shown = rows if most is None else rows[:most]
+        for number, name in enumerate(columns):
+            is_number = all(isinstance(row[number], int | float | None) for row in shown)
+            drawn.add_column(clean(name), justify="right" if is_number else "left", overflow="fold")
+        for row in shown:
+            drawn.add_row(*(cell(value) for value in row))
+        self.draw(drawn)
+        if len(rows) > len(shown):
+            self.line(f"… {len(rows) - len(shown):,} more (--json shows all)", WEAK)
+
+    def next(self, command: str | None) -> None:
+        """Write what to type next, on a line of its own that can be copied."""
+        if command:
+            self.line()
+            self.line("next:", WEAK)
+            self.draw(Text(f"  {clean(command)}", style=STRONG), is_whole=True)
+
+
+def clean(value: Any) -> str:
+    """Give text without control characters: data must not move somebody's cursor."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
+        for letter in str(value)
+    )
+
+
+def cell(value: Any) -> Text:
+    """Draw a value: numbers with separators, yes and no, nothing as a dash."""
+    if value is None:
+        return Text("-", style=WEAK)
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, int):
+        return Text(f"{value:,}")
+    if isinstance(value, float):
+        return Text(f"{value:,.3f}".rstrip("0").rstrip("."))
+    if isinstance(value, Mapping):
+        return Text(", ".join(f"{clean(key)}={clean(inner)}" for key, inner in value.items()))
+    if isinstance(value, list | tuple):
+        return Text(", ".join(clean(inner) for inner in value) or "-")
+    return Text(clean(value))
+
+
+def name_of(identity: Any) -> Text:
+    """Draw an id or version: a number that nobody adds up, so without separators."""
+    return Text("-" if identity is None else clean(identity))
+
+
+def mark(*, is_good: bool) -> Text:
+    """Draw a verdict in words, so that it can be read without colour."""
+    return Text("ok", style=GOOD) if is_good else Text("FAIL", style=BAD)
+
+
+def size(count: Any) -> str | None:
+    """Say bytes in the largest unit that fits; None stays unknown."""
+    if not isinstance(count, int | float):
+        return None
+    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:,.1f} {units[0]}" if units[0] != "B" else f"{amount:,.0f} B"
+
+
+def moment(value: Any) -> Text:
+    """Draw an instant to the second: `2026-03-01 12:00:00Z`."""
+    text = clean(value) if value else "-"
+    head, _, rest = text.partition(".")
+    zone = rest.lstrip("0123456789")
+    return Text(f"{head}{zone}".replace("T", " ").replace("+00:00", "Z"))
+
+
+def span(labels: Sequence[Any]) -> str:
+    """Say which partitions: all of a few, else how many and the first and last."""
+    if len(labels) <= 3:
+        return ", ".join(str(label) for label in labels) or "none"
+    return f"{len(labels):,} partitions, {labels[0]} to {labels[-1]}"

@@ -1,0 +1,135 @@
+"""plan: what would change, why, from what, at what cost, and how it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from lakehouse_backfill.cli.progress import in_words
+from lakehouse_backfill.cli.render.page import BAD, Page, cell, name_of, size, span
+
+Data = Mapping[str, Any]
+
+
+def plan(page: Page, data: Data) -> None:
+    """Draw the plan; what needs an eye stands last, right above the next command."""
+    state = data.get("state")
+    page.line(f"{data.get('run_id')}  {state or 'not registered (dry run)'}", "bold")
+    page.facts(_intent(data))
+    _pins(page, data.get("pins") or ())
+    _estimate(page, data.get("estimate") or {})
+    _consumers(page, data.get("consumers") or ())
+    _checklist(page, data.get("checklist") or ())
+    _proof(page, data.get("proof") or data.get("warm_up_proof"))
+    page.line()
+    for note in data.get("notes") or ():
+        page.line(f"- {note}")
+    _conflicts(page, data.get("conflicts") or ())
+    page.next(_next(data))
+
+
+def _intent(data: Data) -> list[tuple[str, Any]]:
+    partitions, chunks = list(data.get("partitions") or ()), list(data.get("chunks") or ())
+    column = data.get("partition_column") or data.get("column")
+    return [
+        ("product", data.get("product")),
+        ("why", data.get("reason")),
+        ("changes", f"{span(partitions)}{f' of {column}' if column else ''}, and nothing else"),
+        ("target", data.get("target")),
+        ("publish mode", data.get("publish_mode")),
+        ("transform", data.get("transform")),
+        ("chunks", f"{len(chunks):,}, each one commit to the shadow table"),
+        ("shadow", data.get("shadow_table")),
+        ("revises", data.get("revises")),
+        ("manifest hash", data.get("manifest_hash")),
+    ]
+
+
+def _pins(page: Page, pins: Sequence[Any]) -> None:
+    rows = []
+    for pin in pins:
+        item = pin if isinstance(pin, Mapping) else {"name": pin}
+        rows.append(
+            (
+                item.get("name"),
+                item.get("table"),
+                name_of(item.get("snapshot_id")),
+                item.get("mode"),
+                _range(item),
+            )
+        )
+    page.table("reads, pinned", ("name", "table", "snapshot", "pin", "range"), rows)
+
+
+def _range(pin: Mapping[str, Any]) -> str:
+    found = pin.get("range")
+    if not isinstance(found, Mapping):
+        return "whole" if found is None else str(found)
+    first, stop = found.get("from", found.get("from_")), found.get("to")
+    around = f", {pin.get('warm_up_days') or 0}+{pin.get('cool_down_days') or 0} days around"
+    return f"{found.get('column')} {first} to {stop}{around}"
+
+
+def _estimate(page: Page, estimate: Mapping[str, Any]) -> None:
+    if not estimate:
+        return
+    cost, duration = estimate.get("cost_usd"), estimate.get("duration_s")
+    reads = (
+        f"{estimate.get('input_rows') or 0:,} rows in {estimate.get('input_files') or 0:,} files, "
+        f"{size(estimate.get('input_bytes') or 0)}"
+    )
+    written = estimate.get("output_rows")
+    page.line()
+    page.line("estimate", "bold")
+    page.facts(
+        (
+            ("reads", reads),
+            ("writes", None if written is None else f"about {written:,} rows"),
+            ("duration", "no history" if duration is None else f"about {in_words(duration)}"),
+            ("cost", "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"),
+            ("basis", estimate.get("basis")),
+        )
+    )
+
+
+def _consumers(page: Page, consumers: Sequence[Any]) -> None:
+    rows = []
+    for item in consumers:
+        tolerates = item.get("tolerates_restatement")
+        verdict = Text("tolerates") if tolerates else Text("DOES NOT tolerate", style=BAD)
+        rows.append((item.get("name"), verdict, item.get("contact") or None))
+    page.table("consumers", ("name", "restatement", "contact"), rows)
+
+
+def _conflicts(page: Page, conflicts: Sequence[Any]) -> None:
+    rows = [
+        (item.get("run_id"), item.get("state"), span(list(item.get("partitions") or ())))
+        for item in conflicts
+    ]
+    page.table("overlaps with open runs", ("run", "state", "in"), rows)
+
+
+def _checklist(page: Page, checklist: Sequence[Any]) -> None:
+    rows = []
+    for item in checklist:
+        answer = item.get("answer")
+        shown = cell(answer) if answer else Text("NOT ANSWERED: blocks approval", style=BAD)
+        rows.append((item.get("number"), item.get("question"), shown))
+    page.table("checklist", ("", "question", "answer"), rows, most=None)
+
+
+def _proof(page: Page, proof: Any) -> None:
+    if not isinstance(proof, Mapping):
+        return
+    same = "gives the same rows" if proof.get("equal") else "gives OTHER rows: widen it"
+    page.line(f"warm-up: twice as much input for {proof.get('partition')} {same}")
+
+
+def _next(data: Data) -> str | None:
+    if data.get("next_command"):
+        return str(data["next_command"])
+    if data.get("state") == "planned":
+        return f"lakehouse-backfill approve {data.get('run_id')} --by WHO"
+    return None

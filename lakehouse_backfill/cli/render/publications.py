@@ -1,0 +1,77 @@
+"""publish, rollback, versions, evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse_backfill.cli.render.page import Page, moment, name_of, span
+from lakehouse_backfill.cli.render.runs import flat, next_of
+
+Data = Mapping[str, Any]
+
+
+def publish(page: Page, data: Data) -> None:
+    """Draw what became visible, or would."""
+    _outcome(page, data, "published")
+    page.next(_undo(data) or next_of(data))
+
+
+def rollback(page: Page, data: Data) -> None:
+    """Draw what came back, or would."""
+    _outcome(page, data, "rolled back to")
+    page.next(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
+
+
+def versions(page: Page, data: Data) -> None:
+    """Draw the accepted versions, newest first."""
+    rows = [
+        (
+            name_of(row.get("version")),
+            row.get("action"),
+            row.get("run_id"),
+            name_of(row.get("snapshot_id")),
+            moment(row.get("accepted_at")),
+            row.get("accepted_by"),
+            name_of(row.get("supersedes")),
+        )
+        for row in data["versions"]
+    ]
+    names = ("version", "action", "run", "snapshot", "accepted at", "by", "supersedes")
+    page.table(str(data.get("product", "")), names, rows, most=50)
+
+
+def evidence(page: Page, data: Data) -> None:
+    """Draw where the page and the archive lie."""
+    page.facts((("page", data.get("report")), ("archive", data.get("archive"))))
+
+
+def _outcome(page: Page, data: Data, done: str) -> None:
+    version = data.get("version")
+    if data.get("dry_run"):
+        page.line(f"would be {done} version {version}; nothing was changed", "bold")
+    elif data.get("was_published"):
+        page.line(f"was {done} version {version} before; nothing was changed", "bold")
+    else:
+        page.line(f"{done} version {version}", "bold")
+    seconds, partitions = data.get("seconds"), data.get("partitions")
+    page.facts(
+        (
+            ("product", data.get("product")),
+            ("run", data.get("run_id")),
+            ("partitions", span(partitions) if isinstance(partitions, list | tuple) else None),
+            ("table", data.get("table")),
+            ("snapshot", name_of(data["snapshot_id"]) if data.get("snapshot_id") else None),
+            ("files in", data.get("files_added")),
+            ("files out", data.get("files_removed")),
+            ("seconds", seconds),
+            ("supersedes", name_of(data["supersedes"]) if data.get("supersedes") else None),
+            ("readers", flat(data).get("readers_see")),
+        )
+    )
+
+
+def _undo(data: Data) -> str | None:
+    if data.get("dry_run") and data.get("run_id"):
+        return f"lakehouse-backfill publish {data['run_id']}"
+    return None

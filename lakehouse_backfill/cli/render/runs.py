@@ -1,0 +1,237 @@
+"""status, log, chunks, run, stage, validate, and the decisions on a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from lakehouse_backfill.cli.render.page import (
+    BAD,
+    GOOD,
+    Page,
+    cell,
+    mark,
+    moment,
+    name_of,
+    span,
+)
+
+Data = Mapping[str, Any]
+
+
+def decision(page: Page, data: Data) -> None:
+    """Draw the state after a decision, and the decisions that stand."""
+    _headline(page, data)
+    _approvals(page, data.get("approvals") or ())
+    page.next(next_of(data))
+
+
+def driven(page: Page, data: Data) -> None:
+    """Draw what `run` got done."""
+    staged(page, data, is_last=False)
+    _gates(page, data.get("checks") or ())
+    page.facts(_publication(data))
+    page.next(next_of(data))
+
+
+def staged(page: Page, data: Data, *, is_last: bool = True) -> None:
+    """Draw what was staged."""
+    _headline(page, data)
+    page.facts(
+        (
+            ("chunks done", data.get("chunks_done")),
+            ("chunks redone", data.get("chunks_redone")),
+            ("rows", data.get("rows")),
+        )
+    )
+    page.next(next_of(data) if is_last else None)
+
+
+def validated(page: Page, data: Data) -> None:
+    """Draw each gate, closed ones first, and what changed in short."""
+    _headline(page, data)
+    _gates(page, data.get("checks") or ())
+    _summary(page, data)
+    page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
+    page.next(next_of(data))
+
+
+def status(page: Page, data: Data) -> None:
+    """Draw one run as the answers to three questions, several as a table."""
+    found = [flat(line) for line in data["runs"]]
+    if not found:
+        page.line("no open run; lakehouse-backfill status --all lists the closed ones")
+    elif len(found) == 1:
+        _one(page, found[0])
+    else:
+        rows = [
+            (item.get("run_id"), item.get("product"), _state(item), moment(item.get("at")))
+            for item in found
+        ]
+        page.table("runs", ("run", "product", "state", "since"), rows, most=None)
+        page.next(next_of(found[0]))
+
+
+def log(page: Page, data: Data) -> None:
+    """Draw the events, oldest first."""
+    rows = [
+        (
+            name_of(event.get("seq")),
+            moment(event.get("at")),
+            event.get("actor"),
+            event.get("verb"),
+            event.get("to_state"),
+            _detail(event.get("detail") or {}),
+        )
+        for event in data["events"]
+    ]
+    page.table("", ("", "at", "who", "what", "state", "detail"), rows, most=None)
+
+
+def chunks(page: Page, data: Data) -> None:
+    """Draw the ledger: one line for each chunk."""
+    rows = [
+        (
+            chunk.get("chunk_id"),
+            span(list(chunk.get("partitions") or ())),
+            _chunk_state(str(chunk.get("status"))),
+            chunk.get("input_rows"),
+            chunk.get("output_rows"),
+            chunk.get("seconds"),
+            _short(chunk.get("checksum")),
+        )
+        for chunk in data["chunks"]
+    ]
+    names = ("chunk", "partitions", "status", "read", "written", "seconds", "checksum")
+    page.table("", names, rows, most=None)
+
+
+def flat(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the three answers beside the fields of the run."""
+    return {**line, **(line.get("standing") or {})}
+
+
+def next_of(data: Data) -> str | None:
+    """Give what to type next: as the result says, else by the run's state."""
+    found = flat(data)
+    if found.get("next_command"):
+        return str(found["next_command"])
+    run, state = found.get("run_id"), found.get("state")
+    if not run or not state:
+        return None
+    from lakehouse_backfill.model.run import State
+    from lakehouse_backfill.rules.standing import standing
+
+    return standing(State(state), str(run), str(found.get("product", "PRODUCT"))).next_command
+
+
+def _one(page: Page, item: Mapping[str, Any]) -> None:
+    answers = (
+        ("is my data safe?", item.get("is_safe")),
+        ("what do readers see?", item.get("readers_see")),
+        ("what to type next?", item.get("next_command") or next_of(item)),
+    )
+    page.facts(answers)
+    page.line()
+    page.facts(
+        (
+            ("run", item.get("run_id")),
+            ("product", item.get("product")),
+            ("state", _state(item)),
+            ("since", moment(item["at"]) if item.get("at") else None),
+            ("driver", item.get("driver")),
+            ("partitions", _labels(item.get("partitions"))),
+            ("chunks done", item.get("chunks_done")),
+        )
+    )
+    _approvals(page, item.get("approvals") or ())
+
+
+def _labels(partitions: Any) -> Any:
+    return span(partitions) if isinstance(partitions, list | tuple) else partitions
+
+
+def _headline(page: Page, data: Data) -> None:
+    if data.get("run_id"):
+        page.draw(Text.assemble(f"{data['run_id']}  ", _state(data)))
+    elif data.get("state"):
+        page.draw(_state(data))
+
+
+def _state(item: Mapping[str, Any]) -> Text:
+    state = str(item.get("state"))
+    style = {"published": GOOD, "failed": BAD, "rejected": BAD, "halted": BAD}.get(state, "bold")
+    return Text(state, style=style)
+
+
+def _chunk_state(text: str) -> Text:
+    return Text(text, style={"done": GOOD, "failed": BAD}.get(text, ""))
+
+
+def _approvals(page: Page, approvals: Sequence[Any]) -> None:
+    rows = [
+        (
+            item.get("decision"),
+            item.get("by"),
+            moment(item.get("at")),
+            _short(item.get("bound_to")),
+            item.get("reason") or None,
+        )
+        for item in approvals
+    ]
+    page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
+
+
+def _gates(page: Page, checks: Sequence[Any]) -> None:
+    closed_first = sorted(checks, key=lambda check: bool(check.get("passed")))
+    rows = [
+        (
+            mark(is_good=True) if check.get("passed") else _closed(check),
+            check.get("group"),
+            check.get("name"),
+            check.get("detail"),
+        )
+        for check in closed_first
+    ]
+    page.table("gates", ("", "group", "gate", "what was seen"), rows, most=40)
+
+
+def _closed(check: Mapping[str, Any]) -> Text:
+    return mark(is_good=False) if check.get("blocking", True) else Text("warn", style="yellow")
+
+
+def _summary(page: Page, data: Data) -> None:
+    summary = data.get("summary") or (data.get("diff") or {}).get("summary")
+    if summary:
+        page.facts(
+            [
+                (
+                    "rows",
+                    f"{summary['old_rows']:,} old, {summary['new_rows']:,} new: "
+                    f"{summary['added']:,} added, {summary['removed']:,} removed, "
+                    f"{summary['changed']:,} changed, {summary['unchanged']:,} unchanged",
+                )
+            ]
+        )
+
+
+def _publication(data: Data) -> list[tuple[str, Any]]:
+    version = data.get("version")
+    return [
+        ("output version", name_of(version) if version is not None else None),
+        ("evidence", data.get("report")),
+    ]
+
+
+def _detail(detail: Mapping[str, Any]) -> Text:
+    there = {key: value for key, value in detail.items() if value not in (None, "", [], {})}
+    return cell({key: _short(value) for key, value in there.items()})
+
+
+def _short(value: Any) -> str:
+    """Hashes are recognised by their first letters; nobody reads all 64."""
+    text = "-" if value is None else str(value)
+    is_hash = len(text) >= 32 and " " not in text
+    return f"{text[:12]}…{text[-8:]}" if is_hash else text

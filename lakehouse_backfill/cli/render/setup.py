@@ -1,0 +1,62 @@
+"""init, doctor, demo, product add, new, schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse_backfill.cli.render.page import Page, cell, mark
+
+Data = Mapping[str, Any]
+
+
+def init(page: Page, data: Data) -> None:
+    """Draw the files that were made."""
+    page.line(f"made {len(data['files'])} files in {data['project']}")
+    for name in data["files"]:
+        page.line(f"  {name}")
+    page.next(f"cd {data['project']} && lakehouse-backfill doctor")
+
+
+def doctor(page: Page, data: Data) -> None:
+    """Draw each check; a failed one with what to do."""
+    page.table(
+        "",
+        ("", "check", "what was found"),
+        [
+            (mark(is_good=check["ok"]), check["name"], check.get("detail", ""))
+            for check in data["checks"]
+        ],
+        most=None,
+    )
+    for check in data["checks"]:
+        if not check["ok"] and check.get("fix"):
+            page.line(f"{check['name']}: {check['fix']}")
+
+
+def demo(page: Page, data: Data) -> None:
+    """Draw how long each step took, and where everything lies."""
+    rows = [
+        (mark(is_good=step["ok"]), step["name"], f"{step['seconds']:.1f}")
+        for step in data.get("steps", ())
+    ]
+    page.table("steps", ("", "step", "seconds"), rows, most=None)
+    page.facts((("project", data.get("project")), ("evidence", data.get("report"))))
+
+
+def draft(page: Page, data: Data) -> None:
+    """Draw where the draft lies and what a person has to answer in it."""
+    page.line(f"drafted {data['file']}")
+    questions = list(data.get("questions", ()))
+    if questions:
+        page.line()
+        page.line("answer in it:")
+        page.facts((f"{number}.", cell(text)) for number, text in enumerate(questions, start=1))
+    is_manifest = "contracts" not in str(data["file"])
+    page.next(f"lakehouse-backfill plan {data['file']} --dry-run" if is_manifest else None)
+
+
+def schema(page: Page, data: Data) -> None:
+    """Write the schema itself, so that it can be sent to a file."""
+    page.stream.write(json.dumps(data["schema"], indent=2) + "\n")

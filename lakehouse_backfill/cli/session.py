@@ -1,0 +1,103 @@
+"""What the program's options say, and the two things every command does with them."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lakehouse_backfill.cli.answers import envelope, verdict, write_json
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.ports.progress import Progress
+    from lakehouse_backfill.project import Project
+
+Opener = Callable[[Path, "str | None", "Progress"], "Project"]
+
+
+def open_project(folder: Path, profile: str | None, progress: Progress) -> Project:
+    """Open a project of this machine."""
+    from lakehouse_backfill.project import Project
+
+    return Project.open(folder, profile, progress=progress)
+
+
+@dataclass(frozen=True)
+class Session:
+    """The options before the command."""
+
+    folder: Path
+    profile: str | None
+    json: bool
+    quiet: bool
+    opener: Opener
+
+    def project(self) -> Project:
+        """Open the project; loads no engine."""
+        return self.opener(self.folder, self.profile, self._progress())
+
+    def show(self, context: typer.Context, data: Mapping[str, Any]) -> None:
+        """Print a result, for people or as JSON; exit with its code when it says no."""
+        command = command_of(context)
+        error = verdict(command, data)
+        if self.json:
+            write_json(envelope(command, data, error), sys.stdout)
+        else:
+            from lakehouse_backfill.cli.render import render
+
+            render(command, data, sys.stdout)
+            for warning in data.get("warnings", ()):
+                sys.stderr.write(f"warning: {warning}\n")
+            if error is not None:
+                sys.stderr.write(f"{error}\n")
+        sys.stdout.flush()
+        if error is not None:
+            raise typer.Exit(error.exit_code)
+
+    def echo(self, text: str) -> None:
+        """Print a line of a story: on stdout, or on stderr when stdout holds the JSON object."""
+        stream = sys.stderr if self.json else sys.stdout
+        stream.write(f"{text}\n")
+        stream.flush()
+
+    def _progress(self) -> Progress:
+        from lakehouse_backfill.cli.progress import make_progress
+
+        return make_progress(sys.stderr, is_silent=self.json or self.quiet)
+
+
+def session(context: typer.Context) -> Session:
+    """Give the session of a command."""
+    found = context.find_object(Session)
+    if found is None:
+        raise RuntimeError("commands run below the program's callback")
+    return found
+
+
+def command_of(context: typer.Context) -> str:
+    """Name the command without the program: `plan`, `product add`."""
+    return context.command_path.partition(" ")[2]
+
+
+def whoami(by: str | None) -> str:
+    """Name the acting person: as given, or as logged in.
+
+    Raises ConfigError where the machine knows no user, as in some containers.
+    """
+    if by:
+        return by
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError) as error:
+        raise ConfigError("this machine does not say who you are", fix="add --by WHO") from error
+
+
+def split_list(texts: list[str] | None) -> tuple[str, ...]:
+    """Split `a,b` and repeated options into their parts."""
+    return tuple(part.strip() for text in texts or () for part in text.split(",") if part.strip())

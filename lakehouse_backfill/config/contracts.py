@@ -1,0 +1,174 @@
+"""Loading product contracts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill.config import places, yaml_lines
+from lakehouse_backfill.config.faults import merge, near, validate
+from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
+from lakehouse_backfill.errors import Fault, NotFound
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.table import is_table_name
+
+_TYPES = re.compile(
+    r"boolean|int|long|float|double|date|time|timestamp|timestamptz|timestamp_ns|timestamptz_ns|"
+    r"string|uuid|binary|unknown|variant|fixed\[\d+\]|decimal\(\d+,\s*\d+\)|(list|map|struct)<.+>"
+)
+_SQL_TYPES = {
+    "bigint": "long",
+    "integer": "int",
+    "smallint": "int",
+    "varchar": "string",
+    "text": "string",
+    "bool": "boolean",
+    "real": "float",
+    "timestamp with time zone": "timestamptz",
+    "datetime": "timestamp",
+    "decimal": "decimal(10, 2)",
+}
+_NUMBERS = re.compile(r"int|long|float|double|decimal\(.*")
+_TRANSFORMS = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[\d+\]")
+
+
+def load_contract(path: Path, project: Path | None = None) -> Contract:
+    """Load a contract; everything that is wrong is reported at once.
+
+    `project` is the folder that its suite files are relative to; by default the one in which the
+    contract lies as `catalog/contracts/<product>.yaml`.
+
+    Raises:
+        ConfigError: the contract is wrong.
+    """
+    folder = project or path.resolve().parent.parent.parent
+    document = yaml_lines.load(path, places.shown(path, folder))
+    contract, faults = validate(Contract, document)
+    refuse(document.file, merge(faults, _between(document, folder)))
+    # refuse() has raised unless the contract is there.
+    return contract or Contract.model_validate(document.data)
+
+
+def find_contract(project: Path, product: str) -> Contract:
+    """Load the contract of a product from `catalog/contracts/<product>.yaml`.
+
+    Raises:
+        NotFound: there is none; the known products are named.
+        ConfigError: the contract is wrong, or is of another product.
+    """
+    known = list_contracts(project)
+    # The name becomes part of a path, so it is checked before a path is made of it.
+    if not is_table_name(product) or product not in known:
+        raise NotFound(
+            f"product {product} has no contract in {places.CONTRACTS.as_posix()}; "
+            f"{near(product, list(known))}",
+            fix=f"lakehouse-backfill product add {product}",
+        )
+    path = project / places.CONTRACTS / f"{product}.yaml"
+    contract = load_contract(path, project)
+    if contract.product != product:
+        file = places.shown(path, project)
+        document = yaml_lines.load(path, file)
+        problem = f"is {contract.product}, but the file is called {product}.yaml"
+        refuse(file, [document.fault(("product",), problem, "rename the file or the product")])
+    return contract
+
+
+def list_contracts(project: Path) -> tuple[str, ...]:
+    """Name the products that have a contract file, without reading the files."""
+    folder = project / places.CONTRACTS
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+
+
+def _between(document: Document, project: Path) -> Iterator[Fault]:
+    columns = _columns(document)
+    yield from _column_faults(document)
+    yield from _reference_faults(document, columns)
+    yield from _measure_faults(document, columns)
+    for group in ("thresholds", "source_totals"):
+        for path in _items(document, group):
+            yield from _known(document, (*path, "measure"), _names(document, "measures"), "measure")
+    for path in _items(document, "suites"):
+        yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
+
+
+def _items(document: Document, *path: str | int) -> list[PathKey]:
+    found = document.get(*path)
+    return [(*path, index) for index in range(len(found) if isinstance(found, list) else 0)]
+
+
+def _names(document: Document, group: str) -> list[str]:
+    found = [document.get(*path, "name") for path in _items(document, group)]
+    return [name for name in found if isinstance(name, str)]
+
+
+def _columns(document: Document) -> dict[str, Any]:
+    items = [document.get(*path) for path in _items(document, "columns")]
+    return {item["name"]: item.get("type") for item in items if _has_name(item)}
+
+
+def _has_name(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("name"), str)
+
+
+def _column_faults(document: Document) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for path in _items(document, "columns"):
+        name, type_text = document.get(*path, "name"), document.get(*path, "type")
+        if isinstance(name, str) and name in seen:
+            yield document.fault((*path, "name"), f"{name} is listed twice", "remove one of them")
+        if isinstance(name, str):
+            seen.add(name)
+        if isinstance(type_text, str) and not _TYPES.fullmatch(type_text):
+            meant = _SQL_TYPES.get(type_text.lower()) or _SQL_TYPES.get(type_text.split("(")[0])
+            fix = f"write {meant}" if meant else "write Iceberg's name, e.g. long, date, string"
+            problem = f"is {type_text!r}, which is no Iceberg type"
+            yield document.fault((*path, "type"), problem, fix)
+
+
+def _reference_faults(document: Document, columns: dict[str, Any]) -> Iterator[Fault]:
+    if not columns:
+        return  # without columns every reference would be a fault, and say nothing new
+    names, seen = list(columns), set()
+    for path in _items(document, "key"):
+        yield from _known(document, path, names, "column")
+        column = document.get(*path)
+        if isinstance(column, str) and column in seen:
+            yield document.fault(path, f"{column} is in the key twice", "remove one of them")
+        seen.add(str(column))
+    for path in _items(document, "partitioning"):
+        yield from _known(document, (*path, "column"), names, "column")
+        transform = document.get(*path, "transform")
+        if isinstance(transform, str) and not _TRANSFORMS.fullmatch(transform):
+            fix = "write identity, year, month, day, hour, bucket[N] or truncate[N]"
+            yield document.fault((*path, "transform"), f"is {transform!r}", fix)
+
+
+def _known(document: Document, path: PathKey, names: list[str], what: str) -> Iterator[Fault]:
+    name = document.get(*path)
+    if isinstance(name, str) and name not in names:
+        problem = f"is {name!r}, which is no {what} of this contract"
+        yield document.fault(path, problem, near(name, names))
+
+
+def _measure_faults(document: Document, columns: dict[str, Any]) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for path in _items(document, "measures"):
+        item = document.get(*path)
+        if not isinstance(item, dict):
+            continue
+        given = [kind for kind in ("sum", "count") if item.get(kind) is not None]
+        if len(given) != 1:
+            problem = "has both sum and count" if given else "has neither sum nor count"
+            yield document.fault(path, problem, "give exactly one of `sum:` and `count:`")
+        for kind in given if columns else ():
+            yield from _known(document, (*path, kind), list(columns), "column")
+        summed = columns.get(str(item.get("sum")))
+        if isinstance(summed, str) and not _NUMBERS.fullmatch(summed):
+            problem = f"sums {item['sum']}, which is {summed}"
+            yield document.fault((*path, "sum"), problem, "sum a number, or use count")
+        if item.get("name") in seen:
+            yield document.fault((*path, "name"), "is the name of two measures", "rename one")
+        seen.add(str(item.get("name")))

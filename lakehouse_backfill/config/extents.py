@@ -1,0 +1,47 @@
+"""Half-open ranges as written: whether `to` comes after `from`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from typing import Any
+
+from lakehouse_backfill.config.yaml_lines import Document, PathKey
+from lakehouse_backfill.errors import Fault
+
+_TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
+_KINDS = {"day or instant": "a day or an instant", "number": "a number", "text": "text"}
+
+
+def order_fault(document: Document, path: PathKey) -> Iterator[Fault]:
+    """Yield the fault of a range whose ends are of two kinds, or whose `to` is not after `from`."""
+    first, stop = document.get(*path, "from"), document.get(*path, "to")
+    one, other = _key(first), _key(stop)
+    if one is None or other is None:
+        return
+    if one[0] != other[0]:
+        problem = f"is {_KINDS[other[0]]}, but from is {_KINDS[one[0]]}"
+        yield document.fault((*path, "to"), problem, "write both in the same way")
+    elif one[1] == other[1]:
+        fix = "the range is half-open: write the first value that is not in it any more"
+        yield document.fault((*path, "to"), f"equals from ({first}), so nothing is in it", fix)
+    elif one[1] > other[1]:
+        problem = f"is {stop}, before from ({first})"
+        yield document.fault((*path, "to"), problem, f"swap them: from: {stop}, to: {first}")
+
+
+def _key(value: Any) -> tuple[str, Any] | None:
+    """What kind of end it is, and a value to compare; None when there is none to compare."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return ("number", value)
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return ("day or instant", moment.astimezone(timezone.utc).isoformat())
+    if isinstance(value, date):
+        return ("day or instant", f"{value.isoformat()}T00:00:00+00:00")
+    if isinstance(value, str) and _TIME_LABEL.fullmatch(value):
+        return ("day or instant", value)  # 2013-02 < 2013-02-15 < 2013-03: text order is time order
+    return None

@@ -1,0 +1,181 @@
+"""Pydantic's errors as faults: each with file, line, field, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from lakehouse_backfill.config.yaml_lines import Document, PathKey
+from lakehouse_backfill.errors import Fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_FORMS = {
+    r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "a name of letters, digits and _, at most 64",
+    r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$": "namespace.table, e.g. silver.orders",
+    r"^\d+\.\d+\.\d+$": "a semantic version of three numbers, e.g. 1.2.0",
+}
+_WORDS = {
+    "string": "text (quote it)",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "date": "a day, e.g. 2013-02-15",
+    "datetime": "an instant, e.g. 2013-02-15T06:00:00Z",
+    "none": "null",
+    "model": "fields below it, indented",
+    "dict": "fields below it, indented",
+    "tuple": "a list, e.g. [a, b]",
+}
+
+
+def validate(model: type[Model], document: Document) -> tuple[Model | None, list[Fault]]:
+    """Check a document against a model: the value, or every fault at once."""
+    try:
+        value = model.model_validate(document.data)
+    except ValidationError as error:
+        return None, _faults(model, document, error)
+    odd = list(_odd_values(document, document.data, value.model_dump(by_alias=True), ()))
+    return (None, odd) if odd else (value, [])
+
+
+def merge(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:
+    """Join the faults of fields with those between fields; a field is named once."""
+    known = {(fault.line, fault.field) for fault in faults}
+    return faults + [fault for fault in more if (fault.line, fault.field) not in known]
+
+
+def near(name: str, known: list[str]) -> str:
+    """Say which known name was probably meant, or which there are."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    return f"known: {', '.join(sorted(known)) or 'none'}"
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is, for a person who wrote it in YAML."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return f"{str(value).lower()} (true/false)"
+    if isinstance(value, dict):
+        return "a group of fields"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = str(value)
+    return f"{text[:60] + '…' if len(text) > 60 else text!r}" if isinstance(value, str) else text
+
+
+def _faults(model: type[BaseModel], document: Document, error: ValidationError) -> list[Fault]:
+    grouped: dict[PathKey, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        grouped.setdefault(_written(document, detail), []).append(detail)
+    return [_fault(model, document, path, details) for path, details in grouped.items()]
+
+
+def _written(document: Document, detail: ErrorDetails) -> PathKey:
+    """The part of pydantic's location that stands in the file; unions add steps of their own."""
+    path: PathKey = ()
+    for step in detail["loc"]:
+        if (*path, step) not in document.lines:
+            return (*path, step) if detail["type"] == "missing" else path
+        path = (*path, step)
+    return path
+
+
+def _fault(
+    model: type[BaseModel], document: Document, path: PathKey, details: list[ErrorDetails]
+) -> Fault:
+    first = details[0]
+    parent, name = _model_at(model, path[:-1]), str(path[-1]) if path else ""
+    if first["type"] == "missing":
+        where = f"below line {document.line(path[:-1])}" if path[:-1] else "at the top level"
+        return document.fault(path, "is missing", f"add `{name}:` {where}{_about(parent, name)}")
+    if first["type"] == "extra_forbidden":
+        known = _names(parent)
+        return document.fault(path, "is no field here", near(name, known))
+    problem, fix = _wrong_value(first, details)
+    return document.fault(path, problem, fix)
+
+
+def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str, str]:
+    context, kind = first.get("ctx", {}), first["type"]
+    shown = f"is {kind_of(first['input'])}"
+    if kind == "literal_error":
+        choices = context["expected"].replace("'", "").replace(" or ", ", ")
+        guess = difflib.get_close_matches(str(first["input"]), choices.split(", "), n=1)
+        hint = f"did you mean {guess[0]}? " if guess else ""
+        return shown, f"{hint}write one of: {choices}"
+    if kind == "string_pattern_mismatch":
+        return shown, f"write {_FORMS.get(context['pattern'], context['pattern'])}"
+    if kind in ("too_short", "string_too_short"):
+        return "is empty", "write at least one entry" if kind == "too_short" else "write some text"
+    limits = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le"}
+    if kind in limits:
+        words = {"ge": "at least", "gt": "more than", "le": "at most"}[limits[kind]]
+        return shown, f"write {words} {context[limits[kind]]}"
+    expected = [_expected(detail["type"]) for detail in details]
+    if all(expected):
+        return shown, f"write {', or '.join(dict.fromkeys(text for text in expected if text))}"
+    return f"{shown}: {first['msg']}", "correct the value"
+
+
+def _expected(kind: str) -> str | None:
+    """The words for what a type error wanted: from `int_parsing` to `int`."""
+    word = kind.split("_", 1)[0]
+    return _WORDS.get(word)
+
+
+def _about(parent: type[BaseModel] | None, name: str) -> str:
+    for key, info in (parent.model_fields if parent else {}).items():
+        if name in (key, info.alias) and info.description:
+            return f"; {info.description}"
+    return ""
+
+
+def _names(parent: type[BaseModel] | None) -> list[str]:
+    return [info.alias or key for key, info in (parent.model_fields if parent else {}).items()]
+
+
+def _model_at(model: type[BaseModel], path: PathKey) -> type[BaseModel] | None:
+    found: Any = model
+    for step in path:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            fields = found.model_fields
+            info = next((info for key, info in fields.items() if step in (key, info.alias)), None)
+            found = _plain_type(info.annotation) if info else None
+        else:
+            arguments = [item for item in get_args(found) if item is not Ellipsis]
+            found = _plain_type(arguments[-1]) if arguments else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Take off Annotated and `| None`."""
+    if get_origin(annotation) is Annotated:
+        return _plain_type(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [item for item in get_args(annotation) if item is not type(None)]
+        return _plain_type(rest[0]) if len(rest) == 1 else None
+    return annotation
+
+
+def _odd_values(document: Document, raw: Any, value: Any, path: PathKey) -> Iterator[Fault]:
+    """Values that pydantic takes with another meaning: `true` as 1, numbers without bound."""
+    if isinstance(raw, dict) and isinstance(value, dict):
+        for key, inner in raw.items():
+            yield from _odd_values(document, inner, value.get(key), (*path, key))
+    elif isinstance(raw, list) and isinstance(value, list | tuple):
+        for index, (inner, taken) in enumerate(zip(raw, value, strict=True)):
+            yield from _odd_values(document, inner, taken, (*path, index))
+    elif isinstance(raw, bool) and not isinstance(value, bool):
+        yield document.fault(path, f"is {kind_of(raw)}", f'quote it if it is text: "{raw}"')
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield document.fault(path, f"is {kind_of(raw)}, which has no bound", "write a number")

@@ -1,0 +1,165 @@
+"""Loading run manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+from lakehouse_backfill.config import places, yaml_lines
+from lakehouse_backfill.config.extents import order_fault
+from lakehouse_backfill.config.faults import merge, near, validate
+from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
+from lakehouse_backfill.errors import Fault
+from lakehouse_backfill.model.manifest import PublishMode, RunManifest
+
+#: What `publish` can do in this release.
+BUILT_MODES = ("replace_partitions", "shadow_only")
+_PARTITIONS = ("target", "partitions")
+
+
+def load_manifest(path: Path, project: Path) -> RunManifest:
+    """Load a run manifest; `project` is the folder that its file names are relative to.
+
+    Everything that is wrong is reported at once, each with file, line, field and fix, also what
+    only shows between fields. Whether tables, columns and partitions exist is for `plan` to find.
+
+    Raises:
+        ConfigError: the manifest is wrong, or its scope has no bounds (M5).
+    """
+    document = yaml_lines.load(path, places.shown(path, project))
+    manifest, faults = validate(RunManifest, document)
+    refuse(document.file, merge(faults, _between(document, project)))
+    # refuse() has raised unless the manifest is there.
+    return manifest or RunManifest.model_validate(document.data)
+
+
+def _between(document: Document, project: Path) -> Iterator[Fault]:
+    yield from _partition_faults(document)
+    yield from _source_faults(document)
+    yield from _unbuilt_faults(document)
+    yield from _file_faults(document, project)
+    yield from _suite_faults(document)
+    yield from _deadline_faults(document)
+
+
+def _partition_faults(document: Document) -> Iterator[Fault]:
+    if not isinstance(document.get(*_PARTITIONS), dict):
+        return
+    first, stop = document.get(*_PARTITIONS, "from"), document.get(*_PARTITIONS, "to")
+    values = document.get(*_PARTITIONS, "values")
+    if values and (first is not None or stop is not None):
+        problem = "is given beside from/to, so the scope is said twice"
+        yield document.fault((*_PARTITIONS, "values"), problem, "keep the range or the values")
+    elif not values and (first is None or stop is None):
+        yield _unbounded(document, first is None, stop is None)
+    elif not values:
+        yield from order_fault(document, _PARTITIONS)
+    yield from _except_faults(document)
+
+
+def _unbounded(document: Document, no_from: bool, no_to: bool) -> Fault:  # noqa: FBT001 (a table of cases)
+    if no_from and no_to:
+        problem = "is unbounded: it names neither from and to, nor values"
+        fix = (
+            "give from and to (to is the first partition that is not restated), or values: a run "
+            "changes declared partitions only"
+        )
+        return document.fault(_PARTITIONS, problem, fix)
+    there, missing = ("to", "from") if no_from else ("from", "to")
+    problem = f"is unbounded: it has `{there}` but no `{missing}`"
+    fix = {
+        "from": "add `from:`, the first partition to restate",
+        "to": "add `to:`, the first partition that is not restated; an open end would also change "
+        "what live jobs write later",
+    }[missing]
+    return document.fault((*_PARTITIONS, there), problem, fix)
+
+
+def _except_faults(document: Document) -> Iterator[Fault]:
+    excepted, values = document.get(*_PARTITIONS, "except"), document.get(*_PARTITIONS, "values")
+    if not isinstance(excepted, list):
+        return
+    for index, item in enumerate(excepted):
+        path: PathKey = (*_PARTITIONS, "except", index)
+        if isinstance(values, list) and values:
+            if item not in values:
+                yield document.fault(path, f"is {item}, which is not in values", "remove it")
+        elif item is not None and _is_outside(document, item):
+            yield document.fault(path, f"is {item}, which is outside from/to", "remove it")
+
+
+def _is_outside(document: Document, item: object) -> bool:
+    first, stop = document.get(*_PARTITIONS, "from"), document.get(*_PARTITIONS, "to")
+    try:
+        return bool(item < first or item >= stop)
+    except TypeError:
+        return False  # another type than the range: pydantic or the plan names that
+
+
+def _source_faults(document: Document) -> Iterator[Fault]:
+    sources, references = document.get("sources"), document.get("reference_data")
+    for name in sources if isinstance(sources, dict) else ():
+        yield from order_fault(document, ("sources", name, "range"))
+        if isinstance(references, dict) and name in references:
+            problem = "is also the name of a source"
+            yield document.fault(("reference_data", name), problem, "rename one of them")
+    for group in ("sources", "reference_data"):
+        if document.get(group, "output") is not None:
+            problem = "is called output, which means the result of the run"
+            yield document.fault((group, "output"), problem, "rename it")
+
+
+def _unbuilt_faults(document: Document) -> Iterator[Fault]:
+    mode = document.get("target", "publish_mode")
+    if mode in get_args(PublishMode) and mode not in BUILT_MODES:
+        fix = f"use one of: {', '.join(BUILT_MODES)}"
+        yield document.fault(("target", "publish_mode"), f"{mode} is not built yet", fix)
+    if document.get("target", "row_predicate") is not None:
+        fix = "remove it and restate whole partitions"
+        yield document.fault(("target", "row_predicate"), "is not built yet", fix)
+    if document.get("safety", "on_conflict") == "catch_up":
+        problem = "catch_up is not built yet"
+        yield document.fault(("safety", "on_conflict"), problem, "use fail, and plan again")
+
+
+def _file_faults(document: Document, project: Path) -> Iterator[Fault]:
+    suites = document.get("validation", "suites")
+    count = len(suites) if isinstance(suites, list) else 0
+    wanted: list[PathKey] = [("transform", "file"), ("validation", "golden")]
+    wanted += [("validation", "suites", index, "file") for index in range(count)]
+    for path in wanted:
+        yield from places.path_faults(document, path, project, must_exist=True)
+    file = document.get("transform", "file")
+    if isinstance(file, str) and not file.endswith((".py", ".sql")):
+        problem = f"is {file!r}, neither a Python nor a SQL file"
+        yield document.fault(("transform", "file"), problem, "name a .py or .sql file")
+
+
+def _suite_faults(document: Document) -> Iterator[Fault]:
+    suites = document.get("validation", "suites")
+    inputs = [
+        name
+        for group in ("sources", "reference_data")
+        for name in (document.get(group) if isinstance(document.get(group), dict) else ())
+    ]
+    for index in range(len(suites) if isinstance(suites, list) else 0):
+        path: PathKey = ("validation", "suites", index)
+        on, parameters = document.get(*path, "on"), document.get(*path, "parameters")
+        if isinstance(on, str) and on not in [*inputs, "output"]:
+            fix = near(on, [*inputs, "output"])
+            yield document.fault((*path, "on"), f"is {on!r}, which is no input of the run", fix)
+        for name in parameters if isinstance(parameters, dict) else ():
+            origin = parameters[name]
+            if isinstance(origin, str) and origin.partition(".")[0] not in inputs:
+                problem = f"is {origin!r}, which names no input of the run"
+                fix = f"write input.column; inputs: {', '.join(sorted(inputs)) or 'none'}"
+                yield document.fault((*path, "parameters", name), problem, fix)
+
+
+def _deadline_faults(document: Document) -> Iterator[Fault]:
+    deadline = document.get("run", "deadline")
+    if isinstance(deadline, datetime) and deadline.tzinfo is None:
+        fix = f"write {deadline.isoformat()}Z, or another offset from UTC"
+        yield document.fault(("run", "deadline"), "has no time zone", fix)

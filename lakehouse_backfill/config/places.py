@@ -1,0 +1,53 @@
+"""Where the declarations of a project lie, and which paths a declaration may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakehouse_backfill.config.faults import near
+from lakehouse_backfill.config.yaml_lines import Document, PathKey
+from lakehouse_backfill.errors import Fault
+
+CONTRACTS = Path("catalog") / "contracts"
+PROFILES = Path("catalog") / "profiles.yaml"
+
+
+def shown(path: Path, project: Path) -> str:
+    """Give a path as people type it: relative to the project where it lies inside."""
+    try:
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def inside(project: Path, name: str) -> Path | None:
+    """Give the file that `name` means in the project; None when it lies outside, also by a link."""
+    root = project.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return path if path.is_relative_to(root) and not Path(name).is_absolute() else None
+
+
+def path_faults(
+    document: Document, path: PathKey, project: Path, *, must_exist: bool
+) -> list[Fault]:
+    """Check that the field at `path` names a file inside the project."""
+    name = document.get(*path)
+    if not isinstance(name, str) or not name:
+        return []
+    found = inside(project, name)
+    if found is None:
+        fix = "write a path relative to the project's folder, without .."
+        return [document.fault(path, f"is {name!r}, which lies outside the project", fix)]
+    if must_exist and not found.is_file():
+        return [document.fault(path, f"is {name!r}, which does not exist", _nearby(project, found))]
+    return []
+
+
+def _nearby(project: Path, missing: Path) -> str:
+    if not missing.parent.is_dir():
+        return f"there is no folder {shown(missing.parent, project)}; correct the path"
+    names = [item.name for item in missing.parent.iterdir() if item.is_file()]
+    return f"in {shown(missing.parent, project)}: {near(missing.name, names)}"

@@ -1,0 +1,98 @@
+"""Loading catalog profiles, and choosing one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lakehouse_backfill.config import places, yaml_lines
+from lakehouse_backfill.config.faults import merge, near, validate
+from lakehouse_backfill.config.yaml_lines import Document, refuse
+from lakehouse_backfill.errors import ConfigError, Fault
+from lakehouse_backfill.model.contract import Profile, Profiles
+
+EMBEDDED = "embedded"
+_PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
+
+
+def embedded() -> Profiles:
+    """Give the profiles of a project that declares none: one SQLite file and a folder."""
+    catalog = {
+        "name": "lake",
+        "type": "sql",
+        "uri": "sqlite:///${project}/.lakehouse/catalog.db",
+        "warehouse": "file://${project}/.lakehouse/warehouse",
+    }
+    return Profiles(
+        api_version="lakehouse-backfill/v1",
+        default=EMBEDDED,
+        profiles={EMBEDDED: Profile(catalog=catalog)},
+    )
+
+
+def load_profiles(project: Path) -> Profiles:
+    """Load `catalog/profiles.yaml`; without that file, the embedded lake.
+
+    Raises:
+        ConfigError: the file is wrong; every fault is named.
+    """
+    path = project / places.PROFILES
+    if not path.exists():
+        return embedded()
+    document = yaml_lines.load(path, places.shown(path, project))
+    profiles, faults = validate(Profiles, document)
+    refuse(document.file, merge(faults, _between(document)))
+    # refuse() has raised unless the profiles are there.
+    return profiles or Profiles.model_validate(document.data)
+
+
+def choose(profiles: Profiles, name: str | None = None) -> Profile:
+    """Give the profile called `name`, or the default when that is an embedded lake.
+
+    Anything but the embedded lake must be named, so that nobody restates a shared lake by a
+    default (M8).
+
+    Raises:
+        ConfigError: no such profile, or none was named where one must be.
+    """
+    wanted = name or profiles.default
+    if wanted not in profiles.profiles:
+        raise ConfigError(
+            f"there is no profile {wanted!r}; {near(wanted, list(profiles.profiles))}",
+            fix=f"name one with --profile, or add it to {places.PROFILES.as_posix()}",
+        )
+    profile = profiles.profiles[wanted]
+    if name is None and not is_embedded(profile):
+        raise ConfigError(
+            f"the default profile {wanted!r} is no embedded lake, so it must be named",
+            fix=f"add --profile {wanted} before the command",
+        )
+    return profile
+
+
+def is_embedded(profile: Profile) -> bool:
+    """Tell whether the profile's catalog is a file of this machine."""
+    return profile.catalog.get("uri", "").startswith("sqlite:")
+
+
+def _between(document: Document) -> Iterator[Fault]:
+    profiles, default = document.get("profiles"), document.get("default")
+    if not isinstance(profiles, dict):
+        return
+    if isinstance(default, str) and default not in profiles:
+        problem = f"is {default!r}, which is no profile"
+        yield document.fault(("default",), problem, near(default, list(profiles)))
+    for name in profiles:
+        catalog = document.get("profiles", name, "catalog")
+        if not isinstance(catalog, dict):
+            continue
+        if "name" not in catalog:
+            fix = "add `name:`, by which Spark and SQL call the catalog"
+            yield document.fault(("profiles", name, "catalog"), "has no name", fix)
+        for key, value in catalog.items():
+            odd = set(_PLACEHOLDER.findall(str(value))) - {"project"}
+            if odd:
+                problem = f"uses ${{{sorted(odd)[0]}}}, which is not replaced"
+                fix = "only ${project} is; give secrets in PyIceberg's environment variables"
+                yield document.fault(("profiles", name, "catalog", key), problem, fix)

@@ -1,0 +1,30 @@
+"""JSON Schema of the declarations, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.model.contract import Contract, Profiles
+from lakehouse_backfill.model.manifest import RunManifest
+
+KINDS: dict[str, type[BaseModel]] = {
+    "manifest": RunManifest,
+    "contract": Contract,
+    "profiles": Profiles,
+}
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """Give the JSON Schema (draft 2020-12) of `manifest`, `contract` or `profiles`.
+
+    Raises:
+        NotFound: no such kind of declaration.
+    """
+    model = KINDS.get(kind)
+    if model is None:
+        raise NotFound(f"there is no schema {kind!r}", fix=f"use one of: {', '.join(KINDS)}")
+    schema = model.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,81 @@
+"""Which transforms a project has, found by reading its code, never by running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SQL_FIELD = re.compile(r"^--\s*(name|version|inputs):\s*(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FoundTransform:
+    """A transform as its code declares it; `file` is relative to the project."""
+
+    name: str
+    version: str
+    inputs: tuple[str, ...]
+    file: str
+
+
+def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
+    """List the transforms under `jobs/`, by file and version; files that do not parse are left out.
+
+    Only literal arguments of `@transform` are understood, and `-- name:` lines of SQL files.
+    """
+    found: list[FoundTransform] = []
+    for path in sorted((project / "jobs").rglob("*")):
+        file = path.relative_to(project).as_posix()
+        if path.suffix == ".py":
+            found += _in_python(path, file)
+        elif path.suffix == ".sql":
+            found += _in_sql(path, file)
+    return tuple(found)
+
+
+def newest_transform(project: Path, name: str) -> FoundTransform | None:
+    """Give the highest version of the transform called `name`, or None."""
+    named = [item for item in find_transforms(project) if item.name == name]
+    return max(named, key=_order, default=None)
+
+
+def _order(item: FoundTransform) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in item.version.split("."))
+
+
+def _in_python(path: Path, file: str) -> Iterator[FoundTransform]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return  # `plan` names what is wrong with a transform; here it only cannot be suggested
+    for node in ast.walk(tree):
+        for decorator in getattr(node, "decorator_list", ()):
+            declared = _declared(decorator)
+            if declared is not None:
+                yield FoundTransform(*declared, file=file)
+
+
+def _declared(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
+    if not isinstance(node, ast.Call):
+        return None
+    called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+    if called != "transform":
+        return None
+    try:
+        given = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
+        return str(given["name"]), str(given["version"]), tuple(map(str, given["inputs"]))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _in_sql(path: Path, file: str) -> Iterator[FoundTransform]:
+    try:
+        fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return
+    if {"name", "version"} <= fields.keys():
+        inputs = tuple(part.strip() for part in fields.get("inputs", "").split(",") if part.strip())
+        yield FoundTransform(fields["name"], fields["version"], inputs, file)

@@ -1,0 +1,1 @@
+"""The guided demo: a real table, a bad release, a safe restatement."""

@@ -1,0 +1,227 @@
+"""The story of the demo, told step by step: what, why, one number, how to undo it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
+from lakehouse_backfill.errors import BackfillError, ChecksFailed
+from lakehouse_backfill.project import Project
+
+Echo = Callable[[str], None]
+WHO = "ana"
+JOB = "jobs/arrivals_daily"
+
+
+@dataclass
+class Narrator:
+    """Tells each step and keeps how long it took."""
+
+    echo: Echo
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, name: str, why: str) -> Iterator[Callable[..., None]]:
+        """Tell one step; the block reports its number and how to undo it."""
+        self.echo(f"\n{len(self.steps) + 1}. {name}\n   why:    {why}")
+        told: dict[str, str] = {}
+
+        def tell(number: str, undo: str) -> None:
+            told.update(number=number, undo=undo)
+
+        started = time.monotonic()
+        yield tell
+        seconds = round(time.monotonic() - started, 1)
+        self.echo(f"   number: {told['number']}\n   undo:   {told['undo']}\n   took:   {seconds} s")
+        self.steps.append({"name": name, "ok": True, "seconds": seconds})
+
+
+def run(folder: Path, echo: Echo) -> dict[str, Any]:
+    """Run the whole demo in `folder` (absent or empty), and leave a project to work in.
+
+    Every claim is checked on the way: a wrong number raises BackfillError.
+    """
+    folder = folder.resolve()
+    narrator = Narrator(echo)
+    copy_project(folder)
+    project = Project.open(folder)
+    lake = DemoLake(project)
+    _build(narrator, lake, folder)
+    first = _too_short(narrator, project)
+    second = _incomplete(narrator, project, first)
+    run_id = _plan(narrator, project, second)
+    report = _stage_and_validate(narrator, project, run_id)
+    outside = _live_job(narrator, lake)
+    _publish(narrator, project, lake, run_id, outside)
+    _look_back(narrator, project, lake, run_id)
+    _closing_words(echo, folder, report, run_id)
+    return {"project": str(folder), "report": report, "run_id": run_id, "steps": narrator.steps}
+
+
+def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
+    undo = f"delete the folder {folder.name}"
+    with narrator.step("Load 2013's flights from New York into a lake", "a real table") as tell:
+        flights = lake.build_bronze()
+        tell(f"{flights:,} flights in bronze.flights", undo)
+    why = "release 1.1.0 dated flights by their New York departure day for 45 partitions"
+    with narrator.step("Build the history that a bad release left behind", why) as tell:
+        lake.build_history()
+        counted = lake.flights_counted()
+        _must(counted == 336_786, f"the history counts {counted} flights")
+        tell(f"{PRODUCT} counts {counted:,} flights: {counted - flights} too many", undo)
+
+
+def _too_short(narrator: Narrator, project: Project) -> str:
+    why = "the first attempt declares one day too few on each side"
+    with narrator.step("Plan, approve, stage, validate a range that is too short", why) as tell:
+        run_id = _until_validated(project, f"{JOB}/1-range-too-short.yaml", None)
+        checks = project.evidence_document(run_id)["validation"]
+        edge = next(check for check in checks["checks"] if check["group"] == "edge")
+        _must(not edge["passed"], "the edge check let an open range pass")
+        closing = checks["edge"]
+        tell(
+            f"stopped: restate from {closing['closing_from']} to {closing['closing_to']} instead",
+            "nothing to undo: the target was never touched",
+        )
+    return run_id
+
+
+def _incomplete(narrator: Narrator, project: Project, revises: str) -> str:
+    why = "the second attempt pins airports that lack four destinations"
+    with narrator.step("Plan again, with incomplete reference data", why) as tell:
+        planned = project.plan(f"{JOB}/2-incomplete-airports.yaml", revise=revises, by=WHO)
+        run_id = str(planned["run_id"])
+        project.approve(run_id, WHO)
+        try:
+            project.stage(run_id, WHO)
+        except ChecksFailed as error:
+            tell(error.problem, "nothing to undo: not a row was staged")
+        else:
+            _must(False, "the input suite let unknown airports pass")  # noqa: FBT003
+    return run_id
+
+
+def _plan(narrator: Narrator, project: Project, revises: str) -> str:
+    why = "snapshots are pinned, the range is explicit, the evening before is read as warm-up"
+    with narrator.step(
+        "Plan the right range on the complete airports, and approve it", why
+    ) as tell:
+        planned = project.plan(f"{JOB}/3-restate.yaml", revise=revises, by=WHO)
+        run_id = str(planned["run_id"])
+        project.approve(run_id, WHO)
+        estimate = planned["estimate"]
+        tell(
+            f"{len(planned['partitions'])} partitions in {len(planned['chunks'])} chunks; "
+            f"reads at most {estimate['input_rows']:,} rows",
+            "lakehouse-backfill cancel RUN",
+        )
+    return run_id
+
+
+def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> str:
+    why = "the output goes to a shadow table; readers see nothing of it"
+    with narrator.step("Stage in chunks", why) as tell:
+        staged = project.stage(run_id, WHO)
+        tell(f"{staged['rows']:,} rows in {staged['chunks_done']} chunks", "cancel RUN")
+    why = "accepted because checks passed, not because a job finished"
+    with narrator.step("Validate and accept", why) as tell:
+        result = project.validate(run_id, WHO)
+        failed = [check["name"] for check in result["checks"] if not check["passed"]]
+        _must(result["passed"], f"validation failed: {failed}")
+        project.accept(run_id, WHO)
+        found = result["diff"]["summary"]
+        tell(
+            f"{len(result['checks'])} checks passed; {found['changed']:,} rows change, "
+            f"{found['added']:,} come, {found['removed']:,} go, {found['unchanged']:,} stay",
+            "lakehouse-backfill reject RUN",
+        )
+    return str(result["report"])
+
+
+def _live_job(narrator: Narrator, lake: DemoLake) -> set[str]:
+    why = "life goes on: other partitions change between pin and publication"
+    with narrator.step("Meanwhile a live job writes 2013-12-31 and 2014-01-01", why) as tell:
+        lake.live_job()
+        tell(
+            f"the table counts {lake.flights_counted():,} flights", "that is the live job's affair"
+        )
+    return lake.files_outside()
+
+
+def _publish(
+    narrator: Narrator, project: Project, lake: DemoLake, run_id: str, outside: set[str]
+) -> None:
+    why = "one metadata-only commit: readers see all 45 partitions change at once"
+    with narrator.step("Publish", why) as tell:
+        published = project.publish(run_id, WHO)
+        counted = lake.flights_counted()
+        _must(counted == 336_776, f"{counted} flights after publication")
+        _must(lake.files_outside() == outside, "files outside the partitions changed")
+        tell(
+            f"version {published['version']} in {published['seconds']} s; the table counts "
+            f"{counted:,} flights, and the live job's files are untouched",
+            f"lakehouse-backfill rollback {PRODUCT} --reason TEXT",
+        )
+
+
+def _look_back(narrator: Narrator, project: Project, lake: DemoLake, run_id: str) -> None:
+    outside = lake.files_outside()
+    with narrator.step("Compare old and new by time travel", "every change can be seen") as tell:
+        rows = project.versions(PRODUCT)["versions"]
+        old, new = rows[1]["snapshot_id"], rows[0]["snapshot_id"]
+        found = project.diff(f"{PRODUCT}@{old}", f"{PRODUCT}@{new}")
+        differing = sum(
+            1 for row in found["partitions"] if row["added"] or row["removed"] or row["changed"]
+        )
+        tell(f"{differing} partitions differ; {found['files']['shared']} files are shared", "none")
+    with narrator.step(
+        "Roll back, then publish again", "a way back that is never used is none"
+    ) as tell:
+        project.rollback(PRODUCT, reason="demo: show the way back", by=WHO)
+        back = lake.flights_counted()
+        _must(back == 336_786, f"{back} flights after rollback")
+        _must(lake.files_outside() == outside, "the rollback lost live files")
+        again = project.publish(run_id, WHO)
+        counted = lake.flights_counted()
+        _must(counted == 336_776, f"{counted} flights in the end")
+        tell(
+            f"{back:,} after rollback, {counted:,} as version {again['version']}; "
+            "the live partitions survived both",
+            f"lakehouse-backfill rollback {PRODUCT} --reason TEXT",
+        )
+
+
+def _until_validated(project: Project, manifest: str, revises: str | None) -> str:
+    run_id = str(project.plan(manifest, revise=revises, by=WHO)["run_id"])
+    project.approve(run_id, WHO)
+    project.stage(run_id, WHO)
+    project.validate(run_id, WHO)
+    return run_id
+
+
+def _closing_words(echo: Echo, folder: Path, report: str, run_id: str) -> None:
+    echo(f"\nThe evidence page: {report}")
+    echo(
+        "\nThe project stays; try next:\n"
+        f"  cd {folder}\n"
+        f"  lakehouse-backfill status {run_id}\n"
+        f"  lakehouse-backfill versions {PRODUCT}\n"
+        f"  lakehouse-backfill diff {run_id}"
+    )
+    echo(
+        "\nFor a table of your own:\n"
+        "  lakehouse-backfill init my-project    # then edit catalog/profiles.yaml\n"
+        "  lakehouse-backfill product add NAMESPACE.TABLE\n"
+        "  lakehouse-backfill new NAMESPACE.TABLE --from 2026-01-01 --to 2026-02-01 "
+        "--reason TEXT"
+    )
+
+
+def _must(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)
+    if not holds:
+        raise BackfillError(f"the demo is broken: {otherwise}", fix="please report this")

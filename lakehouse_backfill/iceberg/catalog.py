@@ -1,0 +1,145 @@
+"""Opening the catalog of a profile, and translating what the library raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
+from pyiceberg.table import Table
+
+from lakehouse_backfill.errors import CatalogDown, ConfigError, NotFound, TooBusy, Unsupported
+from lakehouse_backfill.model.contract import Profile
+
+_SQL = ("sqlite", "postgresql")
+_SQLITE_WAIT_S = 30
+_DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, UnauthorizedError)
+#: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
+_TRANSPORTS = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
+
+
+def open_catalog(profile: Profile, project: Path) -> Catalog:
+    """Open the profile's catalog; `${project}` stands for the project's folder.
+
+    The catalog raises Unsupported on `purge_table`, which would delete files that a shadow shares
+    with its target (it ignores `gc.enabled=false`). Raises ConfigError and CatalogDown.
+    """
+    root = str(project.resolve())
+    properties = {key: text.replace("${project}", root) for key, text in profile.catalog.items()}
+    name = properties.pop("name", "")
+    if not name:
+        raise ConfigError("the profile's catalog has no name", fix="add catalog.name")
+    _check_warehouse(properties)
+    if properties.get("uri", "").startswith("sqlite"):
+        properties["uri"] = _sqlite_uri(properties["uri"])
+    with translated():
+        try:
+            catalog = load_catalog(name, **properties)
+        except (NotInstalledError, ValueError, TypeError) as error:
+            raise ConfigError(f"catalog {name}: {error}", fix="correct the profile") from error
+    vars(catalog)["purge_table"] = _refuse_purge
+    return catalog
+
+
+def load(catalog: Catalog, table: str) -> Table:
+    """Load the table afresh; raises NotFound and CatalogDown."""
+    with translated():
+        return catalog.load_table(table)
+
+
+def probe(catalog: Catalog) -> str:
+    """Say what answers under the catalog's name; raises CatalogDown."""
+    with translated():
+        namespaces = catalog.list_namespaces()
+    return f"{catalog.name} ({type(catalog).__name__}) answers with {len(namespaces)} namespaces"
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the library's errors into ours; those it does not know pass unchanged."""
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise NotFound(
+            f"the catalog has no such table or namespace: {error}",
+            fix="check the name and the profile: lakehouse-backfill doctor",
+        ) from error
+    except CommitFailedException as error:
+        raise TooBusy(f"another writer won: {error}", fix="try again") from error
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"a file that the table lists is gone: {error}",
+            fix="restore the file, or plan against a newer snapshot",
+        ) from error
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        raise CatalogDown(
+            f"the catalog or its store does not answer: {type(error).__name__}: {error}",
+            fix="try again; lakehouse-backfill doctor says what does not answer",
+        ) from error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether the error means that catalog or store did not answer."""
+    library = type(error).__module__.split(".")[0]
+    return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
+
+
+def is_locked(error: BaseException) -> bool:
+    """Tell whether SQLite gave up waiting for its lock; it has then written nothing."""
+    return type(error).__name__ == "OperationalError" and "database is locked" in str(error)
+
+
+def _refuse_purge(identifier: object) -> NoReturn:
+    raise Unsupported(
+        f"purging {identifier} would delete files that other tables may share",
+        fix="drop it without purge",
+    )
+
+
+def _check_warehouse(properties: dict[str, str]) -> None:
+    kind = properties.get("type") or properties.get("uri", "").split(":")[0].split("+")[0]
+    warehouse = properties.get("warehouse", "")
+    if kind not in ("sql", *_SQL) or not warehouse:
+        return
+    path = urlsplit(warehouse).path if "://" in warehouse else warehouse.removeprefix("file:")
+    if ("://" not in warehouse or warehouse.startswith("file:")) and not path.startswith("/"):
+        raise ConfigError(
+            f"warehouse {warehouse!r} is relative, so it depends on the current folder",
+            fix="write warehouse: file://${project}/warehouse",
+        )
+
+
+def _sqlite_uri(uri: str) -> str:
+    """Make the file's folder, and let writers wait for each other instead of failing at once."""
+    scheme, _, rest = uri.partition("://")
+    path, _, query = rest.partition("?")
+    file = Path(path.removeprefix("/").removeprefix("file:"))
+    if not file.is_absolute():
+        raise ConfigError(
+            f"{uri!r} is relative, so it depends on the current folder",
+            fix="write uri: sqlite:///${project}/catalog.db",
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CatalogDown(f"cannot make {file.parent}: {error}") from error
+    options = [option for option in query.split("&") if option]
+    if not any(option.startswith("timeout=") for option in options):
+        options.append(f"timeout={_SQLITE_WAIT_S}")
+    return f"{scheme}://{path}?{'&'.join(options)}"

@@ -1,0 +1,113 @@
+"""Reading manifests: each at most once, and only those that may hold a run's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.iceberg.filters import row_filter
+from lakehouse_backfill.iceberg.labels import Labels
+from lakehouse_backfill.iceberg.metadata import is_live
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.rules.partitions import ranges
+
+#: Live files by path.
+Live = dict[str, ManifestEntry]
+
+
+class ManifestCache:
+    """Entries of manifests by path. Manifests never change, so nothing is ever stale."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[ManifestEntry]] = {}
+
+    def entries(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Give all entries of the manifest, also those that record a removal."""
+        found = self._entries.get(manifest.manifest_path)
+        if found is None:
+            found = manifest.fetch_manifest_entry(io, discard_deleted=False)
+            self._entries[manifest.manifest_path] = found
+        return found
+
+    def known(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Give the entries if the manifest was read before, else none."""
+        return self._entries.get(manifest.manifest_path, [])
+
+
+class ScopedReader:
+    """Reads one state of a table, seen through the partitions of a scope."""
+
+    def __init__(self, table: Table, scope: Scope, cache: ManifestCache) -> None:
+        self._table = table
+        self.scope = scope
+        self._cache = cache
+        self.labels = Labels(table.metadata, scope.field)
+        self.wanted = frozenset(scope.partitions)
+        self._may_hold: dict[int, Callable[[ManifestFile], bool]] = {}
+
+    def manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
+        """List the snapshot's manifests; none for the empty state."""
+        return [] if snapshot is None else snapshot.manifests(self._table.io)
+
+    def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Give all entries of the manifest."""
+        return self._cache.entries(self._table.io, manifest)
+
+    def live(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Give the manifest's live entries; raises Unsupported when they cannot be labelled."""
+        live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
+        if live and not self.labels.covers(manifest.partition_spec_id):
+            raise self.labels.uncovered(manifest.partition_spec_id, len(live))
+        return live
+
+    def may_hold(self, manifest: ManifestFile) -> bool:
+        """Tell from the partition summaries whether the manifest may list files of the scope."""
+        spec_id = manifest.partition_spec_id
+        if not self.labels.covers(spec_id):
+            return True
+        if spec_id not in self._may_hold:
+            schema, spec = self._table.schema(), self._table.specs()[spec_id]
+            projected = inclusive_projection(schema, spec)(row_filter(ranges(self.scope)))
+            self._may_hold[spec_id] = manifest_evaluator(spec, schema, projected)
+        return self._may_hold[spec_id](manifest)
+
+    def holds(self, entry: ManifestEntry) -> bool:
+        """Tell whether the file lies in the scope."""
+        return self.labels.of(entry.data_file) in self.wanted
+
+    def in_scope(self, snapshot: Snapshot | None) -> Live:
+        """Give the live data files of the scope; raises Unsupported when deletes hide rows."""
+        return self.in_scope_of(self.manifests(snapshot))
+
+    def in_scope_of(self, manifests: list[ManifestFile]) -> Live:
+        """Give the live data files of the scope that the manifests list."""
+        found: Live = {}
+        for manifest in manifests:
+            if not is_live(manifest) or not self.may_hold(manifest):
+                continue
+            if manifest.content == ManifestContent.DELETES:
+                self._refuse_deletes(manifest)
+            else:
+                entries = filter(self.holds, self.live(manifest))
+                found.update((entry.data_file.file_path, entry) for entry in entries)
+        return found
+
+    def _refuse_deletes(self, manifest: ManifestFile) -> None:
+        for entry in self.live(manifest):
+            if self.holds(entry):
+                raise Unsupported(
+                    f"delete file {entry.data_file.file_path} (snapshot {entry.snapshot_id}) hides "
+                    f"rows of partition {self.labels.of(entry.data_file)}",
+                    fix="CALL system.rewrite_data_files with delete-file-threshold 1 first",
+                )

@@ -1,0 +1,149 @@
+"""What a table's metadata says: its state, its history, what this build refuses to touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.types import PrimitiveType
+
+from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.iceberg.names import PUBLICATION
+from lakehouse_backfill.model.table import Column, PartitionField, Snapshot, TableInfo
+
+#: Field id -> (name, type, required): what data files are read by.
+ColumnIds = dict[int, tuple[str, str, bool]]
+
+
+def info_of(name: str, table: Table) -> TableInfo:
+    """Describe the table as its metadata stands."""
+    metadata, schema, spec = table.metadata, table.schema(), table.spec()
+    return TableInfo(
+        table=name,
+        uuid=str(metadata.table_uuid),
+        location=metadata.location,
+        format_version=metadata.format_version,
+        snapshot_id=metadata.current_snapshot_id,
+        schema_id=metadata.current_schema_id,
+        spec_id=metadata.default_spec_id,
+        columns=tuple(
+            Column(
+                field_id=field.field_id,
+                name=field.name,
+                type=str(field.field_type),
+                required=field.required,
+                doc=field.doc,
+            )
+            for field in schema.fields
+        ),
+        partitioning=tuple(
+            PartitionField(
+                name=field.name,
+                column=schema.find_column_name(field.source_id) or f"#{field.source_id}",
+                transform=str(field.transform),
+            )
+            for field in spec.fields
+        ),
+        spec_count=len(metadata.partition_specs),
+        properties=dict(metadata.properties),
+        refs={ref: value.snapshot_id for ref, value in metadata.refs.items()},
+    )
+
+
+def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
+    """Give our value of a snapshot."""
+    return Snapshot(
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        committed_at_ms=snapshot.timestamp_ms,
+        operation=operation_of(snapshot),
+        summary=summary_of(snapshot),
+    )
+
+
+def operation_of(snapshot: IcebergSnapshot) -> str:
+    """Give the snapshot's operation; `unknown` for those of v1 writers that left it out."""
+    return snapshot.summary.operation.value if snapshot.summary else "unknown"
+
+
+def summary_of(snapshot: IcebergSnapshot) -> dict[str, str]:
+    """Give the snapshot's summary without the operation."""
+    if snapshot.summary is None:
+        return {}
+    return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
+
+
+def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[IcebergSnapshot]:
+    """Yield the snapshot and its known ancestors, newest first."""
+    # snapshot_by_id searches a list: over a long history that is quadratic.
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while snapshot_id is not None and snapshot_id in known:
+        snapshot = known[snapshot_id]
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
+    """Find the snapshot; raises NotFound when the table has none of that id any more."""
+    for snapshot in metadata.snapshots:
+        if snapshot.snapshot_id == snapshot_id:
+            return snapshot
+    raise NotFound(
+        f"{name} has no snapshot {snapshot_id}: it never had, or it has expired",
+        fix="lakehouse-backfill plan against a snapshot that exists",
+    )
+
+
+def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
+    """Find the snapshot that publication `token` committed."""
+    for snapshot in reversed(metadata.snapshots):
+        if summary_of(snapshot).get(PUBLICATION) == token:
+            return snapshot
+    return None
+
+
+def column_ids(schema: Schema) -> ColumnIds:
+    """Give what data files are read by: ids, names, types; nested fields included."""
+    fields: ColumnIds = {}
+    for field_id in sorted(schema.field_ids):
+        field = schema.find_field(field_id)
+        # A nested type's text holds the docs of its fields, which change nothing.
+        kind = field.field_type
+        text = str(kind) if isinstance(kind, PrimitiveType) else type(kind).__name__
+        fields[field_id] = (schema.find_column_name(field_id) or field.name, text, field.required)
+    return fields
+
+
+def is_live(manifest: ManifestFile) -> bool:
+    """Tell whether the manifest lists at least one live file."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def refuse_format(name: str, metadata: TableMetadata) -> None:
+    """Raise Unsupported for table formats that cannot be written safely."""
+    if metadata.format_version > 2:
+        raise Unsupported(
+            f"{name} has table format v{metadata.format_version}: its deletion vectors and row "
+            "lineage cannot be written by this build",
+            fix="use a table of format v1 or v2",
+        )
+
+
+def refuse_deletes(name: str, manifests: list[ManifestFile]) -> None:
+    """Raise Unsupported when delete files are live: rows they hide could come back."""
+    live = [m for m in manifests if m.content == ManifestContent.DELETES and is_live(m)]
+    if live:
+        files = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in live)
+        first = live[0].manifest_path
+        raise Unsupported(
+            f"{name} has {files} live delete files (merge-on-read), listed in {len(live)} "
+            f"manifests, the first is {first}",
+            fix=f"CALL system.rewrite_data_files(table => '{name}', options => "
+            "map('delete-file-threshold', '1')), then rewrite_position_delete_files, "
+            "and set write.delete.mode, write.update.mode, write.merge.mode to copy-on-write",
+        )

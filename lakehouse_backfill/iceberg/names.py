@@ -1,0 +1,19 @@
+"""Names that the adapter writes into summaries, tags and table properties."""
+
+from __future__ import annotations
+
+PREFIX = "lakehouse-backfill."
+#: The publication token: in the snapshot's summary and in the table's properties.
+PUBLICATION = PREFIX + "publication"
+RUN_ID = PREFIX + "run-id"
+CHUNK_ID = PREFIX + "chunk-id"
+#: Attempts that a swap took, in its summary.
+ATTEMPTS = PREFIX + "attempts"
+#: On a shadow: what it was cloned from.
+BASE_SNAPSHOT_ID = PREFIX + "base-snapshot-id"
+TARGET = PREFIX + "target"
+TARGET_UUID = PREFIX + "target-uuid"
+
+#: A tag without an age falls to `history.expire.max-ref-age-ms`, and a ref's age counts from its
+#: snapshot's timestamp, so only an explicit age that never passes is a pin.
+FOREVER_MS = 2**63 - 1

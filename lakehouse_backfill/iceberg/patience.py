@@ -1,0 +1,59 @@
+"""Trying again with growing, random pauses within a time budget."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from pyiceberg.exceptions import CommitFailedException
+
+from lakehouse_backfill.errors import TooBusy
+from lakehouse_backfill.iceberg.catalog import is_locked, translated
+
+BUDGET_S = 30.0
+_STEP_S = 0.02
+_LONGEST_S = 0.5
+
+
+def attempts(budget_s: float) -> Iterator[int]:
+    """Yield 1, 2, 3 … with pauses between, until the budget is spent."""
+    end = time.monotonic() + budget_s
+    number = 1
+    while True:
+        yield number
+        pause = min(_STEP_S * number, _LONGEST_S) * random.uniform(0.5, 1.5)  # noqa: S311 (jitter)
+        if time.monotonic() + pause > end:
+            return
+        time.sleep(pause)
+        number += 1
+
+
+def until_committed(action: Callable[[], None], what: str, budget_s: float = BUDGET_S) -> None:
+    """Run `action` again while other writers win; raises TooBusy when the budget is spent.
+
+    `action` loads the table afresh and may be repeated without harm.
+    """
+    for _ in attempts(budget_s):
+        try:
+            with translated():
+                action()
+        except TooBusy:
+            continue
+        except Exception as error:
+            if error.__cause__ is not None and is_locked(error.__cause__):
+                continue
+            raise
+        return
+    raise TooBusy(
+        f"other writers kept winning for {budget_s:.0f} s: {what}",
+        fix="try again, or pause the writer",
+    )
+
+
+def lost_race(error: Exception) -> bool:
+    """Tell whether the commit certainly did not land because another writer was first."""
+    if isinstance(error, CommitFailedException) or is_locked(error):
+        return True
+    # SeaweedFS answers 400 instead of 409 when the head moved.
+    return type(error).__name__ == "BadRequestError" and "sequence number" in str(error)

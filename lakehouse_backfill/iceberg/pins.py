@@ -1,0 +1,78 @@
+"""Tags that keep snapshots from expiring."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+
+from lakehouse_backfill.errors import Conflict, Unsupported
+from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.metadata import refuse_format, snapshot_in
+from lakehouse_backfill.iceberg.names import FOREVER_MS
+from lakehouse_backfill.iceberg.patience import until_committed
+from lakehouse_backfill.ports.lake import Pins
+
+
+class IcebergPins(Pins):
+    """Tags with an explicit age that never passes."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def pin(self, table: str, snapshot_id: int, name: str) -> None:
+        """Tag the snapshot and read the tag back; the same pin again does nothing.
+
+        Raises NotFound when the snapshot is gone, Conflict when the name pins another one,
+        Unsupported when the catalog does not keep the tag.
+        """
+        until_committed(lambda: self._pin(table, snapshot_id, name), f"pin {name} on {table}")
+        if not _is_pin(load(self._catalog, table), name, snapshot_id):
+            raise Unsupported(
+                f"the catalog did not keep tag {name} on {table} with its age",
+                fix="use a catalog that keeps tags, or pin the source as lease_only",
+            )
+
+    def unpin(self, table: str, name: str) -> None:
+        """Drop the tag if it is there."""
+        until_committed(lambda: self._unpin(table, name), f"unpin {name} on {table}")
+
+    def pinned(self, table: str, name: str) -> int | None:
+        """Give the snapshot id that the tag protects, or None."""
+        ref = load(self._catalog, table).metadata.refs.get(name)
+        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+            return None
+        return ref.snapshot_id
+
+    def _pin(self, table: str, snapshot_id: int, name: str) -> None:
+        loaded = load(self._catalog, table)
+        refuse_format(table, loaded.metadata)
+        snapshot_in(loaded.metadata, snapshot_id, table)
+        existing = loaded.metadata.refs.get(name)
+        if existing is not None and existing.snapshot_id != snapshot_id:
+            raise Conflict(
+                f"{table}: {name} already names snapshot {existing.snapshot_id}, not {snapshot_id}",
+                fix="use another name",
+            )
+        if _is_pin(loaded, name, snapshot_id):
+            return
+        with loaded.manage_snapshots() as changes:
+            changes.create_tag(snapshot_id, name, max_ref_age_ms=FOREVER_MS)
+
+    def _unpin(self, table: str, name: str) -> None:
+        loaded = load(self._catalog, table)
+        ref = loaded.metadata.refs.get(name)
+        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+            return
+        with translated(), loaded.manage_snapshots() as changes:
+            changes.remove_tag(name)
+
+
+def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
+    ref = table.metadata.refs.get(name)
+    return (
+        ref is not None
+        and ref.snapshot_ref_type == SnapshotRefType.TAG
+        and ref.snapshot_id == snapshot_id
+        and ref.max_ref_age_ms == FOREVER_MS
+    )

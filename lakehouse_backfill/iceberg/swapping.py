@@ -1,0 +1,240 @@
+"""The loop that lands a swap on a busy table: load, check, write, commit, again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Conflict,
+    OutcomeUnknown,
+    TargetChanged,
+    TooBusy,
+)
+from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.conflicts import Verb, Window, refuse_changes
+from lakehouse_backfill.iceberg.existence import FilesExist
+from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.metadata import (
+    ColumnIds,
+    column_ids,
+    landed,
+    refuse_format,
+    snapshot_in,
+    summary_of,
+)
+from lakehouse_backfill.iceberg.names import ATTEMPTS, PUBLICATION, RUN_ID
+from lakehouse_backfill.iceberg.patience import attempts, lost_race
+from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
+from lakehouse_backfill.model.publication import Swap
+from lakehouse_backfill.model.scope import Scope
+
+
+@dataclass(frozen=True)
+class Part:
+    """Partitions that get the files `wanted`, unless changed since `since_id` (None: empty)."""
+
+    scope: Scope
+    since_id: int | None
+    wanted: Live
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a swap is to do. `columns`: what the table must still have; None: whatever it has."""
+
+    target: str
+    uuid: str
+    parts: tuple[Part, ...]
+    token: str
+    tags: dict[str, str]
+    properties: dict[str, str]
+    verb: Verb
+    columns: ColumnIds | None = None
+
+
+@dataclass
+class _State:
+    """What is kept over attempts."""
+
+    intent: Intent
+    cache: ManifestCache
+    producer: SwapProducer
+    files: FilesExist
+    started: float = field(default_factory=time.monotonic)
+
+
+class Swapper:
+    """Lands swaps on the tables of one catalog."""
+
+    def __init__(self, catalog: Catalog, budget_s: float) -> None:
+        self._catalog = catalog
+        self._budget_s = budget_s
+
+    def run(self, intent: Intent, cache: ManifestCache) -> Swap:
+        """Commit the intent once, whatever else is committed meanwhile.
+
+        Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
+        commit that was reported as failed may still have landed.
+        """
+        state = _State(intent, cache, SwapProducer(cache), FilesExist(intent.verb))
+        for number in attempts(self._budget_s):
+            swap = self._attempt(state, number)
+            if swap is not None:
+                return swap
+        raise TooBusy(
+            f"other writers kept winning on {intent.target} for {self._budget_s:.0f} s",
+            state=intent.verb.state,
+            fix="try again, pause the live writer, or use a quiet window",
+        )
+
+    def _attempt(self, state: _State, number: int) -> Swap | None:
+        """Try once; None when another writer was faster."""
+        intent = state.intent
+        table = load(self._catalog, intent.target)
+        done = landed(table.metadata, intent.token)
+        if done is not None:
+            return swap_of(intent.target, done, _seconds(state))
+        with translated():
+            _refuse_moved(intent, table)
+            change = _change(state, table)
+            tags = _tags(intent, table, change.head)
+            properties = {
+                **intent.properties,
+                PUBLICATION: intent.token,
+                ATTEMPTS: str(number),
+            }
+            snapshot = state.producer.snapshot(table, change, properties, number)
+        try:
+            commit(table, snapshot, {**tags, **_after(intent, snapshot)}, intent.token)
+        except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
+            if lost_race(error):
+                return None
+            return self._look(state, error)
+        return swap_of(intent.target, snapshot, _seconds(state))
+
+    def _look(self, state: _State, cause: Exception) -> Swap:
+        """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
+        intent = state.intent
+        try:
+            done = landed(load(self._catalog, intent.target).metadata, intent.token)
+        except BackfillError:
+            done = None
+        if done is not None:
+            return swap_of(intent.target, done, _seconds(state))
+        raise OutcomeUnknown(
+            f"the commit on {intent.target} may or may not have landed: "
+            f"{type(cause).__name__}: {cause}",
+            state=f"{intent.target} is either as before or fully swapped, never in between; "
+            "no file was deleted",
+            fix=f"lakehouse-backfill recover {intent.properties.get(RUN_ID, 'RUN')}",
+        ) from cause
+
+
+def swap_of(target: str, snapshot: Snapshot, seconds: float) -> Swap:
+    """Read from its snapshot what a swap did."""
+    summary = summary_of(snapshot)
+
+    def count(name: str) -> int:
+        return int(summary.get(name, "0"))
+
+    return Swap(
+        table=target,
+        snapshot_id=snapshot.snapshot_id,
+        before_snapshot_id=snapshot.parent_snapshot_id,
+        files_added=count("added-data-files"),
+        files_removed=count("deleted-data-files"),
+        rows_added=count("added-records"),
+        rows_removed=count("deleted-records"),
+        attempts=count(ATTEMPTS),
+        seconds=seconds,
+    )
+
+
+def _seconds(state: _State) -> float:
+    return time.monotonic() - state.started
+
+
+def _refuse_moved(intent: Intent, table: Table) -> None:
+    """Refuse a table that is another one by now, or whose columns moved."""
+    refuse_format(intent.target, table.metadata)
+    problem = ""
+    if str(table.metadata.table_uuid) != intent.uuid:
+        problem = "it was dropped and made again"
+    elif intent.columns is not None and (found := column_ids(table.schema())) != intent.columns:
+        # Files are read by column id: a column added meanwhile would show another one's values.
+        names = sorted(
+            {column[0] for _, column in found.items() ^ intent.columns.items()},
+        )
+        problem = f"its columns changed: {', '.join(names)}"
+    if problem:
+        raise TargetChanged(
+            f"{intent.target} cannot be {intent.verb.name}: {problem}",
+            state=intent.verb.state,
+            fix=intent.verb.fix,
+        )
+
+
+def _change(state: _State, table: Table) -> Change:
+    """Decide which files go and come, against the head as it is now."""
+    head = _head(table)
+    manifests: list[ManifestFile] = [] if head is None else head.manifests(table.io)
+    removed: dict[str, ManifestEntry] = {}
+    added: dict[str, ManifestEntry] = {}
+    for part in state.intent.parts:
+        reader = ScopedReader(table, part.scope, state.cache)
+        now = reader.in_scope_of(manifests)
+        _refuse_conflict(state, table, part, reader, now)
+        removed.update((path, now[path]) for path in now.keys() - part.wanted.keys())
+        added.update((path, part.wanted[path]) for path in part.wanted.keys() - now.keys())
+    state.files.check(table.io, added)
+    return Change(head, tuple(manifests), removed, added)
+
+
+def _refuse_conflict(
+    state: _State, table: Table, part: Part, reader: ScopedReader, now: Live
+) -> None:
+    head = _head(table)
+    window = Window(state.intent.target, table.metadata, part.since_id, head)
+    if part.since_id is None:
+        then: Live = {}
+    elif head is not None and head.snapshot_id == part.since_id:
+        return
+    else:
+        since = snapshot_in(table.metadata, part.since_id, state.intent.target)
+        then = reader.in_scope(since)
+    refuse_changes(window, reader, then, now, state.intent.verb)
+
+
+def _head(table: Table) -> Snapshot | None:
+    return table.metadata.snapshot_by_name(MAIN_BRANCH)
+
+
+def _tags(intent: Intent, table: Table, head: Snapshot | None) -> dict[str, int]:
+    """Give the tag of the state before; raises Conflict when a name is taken."""
+    refs = table.metadata.refs
+    before = intent.tags.get("before")
+    wanted = {before: head.snapshot_id} if before and head else {}
+    for name in intent.tags.values():
+        ref = refs.get(name)
+        if ref is None:
+            continue
+        if ref.snapshot_ref_type != SnapshotRefType.TAG or wanted.get(name) != ref.snapshot_id:
+            raise Conflict(
+                f"{intent.target}: {name} already names snapshot {ref.snapshot_id}",
+                state=intent.verb.state,
+                fix="use a new publication token",
+            )
+    return wanted
+
+
+def _after(intent: Intent, snapshot: Snapshot) -> dict[str, int]:
+    after = intent.tags.get("after")
+    return {after: snapshot.snapshot_id} if after else {}

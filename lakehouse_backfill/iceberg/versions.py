@@ -1,0 +1,86 @@
+"""The accepted-version pointer of each product, on `accepted_output_version`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_log import Change, Head
+from lakehouse_backfill.iceberg.control_schemas import ACCEPTED_OUTPUT_VERSION, LOG_ID, LOG_SEQ
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.value import canonical_json
+from lakehouse_backfill.rules import pointer as rules
+
+#: Columns whose name says more than the field's.
+_RENAMED = {
+    "product": "data_product",
+    "version": "output_version",
+    "table": "table_name",
+    "at": "acted_at",
+    "by": "acted_by",
+}
+
+
+class IcebergVersions:
+    """`ports.control.Versions` on PyIceberg: row and pointer move in one conditional commit."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._log = tables.log(ACCEPTED_OUTPUT_VERSION)
+
+    def pointer(self, product: str) -> Pointer:
+        """Read the current state: one table load, whatever the history."""
+        return _pointer(self._log.head(), product)
+
+    def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
+        """Append the rows that `decide` gives for the current pointer, in one commit."""
+
+        def change(head: Head) -> Change[Pointer]:
+            pointer = _pointer(head, product)
+            rows = decide(pointer)
+            for row in rows:
+                if row.product != product:
+                    raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+                pointer = rules.after(pointer, row)
+            return Change(
+                result=pointer,
+                rows=tuple(_row(publication) for publication in rows),
+                set={_key(product): canonical_json(pointer)},
+            )
+
+        return self._log.append(change)
+
+    def history(self, product: str) -> tuple[Publication, ...]:
+        """All rows of the product, newest first."""
+        rows = self._log.head().rows({"data_product": product})
+        return tuple(_publication(row) for row in reversed(rows))
+
+
+def _key(product: str) -> str:
+    return f"pointer.{product}"
+
+
+def _pointer(head: Head, product: str) -> Pointer:
+    text = head.properties.get(_key(product))
+    return Pointer.model_validate_json(text) if text else Pointer()
+
+
+def _row(publication: Publication) -> dict[str, Any]:
+    scope = publication.scope
+    fields = publication.model_dump(exclude={"scope"})
+    return {
+        **{_RENAMED.get(name, name): value for name, value in fields.items()},
+        "scope": None if scope is None else canonical_json(scope),
+    }
+
+
+def _publication(row: dict[str, Any]) -> Publication:
+    names = {column: name for name, column in _RENAMED.items()}
+    fields = {
+        names.get(column, column): value
+        for column, value in row.items()
+        if column not in (LOG_SEQ, LOG_ID, "scope")
+    }
+    scope = row["scope"]
+    return Publication(**fields, scope=None if scope is None else Scope.model_validate_json(scope))

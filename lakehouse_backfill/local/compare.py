@@ -1,0 +1,234 @@
+"""Comparing one batch of rows in DuckDB.
+
+Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0. Keys
+that a side holds more than once are never joined, which would multiply them: they are compared as
+multisets of rows, like everything when there is no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.local.rows import PARTITION
+from lakehouse_backfill.local.spreads import measure
+from lakehouse_backfill.local.tally import Kind, SideName, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SIDES: tuple[SideName, SideName] = ("old", "new")
+
+
+def engine(spill: str) -> duckdb.DuckDBPyConnection:
+    """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
+    connection = duckdb.connect(":memory:", config={"temp_directory": spill})
+    connection.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
+    # Last: it also locks the folder for spilling.
+    connection.execute("SET enable_external_access = false")
+    return connection
+
+
+class Comparison:
+    """Compares batches of both sides and adds what differs to a tally."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, tally: Tally, condition: str | None
+    ) -> None:
+        self._db = connection
+        self._tally = tally
+        self._condition = condition
+        self._keys = [column for column in tally.columns if column.use == "key"]
+        self._compared = [column for column in tally.columns if column.use == "compared"]
+
+    def close(self) -> None:
+        """Let go of the rows, so that an idle engine holds none."""
+        for name in ("old_rows", "new_rows", "shared_rows"):
+            self._db.unregister(name)
+        for name in ("pairs", "bags", "duplicates"):
+            self._db.execute(f"DROP TABLE IF EXISTS {name}")
+
+    def check(self, old: pa.Table, new: pa.Table, text: str) -> None:
+        """Prove on empty tables that the condition is a boolean; raises ConfigError."""
+        for name, rows in (("old_rows", old), ("new_rows", new)):
+            self._db.register(name, rows)
+            with self._translated(text):
+                query = f"DESCRIBE SELECT ({self._condition}) AS met FROM {name}"
+                kind = self._db.execute(query).fetchall()[0][1]
+            if kind != "BOOLEAN":
+                raise ConfigError(
+                    f"the condition {text!r} gives {kind}, not true or false",
+                    fix="compare the value with something, e.g. flights > 3",
+                )
+
+    def count(self, rows: pa.Table) -> None:
+        """Count rows that both sides share, where the condition holds, as unchanged."""
+        self._db.register("shared_rows", rows)
+        with self._translated():
+            counts = self._counts("shared_rows" + self._where)
+        for partition, count in counts:
+            self._tally.at(partition).old_rows += count
+            self._tally.at(partition).new_rows += count
+
+    def compare(self, old: pa.Table, new: pa.Table) -> None:
+        """Compare all rows of some partitions."""
+        with self._translated():
+            self._view("old", old)
+            self._view("new", new)
+            for partition, count in self._counts("old"):
+                self._tally.at(partition).old_rows += count
+            for partition, count in self._counts("new"):
+                self._tally.at(partition).new_rows += count
+            measure(self._db, self._tally)
+            self._match()
+            self._add_counts()
+            self._add_samples()
+
+    @property
+    def _where(self) -> str:
+        return f" WHERE {self._condition}" if self._condition else ""
+
+    def _view(self, side: SideName, rows: pa.Table) -> None:
+        self._db.register(f"{side}_rows", rows)
+        slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP VIEW {side} AS "
+            f"SELECT {', '.join([PARTITION, *slots])} FROM {side}_rows{self._where}"
+        )
+
+    def _counts(self, relation: str) -> list[tuple[int, int]]:
+        query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"
+        return self._db.execute(query).fetchall()
+
+    def _match(self) -> None:
+        """Fill `pairs` (differing rows by key) and `bags` (rows of duplicate keys, or no key)."""
+        nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
+        paired, bagged = everything, nothing
+        if not self._keys:
+            paired, bagged = nothing, everything
+        elif duplicates := self._duplicates():
+            self._tally.duplicate_keys += duplicates
+            inside = _same("r", "k", [PARTITION, *(key.slot for key in self._keys)])
+            paired = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
+            bagged = f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})"
+        self._pairs(*(paired.format(side=side) for side in _SIDES))
+        self._bags(*(bagged.format(side=side) for side in _SIDES))
+
+    def _duplicates(self) -> int:
+        by = ", ".join([PARTITION, *(key.slot for key in self._keys)])
+        side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
+        both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {both}")
+        return int(self._db.execute("SELECT count(*) FROM duplicates").fetchall()[0][0])
+
+    def _pairs(self, old: str, new: str) -> None:
+        slots = [column.slot for column in self._compared]
+        differs = " OR ".join([f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in slots] or ["false"])
+        keys = [f"coalesce(o.{key.slot}, n.{key.slot}) AS {key.slot}" for key in self._keys]
+        values = [f"{side}.{slot} AS {side}_{slot}" for side in ("o", "n") for slot in slots]
+        kind = "CASE WHEN o.here IS NULL THEN 'added' WHEN n.here IS NULL THEN 'removed' "
+        columns = [f"{kind} ELSE 'changed' END AS kind", f"coalesce(o.p, n.p) AS {PARTITION}"]
+        matched = _same("o", "n", [PARTITION, *(key.slot for key in self._keys)])
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP TABLE pairs AS "
+            f"SELECT {', '.join([*columns, *keys, *values])} "
+            f"FROM (SELECT *, true AS here FROM {old}) o "
+            f"FULL JOIN (SELECT *, true AS here FROM {new}) n ON {matched} "
+            f"WHERE o.here IS NULL OR n.here IS NULL OR {differs}"
+        )
+
+    def _bags(self, old: str, new: str) -> None:
+        by = ", ".join([PARTITION, *(c.slot for c in [*self._keys, *self._compared])])
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {by}, "
+            "greatest(sum(m) - sum(o), 0) AS added, greatest(sum(o) - sum(m), 0) AS removed "
+            f"FROM (SELECT {by}, 1 AS o, 0 AS m FROM {old} "
+            f"UNION ALL SELECT {by}, 0, 1 FROM {new}) GROUP BY {by} HAVING sum(o) <> sum(m)"
+        )
+
+    def _add_counts(self) -> None:
+        query = (
+            f"SELECT {PARTITION}, kind, count(*) FROM pairs GROUP BY ALL UNION ALL "
+            f"SELECT {PARTITION}, 'added', sum(added) FROM bags GROUP BY ALL UNION ALL "
+            f"SELECT {PARTITION}, 'removed', sum(removed) FROM bags GROUP BY ALL"
+        )
+        for partition, kind, count in self._db.execute(query).fetchall():
+            rows = self._tally.at(partition)
+            setattr(rows, kind, getattr(rows, kind) + int(count))
+        slots = [column.slot for column in self._compared]
+        if slots:
+            changed = ", ".join(f"count(*) FILTER (o_{s} IS DISTINCT FROM n_{s})" for s in slots)
+            query = f"SELECT {changed} FROM pairs WHERE kind = 'changed'"
+            counts = self._db.execute(query).fetchall()[0]
+            self._tally.changed.update(dict(zip(slots, counts, strict=True)))
+
+    def _add_samples(self) -> None:
+        for kind, side in (("added", "n"), ("removed", "o")):
+            self._sample_whole(kind, side)  # type: ignore[arg-type]  # literals in a tuple
+        limit = self._tally.wanted("changed")
+        if limit <= 0:
+            return
+        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *(k.slot for k in self._keys)])
+        query = f"SELECT * FROM pairs WHERE kind = 'changed' ORDER BY {order} LIMIT {limit}"
+        slots = [column.slot for column in self._compared]
+        flags = ", ".join(f"o_{s} IS DISTINCT FROM n_{s} AS d_{s}" for s in slots) or "1"
+        for row in self._rows(f"SELECT *, {flags} FROM ({query}) ORDER BY {order}"):
+            differing = [column for column in self._compared if row[f"d_{column.slot}"]]
+            old, new = (
+                {column.name: row[f"{each}_{column.slot}"] for column in differing}
+                for each in ("o", "n")
+            )
+            self._tally.sample("changed", self._key(row), old, new)
+
+    def _sample_whole(self, kind: Kind, side: str) -> None:
+        limit = self._tally.wanted(kind)
+        if limit <= 0:
+            return
+        keys = [key.slot for key in self._keys]
+        slots = [column.slot for column in self._compared]
+        paired = ", ".join([PARTITION, *keys, *(f"{side}_{slot} AS {slot}" for slot in slots)])
+        bagged = ", ".join([PARTITION, *keys, *slots])
+        # All columns, so that rows of a duplicate key have one order too.
+        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *keys, *slots])
+        query = (
+            f"SELECT {paired}, 1 AS times FROM pairs WHERE kind = '{kind}' UNION ALL "
+            f"SELECT {bagged}, {kind} FROM bags WHERE {kind} > 0"
+        )
+        for row in self._rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
+            values = {column.name: row[column.slot] for column in self._compared}
+            old, new = (None, values) if kind == "added" else (values, None)
+            for _ in range(min(int(row["times"]), limit)):
+                self._tally.sample(kind, self._key(row), old, new)
+
+    def _key(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {key.name: row[key.slot] for key in self._keys}
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._db.sql(query).to_arrow_table().to_pylist()
+        return rows
+
+    @contextmanager
+    def _translated(self, text: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            if self._condition is not None:
+                raise ConfigError(
+                    f"the condition {text or self._condition!r} cannot be evaluated: {error}",
+                    fix="compare columns with values of their own type",
+                ) from error
+            raise Unsupported(
+                f"DuckDB cannot compare these columns: {error}",
+                state="nothing was changed",
+                fix="leave the column out with `ignore`, or compare on Spark",
+            ) from error
+
+
+def _same(one: str, other: str, slots: list[str]) -> str:
+    return " AND ".join(f"{one}.{slot} IS NOT DISTINCT FROM {other}.{slot}" for slot in slots)
+
+

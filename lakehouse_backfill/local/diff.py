@@ -1,0 +1,206 @@
+"""Old against new on DuckDB over Arrow, in this process, without a JVM.
+
+Cost follows the change: files that both sides share are skipped by metadata, and what is left is
+compared partition by partition, small ones together.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.local.columns import Column, columns_of_diff
+from lakehouse_backfill.local.compare import Comparison, engine
+from lakehouse_backfill.local.filters import any_of
+from lakehouse_backfill.local.grouping import (
+    Layout,
+    Piece,
+    Reading,
+    batches,
+    content_key,
+    layout,
+    pieces,
+    sorted_labels,
+)
+from lakehouse_backfill.local.rows import Source
+from lakehouse_backfill.local.scan import Side, plan
+from lakehouse_backfill.local.tally import Tally
+from lakehouse_backfill.model.checks import Diff, SharedFiles
+from lakehouse_backfill.rules.partitions import ranges
+from lakehouse_backfill.rules.where import columns_of, render
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyiceberg.catalog import Catalog
+
+    from lakehouse_backfill.model.scope import RowRange, Scope
+    from lakehouse_backfill.ports.compute import DiffRequest
+
+BATCH_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Files of both sides: shared ones, and those that have to be read on each side."""
+
+    shared: list[Piece]
+    old: list[Piece]
+    new: list[Piece]
+    files: SharedFiles
+
+
+class LocalDiffer:
+    """The Differ for changes that fit one machine.
+
+    What is compared, and how, is the contract for every engine:
+
+    - Columns by name, over those of both sides; one that a side lacks is null there. Columns of
+      `ignore` take no part. Values of types that Iceberg cannot promote to each other differ.
+    - Null equals null, NaN equals NaN, -0.0 equals 0.0; decimals exactly; maps by their entries.
+    - Counts are by the row's own partition: a key that moved is removed there and added here.
+    - A key that one side holds more than once in a partition is counted in `duplicate_keys`, and
+      its rows are compared as a multiset: added and removed only, never multiplied.
+    - Files with the same path, the same delete files and the same reading on both sides are not
+      read: their rows are unchanged. Distributions and duplicates cover the rows that were read.
+    - Samples are the first rows by partition, then key, nulls first.
+    """
+
+    def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
+        self._catalog = catalog
+        self._batch_rows = batch_rows
+        self._engine: duckdb.DuckDBPyConnection | None = None
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
+        rows = ranges(request.scope) if request.scope else ()
+        old = plan(self._catalog, request.old_table, request.old_snapshot_id, rows)
+        new = plan(self._catalog, request.new_table, request.new_snapshot_id, rows)
+        columns = columns_of_diff(
+            old.schema, new.schema, request.key, request.ignore, _asked(request.where, old, new)
+        )
+        how = layout(old, new, request.scope)
+        split = _split(old, new, how, request.scope, columns)
+        labels = _labels(split, how, request.scope)
+        tally = Tally(labels, columns, request.samples)
+        self._compare(request, (old, new), how, split, tally, rows)
+        return Diff(
+            old=old.text,
+            new=new.text,
+            key=request.key,
+            summary=tally.summary(),
+            partitions=tally.partitions(),
+            columns=tally.column_diffs(),
+            samples=tally.all_samples(),
+            files=split.files,
+            engine="local",
+            duplicate_keys=tally.duplicate_keys,
+        )
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read: those only one side has."""
+        rows = ranges(request.scope) if request.scope else ()
+        sizes: list[Counter[tuple[str, int]]] = []
+        for name, snapshot_id in (
+            (request.old_table, request.old_snapshot_id),
+            (request.new_table, request.new_snapshot_id),
+        ):
+            tasks = plan(self._catalog, name, snapshot_id, rows).tasks
+            sizes.append(
+                Counter((task.file.file_path, task.file.file_size_in_bytes) for task in tasks)
+            )
+        differing = (sizes[0] - sizes[1]) + (sizes[1] - sizes[0])
+        return sum(size * count for (_, size), count in differing.items())
+
+    def _compare(
+        self,
+        request: DiffRequest,
+        sides: tuple[Side, Side],
+        how: Layout,
+        split: _Split,
+        tally: Tally,
+        rows: tuple[RowRange, ...],
+    ) -> None:
+        numbers = {label: index for index, label in enumerate(tally.labels)}
+        row_filter = None if how.is_split else any_of(rows)
+        old = Source(sides[0], "old", how, numbers, row_filter)
+        new = Source(sides[1], "new", how, numbers, row_filter)
+        slots = {column.name: column.slot for column in tally.columns}
+        condition = render(request.where, slots, "duckdb") if request.where else None
+        asked = _asked(request.where, *sides)
+        unread = [piece for piece in split.shared if condition or not _is_counted(piece, how)]
+        for piece in split.shared:
+            if not condition and _is_counted(piece, how):
+                tally.at(numbers[piece.label]).old_rows += piece.rows
+                tally.at(numbers[piece.label]).new_rows += piece.rows
+        if not (condition or unread or split.old or split.new):
+            return
+        comparison = Comparison(self._connection(), tally, condition)
+        try:
+            if condition:
+                empty = [source.gather([], tally.columns) for source in (old, new)]
+                comparison.check(empty[0], empty[1], request.where or "")
+            read = tuple(column for column in tally.columns if column.name in asked)
+            for group, _ in batches(unread, [], how, self._batch_rows):
+                comparison.count(new.gather(group, read))
+            for one, other in batches(split.old, split.new, how, self._batch_rows):
+                comparison.compare(old.gather(one, tally.columns), new.gather(other, tally.columns))
+        finally:
+            comparison.close()
+
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
+        if self._engine is None:
+            spill = TemporaryDirectory(prefix="lhb-diff-")
+            self._engine = engine(spill.name)
+            weakref.finalize(self, _shut, self._engine, spill)
+        return self._engine
+
+
+def _shut(connection: duckdb.DuckDBPyConnection, spill: TemporaryDirectory[str]) -> None:
+    connection.close()
+    spill.cleanup()
+
+
+def _split(
+    old: Side, new: Side, how: Layout, scope: Scope | None, columns: tuple[Column, ...]
+) -> _Split:
+    mine, theirs = pieces(old, how, scope), pieces(new, how, scope)
+    in_old = Counter(content_key(piece.task) for piece in mine)
+    common = in_old & Counter(content_key(piece.task) for piece in theirs)
+    reading = Reading(old.schema, new.schema, [column.name for column in columns])
+    skipped = {
+        content_key(piece.task)
+        for piece in theirs
+        if content_key(piece.task) in common and reading.is_alike(piece.task)
+    }
+    shared = common.total()
+    return _Split(
+        shared=[piece for piece in theirs if content_key(piece.task) in skipped],
+        old=[piece for piece in mine if content_key(piece.task) not in skipped],
+        new=[piece for piece in theirs if content_key(piece.task) not in skipped],
+        files=SharedFiles(
+            shared=shared, old_only=len(mine) - shared, new_only=len(theirs) - shared
+        ),
+    )
+
+
+def _labels(split: _Split, how: Layout, scope: Scope | None) -> list[str | None]:
+    if scope is not None:
+        return sorted_labels(scope.partitions, how)
+    found = {piece.label for piece in (*split.shared, *split.old, *split.new)}
+    return sorted_labels(found, how) or [None]
+
+
+def _is_counted(piece: Piece, how: Layout) -> bool:
+    """Tell whether metadata alone says how many rows of the scope the file holds."""
+    return not piece.task.delete_files and (how.is_split or how.field is None)
+
+
+def _asked(where: str | None, old: Side, new: Side) -> frozenset[str]:
+    """Name the columns that the condition reads, in the tables' own spelling."""
+    asked = {name.lower() for name in columns_of(where)} if where else set()
+    names = {field.name for side in (old, new) for field in side.schema.fields}
+    return frozenset(name for name in names if name.lower() in asked)

@@ -1,0 +1,149 @@
+"""What a diff adds up over its batches: rows by partition, changes and distributions by column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.model.checks import ColumnDiff, DiffSample, PartitionDiff
+from lakehouse_backfill.rules.drift import (
+    MAX_CATEGORIES,
+    Moments,
+    describe_numbers,
+    mean_shift,
+    population_shift,
+)
+from lakehouse_backfill.rules.plain import plain_value
+
+SideName = Literal["old", "new"]
+Kind = Literal["added", "removed", "changed"]
+_NULL = "null"
+
+
+@dataclass
+class Rows:
+    """Row counts of one partition."""
+
+    old_rows: int = 0
+    new_rows: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+    def as_diff(self, label: str | None) -> PartitionDiff:
+        """Give the counts with the rest of the old side as unchanged."""
+        unchanged = self.old_rows - self.removed - self.changed
+        return PartitionDiff(
+            partition=label,
+            old_rows=self.old_rows,
+            new_rows=self.new_rows,
+            added=self.added,
+            removed=self.removed,
+            changed=self.changed,
+            unchanged=unchanged,
+        )
+
+
+@dataclass
+class Spread:
+    """The distribution of one column on one side; `counts` is None above the limit."""
+
+    moments: Moments = field(default_factory=Moments)
+    nulls: int = 0
+    counts: Counter[str] | None = field(default_factory=Counter)
+
+    def count(self, values: dict[str, int]) -> None:
+        """Add counted values; beyond the limit nothing is counted any more."""
+        if self.counts is None:
+            return
+        self.counts.update(values)
+        if len(self.counts) > MAX_CATEGORIES:
+            self.counts = None
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Counts by category, null being one."""
+        named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
+        return {**named, _NULL: self.nulls} if self.nulls else named
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """`nulls` and `distinct`; distinct is None for more than a thousand values."""
+        distinct = None if self.counts is None else len(self.counts)
+        return {"nulls": self.nulls, "distinct": distinct}
+
+
+@dataclass
+class Tally:
+    """Sums over batches; partitions are numbered by their place in `labels`."""
+
+    labels: list[str | None]
+    columns: tuple[Column, ...]
+    sample_limit: int
+    rows: dict[int, Rows] = field(default_factory=dict)
+    changed: Counter[str] = field(default_factory=Counter)
+    spreads: dict[tuple[str, SideName], Spread] = field(default_factory=dict)
+    samples: dict[Kind, list[DiffSample]] = field(default_factory=dict)
+    duplicate_keys: int = 0
+
+    def at(self, partition: int) -> Rows:
+        """Give the counts of a partition, made on first use."""
+        return self.rows.setdefault(partition, Rows())
+
+    def spread(self, column: Column, side: SideName) -> Spread:
+        """Give the distribution of a column's side, made on first use."""
+        return self.spreads.setdefault((column.slot, side), Spread())
+
+    def wanted(self, kind: Kind) -> int:
+        """Tell how many samples of a kind are still wanted."""
+        return self.sample_limit - len(self.samples.get(kind, []))
+
+    def sample(self, kind: Kind, key: dict[str, Any], old: Any, new: Any) -> None:
+        """Keep one differing row, unless there are enough."""
+        if self.wanted(kind) > 0:
+            one = DiffSample(
+                kind=kind, key=plain_value(key), old=plain_value(old), new=plain_value(new)
+            )
+            self.samples.setdefault(kind, []).append(one)
+
+    def partitions(self) -> tuple[PartitionDiff, ...]:
+        """Give the partitions that hold rows on a side, in order."""
+        held = sorted(index for index, rows in self.rows.items() if rows.old_rows or rows.new_rows)
+        return tuple(self.rows[index].as_diff(self.labels[index]) for index in held)
+
+    def summary(self) -> PartitionDiff:
+        """Give the sums over the partitions."""
+        total = Rows()
+        for rows in self.rows.values():
+            total.old_rows += rows.old_rows
+            total.new_rows += rows.new_rows
+            total.added += rows.added
+            total.removed += rows.removed
+            total.changed += rows.changed
+        return total.as_diff(None)
+
+    def all_samples(self) -> tuple[DiffSample, ...]:
+        """Give added, removed, changed samples, in this order."""
+        kinds: tuple[Kind, ...] = ("added", "removed", "changed")
+        return tuple(sample for kind in kinds for sample in self.samples.get(kind, []))
+
+    def column_diffs(self) -> tuple[ColumnDiff, ...]:
+        """Describe the compared columns, in table order."""
+        return tuple(self._column(column) for column in self.columns if column.use == "compared")
+
+    def _column(self, column: Column) -> ColumnDiff:
+        old, new = self.spread(column, "old"), self.spread(column, "new")
+        shift = None
+        if column.kind == "number":
+            shift = mean_shift(old.moments, new.moments)
+            sides = [describe_numbers(side.moments) for side in (old, new)]
+        else:
+            sides = [side.described for side in (old, new)]
+        if column.kind == "category" and old.counts is not None and new.counts is not None:
+            shift = population_shift(old.categories, new.categories)
+        return ColumnDiff(
+            name=column.name, changed=self.changed[column.slot], old=sides[0], new=sides[1],
+            shift=shift,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a run tells while it works: the clock it goes by, structured logs, progress."""

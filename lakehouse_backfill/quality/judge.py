@@ -1,0 +1,125 @@
+"""Great Expectations as the Judge: one run of a suite file over one read of a Spark DataFrame."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.checks import CheckGroup, CheckResult
+from lakehouse_backfill.quality.suite import Suite, load_suite
+from lakehouse_backfill.quality.words import check_of
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.ports.compute import Frame
+
+_EXAMPLES = 5
+
+
+class ExpectationsJudge:
+    """Runs suite files; paths are inside the project.
+
+    Nothing leaves the machine: no usage statistics, an ephemeral context, nothing written.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+
+    def judge(
+        self,
+        frame: Frame,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        group: CheckGroup,
+    ) -> tuple[CheckResult, ...]:
+        """Run a suite file on a frame: one result per expectation; raises ConfigError.
+
+        Only the columns that the suite names are read, once. Expectations of severity `warning` or
+        `info` do not block.
+        """
+        with _quiet():
+            columns = tuple(frame.columns)
+            suite = load_suite(self._project / suite_file, parameters, columns)
+            selected = frame.select(*(f"`{name.replace('`', '``')}`" for name in
+                                      suite.columns(columns)))  # fmt: skip
+            # Great Expectations starts several Spark jobs: cached, the plan behind the frame (files,
+            # joins) runs once.
+            selected.persist()
+            try:
+                everything = tuple(range(len(suite.expectations)))
+                results = _run(suite, everything, selected, parameters, examples=0)
+                # Fetching examples costs a Spark job each, so only those that failed are asked.
+                failed = tuple(n for n, each in results.items() if not each["success"])
+                if failed:
+                    results |= _run(suite, failed, selected, parameters, examples=_EXAMPLES)
+            finally:
+                selected.unpersist()
+        return tuple(
+            check_of(entry, results[number], group, parameters)
+            for number, entry in enumerate(suite.declared)
+        )
+
+
+def import_early() -> Thread:
+    """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts."""
+    thread = Thread(
+        target=import_module, args=("great_expectations",), name="import-gx", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _run(
+    suite: Suite, chosen: tuple[int, ...], frame: Frame, parameters: dict[str, Any], examples: int
+) -> dict[int, dict[str, Any]]:
+    """Judge the chosen expectations; gives the results by their number in the file."""
+    import great_expectations as gx
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
+    source = context.data_sources.add_spark("spark", persist=False)
+    batch = source.add_dataframe_asset("frame").add_batch_definition_whole_dataframe("whole")
+    wanted = gx.ExpectationSuite(name=suite.name)
+    for number in chosen:
+        expectation = suite.expectations[number].copy(deep=True)
+        # Results come back grouped by column; the number says which expectation each one is.
+        expectation.meta = {**(expectation.meta or {}), "lhb_number": number}
+        wanted.expectations.append(expectation)
+    definition = gx.ValidationDefinition(name=suite.name, data=batch, suite=wanted)
+    context.suites.add(wanted)
+    outcome = definition.run(
+        batch_parameters={"dataframe": frame},
+        expectation_parameters=parameters,
+        result_format={"result_format": "BASIC", "partial_unexpected_count": examples},
+    )
+    plain = [result.to_json_dict() for result in outcome.results]
+    found = {each["expectation_config"]["meta"]["lhb_number"]: each for each in plain}
+    if set(found) != set(chosen):
+        raise ConfigError(
+            f"Great Expectations judged {len(found)} of {len(chosen)} expectations of {suite.name}",
+            fix="remove expectations that stand twice in the suite",
+        )
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Great Expectations from writing to the terminal and from counting its users."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logger = logging.getLogger("great_expectations")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

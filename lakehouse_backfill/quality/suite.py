@@ -1,0 +1,158 @@
+"""Suite files of Great Expectations: read, checked, and every fault named at once.
+
+Great Expectations itself drops an expectation that it does not know and passes the rest: a misspelt
+check would be a check that always passes. Here each one is built on its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.errors import ConfigError, Fault
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation
+
+#: Arguments of expectations that hold column names.
+_COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_set")
+_SEVERITIES = ("critical", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A checked suite: its expectations in file order, and the columns that they name."""
+
+    name: str
+    expectations: tuple[Expectation, ...]
+    declared: tuple[dict[str, Any], ...]
+
+    def columns(self, available: tuple[str, ...]) -> tuple[str, ...]:
+        """Give the columns to read; all of them where an expectation may look at any.
+
+        Conditions, queries and checks of the table's shape are not taken apart.
+        """
+        named: list[str] = []
+        for entry in self.declared:
+            kwargs = entry["kwargs"]
+            if not _names_its_columns(entry["type"], kwargs):
+                return available
+            for argument in _COLUMN_ARGUMENTS:
+                value = kwargs.get(argument, ())
+                named += [value] if isinstance(value, str) else list(value)
+        return tuple(name for name in available if name in named) or available[:1]
+
+
+def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ...]) -> Suite:
+    """Read and check a suite file; raises ConfigError with every fault and its fix."""
+    document = _read(path)
+    entries = document["expectations"]
+    built, faults = [], []
+    for number, entry in enumerate(entries, start=1):
+        place = f"expectations[{number}]"
+        fault = _entry_fault(entry) or _use_fault(entry, parameters, columns)
+        if fault is None:
+            expectation, fault = _build(entry)
+            built.append(expectation)
+        if fault is not None:
+            field = f"{place} {entry.get('type', '')}".strip() if isinstance(entry, dict) else place
+            faults.append(Fault(str(path), _line(path, entry), field, *fault))
+    if faults:
+        raise ConfigError(
+            f"the suite {path} has {len(faults)} fault(s)", faults=tuple(faults),
+            fix="correct the suite file",
+        )  # fmt: skip
+    name = str(document.get("name") or path.stem)
+    return Suite(name, tuple(each for each in built if each is not None), tuple(entries))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    fix = 'write {"name": …, "expectations": [{"type": …, "kwargs": {…}}]}'
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"the suite {path} cannot be read: {error}", fix=fix) from error
+    entries = document.get("expectations") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"the suite {path} holds no list of expectations", fix=fix)
+    return dict(document)
+
+
+def _entry_fault(entry: Any) -> tuple[str, str] | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+        return "it has no type", 'write {"type": "expect_…", "kwargs": {…}}'
+    if not isinstance(entry.get("kwargs"), dict):
+        return "it has no kwargs", 'write "kwargs": {"column": …}'
+    if entry.get("severity", "critical") not in _SEVERITIES:
+        return f"severity {entry['severity']!r} is unknown", f"use one of {', '.join(_SEVERITIES)}"
+    unknown = sorted(set(entry) - {"type", "kwargs", "meta", "severity", "id", "notes",
+                                   "description", "rendered_content", "windows"})  # fmt: skip
+    return (f"unknown field {unknown[0]}", "remove it") if unknown else None
+
+
+def _use_fault(
+    entry: dict[str, Any], parameters: Mapping[str, Any], columns: tuple[str, ...]
+) -> tuple[str, str] | None:
+    for name in _parameter_names(entry["kwargs"]):
+        if name not in parameters:
+            given = ", ".join(parameters) or "none"
+            return f"parameter {name} is not given", f"declare it beside the suite (given: {given})"
+    for argument in ("column", "column_A", "column_B", "column_list"):
+        value = entry["kwargs"].get(argument, ())
+        for column in [value] if isinstance(value, str) else value:
+            if column not in columns:
+                close = get_close_matches(str(column), columns, n=1)
+                hint = f"write {close[0]}" if close else f"use one of {', '.join(columns)}"
+                return f"the data has no column {column}", hint
+    return None
+
+
+def _parameter_names(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        if set(value) == {"$PARAMETER"}:
+            return [str(value["$PARAMETER"])]
+        return [name for inner in value.values() for name in _parameter_names(inner)]
+    if isinstance(value, list):
+        return [name for inner in value for name in _parameter_names(inner)]
+    return []
+
+
+def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] | None]:
+    from great_expectations.exceptions import ExpectationNotFoundError
+    from great_expectations.expectations.registry import (
+        get_expectation_impl,
+        list_registered_expectation_implementations,
+    )
+
+    kind = entry["type"]
+    try:
+        maker = get_expectation_impl(kind)
+    except ExpectationNotFoundError:
+        known = list_registered_expectation_implementations()
+        close = get_close_matches(kind, known, n=1)
+        hint = f"write {close[0]}" if close else "see the Great Expectations gallery"
+        return None, ("this expectation is unknown", hint)
+    extra = {name: entry[name] for name in ("meta", "severity", "notes") if entry.get(name)}
+    try:
+        return maker(**entry["kwargs"], **extra), None
+    except (ValueError, TypeError) as error:
+        problem = "; ".join(line.strip() for line in str(error).splitlines()[1:]) or str(error)
+        return None, (problem, "correct its kwargs")
+
+
+def _names_its_columns(kind: str, kwargs: dict[str, Any]) -> bool:
+    if kwargs.get("row_condition") or kind == "unexpected_rows_expectation":
+        return False
+    if kind.startswith("expect_table_"):
+        return kind.startswith("expect_table_row_count")
+    return any(argument in kwargs for argument in _COLUMN_ARGUMENTS)
+
+
+def _line(path: Path, entry: Any) -> int:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((n for n, text in enumerate(lines, start=1) if f'"{kind}"' in text), 1)

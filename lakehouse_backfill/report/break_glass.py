@@ -1,0 +1,62 @@
+"""The way back in plain PyIceberg, for the day on which this toolkit cannot be run."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+
+from lakehouse_backfill.model.publication import Publication
+from lakehouse_backfill.model.scope import Bound, RowRange
+from lakehouse_backfill.rules import partitions
+
+#: More ranges than this make no program that a person would read before running it.
+MAX_RANGES = 50
+
+
+def steps(publication: Publication) -> list[str] | None:
+    """Give the program's lines; None when nothing was published, or no program is readable."""
+    if publication.action != "publish" or publication.scope is None:
+        return None
+    ranges = partitions.ranges(publication.scope)
+    if len(ranges) > MAX_RANGES:
+        return None
+    predicates = [_predicate(rows) for rows in ranges]
+    which = predicates[0] if len(predicates) == 1 else f"Or({', '.join(predicates)})"
+    return [
+        "from pyiceberg.catalog import load_catalog",
+        "from pyiceberg.expressions import (",
+        "    And, EqualTo, GreaterThanOrEqual, IsNull, LessThan, Or)",
+        "",
+        'catalog = load_catalog("NAME")  # the properties stand in catalog/profiles.yaml',
+        f"table = catalog.load_table({publication.table!r})",
+        f"restated = {which}",
+        *_restore(publication.before_snapshot_id),
+    ]
+
+
+def _restore(before: int | None) -> list[str]:
+    if before is None:
+        return ["table.delete(restated)  # there were no rows before"]
+    return [
+        f"old = table.scan(restated, snapshot_id={before}).to_arrow()",
+        "table.overwrite(old, overwrite_filter=restated)",
+    ]
+
+
+def _predicate(rows: RowRange) -> str:
+    if rows.is_null:
+        return f"IsNull({rows.column!r})"
+    if rows.equals is not None:
+        return f"EqualTo({rows.column!r}, {_literal(rows.equals)})"
+    sides = []
+    if rows.lower is not None:
+        sides.append(f"GreaterThanOrEqual({rows.column!r}, {_literal(rows.lower)})")
+    if rows.upper is not None:
+        sides.append(f"LessThan({rows.column!r}, {_literal(rows.upper)})")
+    return sides[0] if len(sides) == 1 else f"And({', '.join(sides)})"
+
+
+def _literal(value: Bound) -> str:
+    """Times as ISO text, which PyIceberg reads; everything as a Python literal, never as code."""
+    if isinstance(value, (date, datetime)):
+        return repr(value.isoformat())
+    return repr(value)

@@ -1,0 +1,205 @@
+"""The `data` objects of the CLI contract, made from stage results. Plain JSON types only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.model.checks import Diff, Validation
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.run import ChunkRecord, RunStatus
+from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.rules.publications import Return
+from lakehouse_backfill.rules.standing import Standing
+from lakehouse_backfill.stages.publish import Published
+from lakehouse_backfill.stages.rollback import RolledBack
+
+Result = dict[str, Any]
+
+
+def plain(value: Value) -> Result:
+    """Give the JSON form of a value."""
+    return value.model_dump(mode="json")
+
+
+def state(status: RunStatus) -> Result:
+    """Name a run and its state."""
+    return {"run_id": status.run_id, "product": status.product, "state": status.state.value}
+
+
+def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> Result:
+    """Say what `plan` found; `state` is null for a dry run."""
+    resolved = plan.resolved
+    pins: list[Result] = [
+        {
+            "name": pin.name,
+            "role": pin.role,
+            "table": pin.table,
+            "requested": pin.requested,
+            "snapshot_id": pin.snapshot_id,
+            "mode": pin.mode,
+        }
+        for pin in resolved.sources
+    ]
+    target = resolved.target
+    pins.append(
+        {
+            "name": "target",
+            "role": "target",
+            "table": target.table,
+            "requested": target.table,
+            "snapshot_id": target.snapshot_id,
+            "mode": "tag" if target.snapshot_id is not None else None,
+        }
+    )
+    return {
+        "run_id": plan.run_id,
+        "product": plan.product,
+        "state": status.state.value if status else None,
+        "manifest_hash": plan.manifest_hash,
+        "revises": plan.revises,
+        "target": target.table,
+        "shadow_table": plan.shadow_table,
+        "partitions": list(resolved.scope.partitions),
+        "partition_field": plain(resolved.scope.field),
+        "chunks": [plain(chunk) for chunk in resolved.chunks],
+        "pins": pins,
+        "estimate": plain(plan.estimate),
+        "consumers": [plain(consumer) for consumer in plan.consumers],
+        "conflicts": [plain(conflict) for conflict in plan.conflicts],
+        "checklist": [plain(question) for question in plan.checklist],
+        "notes": list(plan.notes),
+        "undo": f"lakehouse-backfill cancel {plan.run_id}; after publication: "
+        f"lakehouse-backfill rollback {plan.product} --reason TEXT",
+        "warm_up_proof": proof,
+    }
+
+
+def validation_result(status: RunStatus, validation: Validation, digest: str) -> Result:
+    """Say what `validate` found."""
+    edge = plain(validation.edge) if validation.edge else None
+    return state(status) | {
+        "passed": validation.passed,
+        "digest": digest,
+        "checks": [plain(check) for check in validation.checks],
+        "diff": diff_result(validation.diff),
+        "partitions": [plain(row) for row in validation.balances],
+        "totals": [plain(total) for total in validation.totals],
+        "edge": edge,
+    }
+
+
+def publish_result(status: RunStatus, published: Published) -> Result:
+    """Say what became visible; `was_published`: it had been before, nothing was changed."""
+    row, swap = published.publication, published.swap
+    return state(status) | {
+        "version": row.version,
+        "table": row.table,
+        "snapshot_id": row.snapshot_id,
+        "files_added": swap.files_added if swap else 0,
+        "files_removed": swap.files_removed if swap else 0,
+        "rows_added": swap.rows_added if swap else 0,
+        "rows_removed": swap.rows_removed if swap else 0,
+        "seconds": round(swap.seconds, 3) if swap else 0.0,
+        "attempts": swap.attempts if swap else 0,
+        "was_published": published.was_published,
+        "supersedes": row.supersedes,
+    }
+
+
+def publish_preview(plan: Plan, pointer: Pointer) -> Result:
+    """Say what `publish` would do."""
+    return {
+        "run_id": plan.run_id,
+        "product": plan.product,
+        "dry_run": True,
+        "version": pointer.last_version + 1,
+        "table": plan.resolved.target.table,
+        "partitions": list(plan.resolved.scope.partitions),
+        "publish_mode": plan.resolved.manifest.target.publish_mode,
+    }
+
+
+def rollback_result(done: RolledBack) -> Result:
+    """Say where `rollback` led."""
+    row, swap = done.publication, done.swap
+    return {
+        "product": row.product,
+        "version": row.version,
+        "table": row.table,
+        "snapshot_id": swap.snapshot_id,
+        "partitions": list(row.scope.partitions) if row.scope else [],
+        "files_added": swap.files_added,
+        "files_removed": swap.files_removed,
+        "rows_added": swap.rows_added,
+        "rows_removed": swap.rows_removed,
+        "seconds": round(swap.seconds, 3),
+        "reason": row.reason,
+    }
+
+
+def rollback_preview(product: str, way: Return) -> Result:
+    """Say what `rollback` would do."""
+    return {
+        "product": product,
+        "dry_run": True,
+        "version": way.version,
+        "partitions": list(way.scope.partitions),
+        "runs_undone": [row.run_id for row in way.undone if row.run_id],
+    }
+
+
+def run_line(status: RunStatus, standing: Standing) -> Result:
+    """One run of `status`, with the three answers first."""
+    return {
+        "is_safe": standing.is_safe,
+        "readers_see": standing.readers_see,
+        "next_command": standing.next_command,
+        **state(status),
+        "at": status.at.isoformat(),
+        "driver": status.driver,
+    }
+
+
+def chunk_lines(plan: Plan, records: tuple[ChunkRecord, ...]) -> Result:
+    """The chunks of a run: those in the ledger, and the pending ones."""
+    found = {record.chunk_id: plain(record) for record in records}
+    pending = {"status": "pending", "input_rows": None, "output_rows": None, "checksum": None}
+    return {
+        "run_id": plan.run_id,
+        "chunks": [
+            found.get(
+                chunk.chunk_id,
+                {"chunk_id": chunk.chunk_id, "partitions": list(chunk.partitions), **pending}
+                | {"seconds": None},
+            )
+            for chunk in plan.resolved.chunks
+        ],
+    }
+
+
+def diff_result(diff: Diff) -> Result:
+    """A diff in the fields of the CLI contract."""
+    data = plain(diff)
+    data["summary"].pop("partition")
+    summary = diff.summary
+    data["equal"] = not (summary.added or summary.removed or summary.changed)
+    return data
+
+
+def version_line(row: Publication) -> Result:
+    """One accepted version."""
+    return {
+        "version": row.version,
+        "action": row.action,
+        "run_id": row.run_id,
+        "table": row.table,
+        "snapshot_id": row.snapshot_id,
+        "accepted_at": row.at.isoformat(),
+        "accepted_by": list(row.accepted_by) or [row.by],
+        "approved_by": list(row.approved_by),
+        "published_by": row.by,
+        "supersedes": row.supersedes,
+        "partitions": len(row.scope.partitions) if row.scope else 0,
+        "reason": row.reason,
+    }

@@ -1,0 +1,90 @@
+"""HTML that cannot be injected into: every text is escaped, unless it was made here."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+#: Longer values are cut on the page; the archive beside it holds them whole.
+MAX_TEXT = 400
+#: Stands for a value that is not there.
+NOTHING = "–"  # noqa: RUF001 (a dash)
+VOID = frozenset({"meta", "rect", "path", "line", "circle", "br"})
+
+
+class Markup(str):
+    """Finished HTML, made by `tag` or `join` only."""
+
+    __slots__ = ()
+
+
+def escape(value: Any) -> Markup:
+    """Give `value` as escaped text; finished HTML is passed through."""
+    if isinstance(value, Markup):
+        return value
+    text = NOTHING if value is None else str(value)
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
+    return Markup(html.escape(text, quote=True))
+
+
+def whole(text: str) -> Markup:
+    """Give `text` escaped and uncut: for code that people copy."""
+    return Markup(html.escape(text, quote=True))
+
+
+def join(parts: Iterable[Any]) -> Markup:
+    """Set parts side by side, each escaped."""
+    return Markup("".join(escape(part) for part in parts))
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """Make one element; `class_` gives class, `data_label` gives data-label.
+
+    An attribute that is None or False is left out, one that is True has no value.
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in VOID and not children:
+        return Markup(f"<{name}{written}>" if name in ("meta", "br") else f"<{name}{written}/>")
+    return Markup(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def _attribute(key: str, value: Any) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{html.escape(str(value))}"'
+
+
+def number(value: Any) -> str:
+    """Write a number with thousands separated; other values as they are."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def signed(value: float) -> str:
+    """Write a change with its sign, with a true minus."""
+    text = number(abs(value))
+    if value == 0:
+        return "±0"
+    return f"+{text}" if value > 0 else f"−{text}"  # noqa: RUF001 (a minus, not a hyphen)
+
+
+def share(part: float, of: float) -> str:
+    """Write `part` of `of` in per cent."""
+    if not of:
+        return NOTHING
+    percent = 100 * part / of
+    text = f"{percent:.1f} %" if abs(percent) >= 0.1 or percent == 0 else f"{percent:.2g} %"
+    return text.replace("-", "−", 1) if percent < 0 else text  # noqa: RUF001 (a minus)
+
+
+def moment(value: datetime | str) -> str:
+    """Write an instant to the second, in UTC."""
+    at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

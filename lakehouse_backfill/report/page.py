@@ -1,0 +1,105 @@
+"""The evidence page: one self-contained HTML file, and the archive beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from lakehouse_backfill.report import changes, origin, proof, summary
+from lakehouse_backfill.report.dossier import Dossier, read
+from lakehouse_backfill.report.markup import Markup, join, moment, tag
+from lakehouse_backfill.report.style import style_sheet
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+#: The page asks nobody for anything, and runs nothing, even if a value got through the escaping.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_LINKS = (
+    ("why", "why"), ("where", "where"), ("totals", "totals"), ("checks", "checks"),
+    ("edge", "edges"), ("columns", "columns"), ("samples", "examples"),
+    ("decisions", "decisions"), ("lineage", "lineage"), ("work", "work"), ("next", "way back"),
+)  # fmt: skip
+
+
+def write(document: dict[str, Any], folder: Path) -> Path:
+    """Write `<run_id>.json` and `<run_id>.html` into `folder`; give the page's path.
+
+    Each file appears whole or not at all: it is written beside its place and renamed.
+    Raises ConfigError (a run id that is no plain name), EnvironmentDown (the folder).
+    """
+    run_id = str(document["run"]["run_id"])
+    if not _PLAIN.fullmatch(run_id):
+        raise ConfigError(f"{run_id[:100]!r} is no run id", fix="lakehouse-backfill status --all")
+    page = folder / f"{run_id}.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(page.with_suffix(".json"), archive(document))
+        _replace(page, render(document))
+    except OSError as error:
+        raise EnvironmentDown(
+            f"the evidence page cannot be written: {error}",
+            state="only the page is missing; the run and its evidence are in the lake",
+            fix=f"lakehouse-backfill evidence {run_id} --export DIR",
+        ) from error
+    return page
+
+
+def archive(document: dict[str, Any]) -> str:
+    """Give the document as JSON for people and programs: sorted, indented, no NaN."""
+    return (
+        json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+
+
+def render(document: dict[str, Any]) -> str:
+    """Give the whole page; the same document gives the same text."""
+    dossier = read(document)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{dossier.plan.product}: evidence of {dossier.run.run_id}"),
+        tag("style", Markup(style_sheet())),
+    )
+    return f"<!doctype html>\n{tag('html', head, _body(dossier), lang='en')}\n"
+
+
+def _body(dossier: Dossier) -> Markup:
+    links = [tag("a", text, href=f"#{anchor}") for anchor, text in _LINKS]
+    top = tag("header", summary.heading(dossier), summary.answers(dossier), tag("nav", join(links)))
+    main = tag(
+        "main",
+        summary.why(dossier),
+        changes.where(dossier),
+        changes.totals(dossier),
+        proof.checks(dossier),
+        proof.edge(dossier),
+        changes.columns(dossier),
+        changes.samples(dossier),
+        proof.decisions(dossier),
+        origin.lineage(dossier),
+        proof.work(dossier),
+        origin.next_steps(dossier),
+    )
+    run = dossier.run
+    foot = tag(
+        "footer",
+        tag(
+            "p",
+            (f"State of {moment(run.at)}. The archive {run.run_id}.json holds all of it."),
+        ),
+    )
+    return tag("body", top, main, foot)
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

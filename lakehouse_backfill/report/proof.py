@@ -1,0 +1,157 @@
+"""Why the result is trusted: checks, edges, decisions, chunks, events, the checklist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.model.checks import CheckResult, EdgePartition
+from lakehouse_backfill.report.dossier import Dossier
+from lakehouse_backfill.report.markup import NOTHING, Markup, moment, number, tag
+from lakehouse_backfill.report.parts import Column, code, folded, mark, section, table
+
+
+def checks(dossier: Dossier) -> Markup:
+    """List the checks, failed ones first."""
+    if not dossier.checks:
+        return section("checks", "Checks", tag("p", "No check has run yet."))
+    heads = (
+        Column("Check", is_wide=True), Column("Result"), Column("Group"),
+        Column("What was seen", is_wide=True),
+    )  # fmt: skip
+    ordered = sorted(dossier.checks, key=lambda check: check.passed)
+    passed = sum(1 for check in ordered if check.passed)
+    lead = f"{passed} of {len(ordered)} passed. A failed blocking check stops publication."
+    rows = [(check.name, _verdict(check), check.group, check.detail) for check in ordered]
+    return section("checks", "Checks", tag("p", lead), table(heads, rows))
+
+
+def _verdict(check: CheckResult) -> Markup:
+    return mark(good=check.passed, no="failed" if check.blocking else "failed, not blocking")
+
+
+def edge(dossier: Dossier) -> Markup:
+    """Show the partitions beyond the edges, and the range that would close them."""
+    title = "Edges of the range"
+    if dossier.validation is None:
+        return section("edge", title, tag("p", "The run was not validated yet."))
+    report = dossier.validation.edge
+    if report is None:
+        return section("edge", title, tag("p", "There is nothing beyond the edges to compare."))
+    lead = tag(
+        "p",
+        mark(good=report.is_closed, yes="closed", no="open"),
+        " The run also computes partitions beyond its range, and compares them with what is "
+        "accepted there. A difference would mean rows counted twice or lost.",
+    )
+    advice = Markup("")
+    if not report.is_closed and report.closing_from:
+        advice = tag(
+            "p", "The range that closes it: from ", code(report.closing_from), " to ",
+            code(report.closing_to), ", not included.",
+        )  # fmt: skip
+    heads = (
+        Column("Partition"), Column("Side"), Column("Added", is_number=True),
+        Column("Removed", is_number=True), Column("Changed", is_number=True),
+        Column("Counted twice"), Column("Lost"),
+    )  # fmt: skip
+    return section(
+        "edge", title, lead, advice, table(heads, [_beyond(row) for row in report.partitions])
+    )
+
+
+def _beyond(row: EdgePartition) -> tuple[Any, ...]:
+    return (
+        row.partition, row.side, row.added, row.removed, row.changed,
+        _counts(row.counted_twice), _counts(row.lost),
+    )  # fmt: skip
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in counts.items() if value) or "0"
+
+
+def decisions(dossier: Dossier) -> Markup:
+    """List the decisions that still stand, with what each is bound to."""
+    title = "Decisions"
+    if not dossier.approvals:
+        return section(
+            "decisions", title, tag("p", "Nobody has decided anything that still stands.")
+        )
+    heads = (
+        Column("Decision"), Column("By"), Column("At", is_wide=True),
+        Column("Reason", is_wide=True), Column("Bound to", is_wide=True),
+    )  # fmt: skip
+    rows = [
+        (
+            item["decision"],
+            item["by"],
+            moment(item["at"]),
+            item["reason"] or NOTHING,
+            code(item["bound_to"]),
+        )
+        for item in dossier.approvals
+    ]  # fmt: skip
+    lead = "approve binds to the manifest hash, accept to the digest of checks and diff."
+    return section("decisions", title, tag("p", lead), table(heads, rows))
+
+
+def work(dossier: Dossier) -> Markup:
+    """Show the chunk ledger, the events, and the answered checklist."""
+    return section(
+        "work",
+        "How it was done",
+        folded(f"Chunk ledger: {len(dossier.chunks)} chunks", _chunks(dossier)),
+        folded(f"Run log: {len(dossier.events)} events", _events(dossier)),
+        folded("Checklist of 16 questions", _checklist(dossier)),
+    )
+
+
+def _chunks(dossier: Dossier) -> Markup:
+    heads = (
+        Column("Chunk"), Column("Status"), Column("Partitions", is_wide=True),
+        Column("Input rows", is_number=True), Column("Output rows", is_number=True),
+        Column("Left out", is_number=True), Column("Seconds", is_number=True),
+        Column("Checksum", is_wide=True),
+    )  # fmt: skip
+    rows = [
+        (
+            chunk.chunk_id, chunk.status, f"{chunk.partitions[0]} to {chunk.partitions[-1]}",
+            chunk.input_rows, chunk.output_rows, chunk.outside_rows, round(chunk.seconds, 2),
+            code(chunk.checksum),
+        )
+        for chunk in dossier.chunks
+    ]  # fmt: skip
+    note = "Left out: rows of the warm-up, computed but not published."
+    return tag("div", tag("p", note, class_="small soft"), table(heads, rows))
+
+
+def _events(dossier: Dossier) -> Markup:
+    heads = (
+        Column("#", is_number=True), Column("At"), Column("Who"), Column("What"),
+        Column("From"), Column("To"), Column("Detail", is_wide=True),
+    )  # fmt: skip
+    rows = [
+        (
+            event.seq, moment(event.at), event.actor, event.verb, event.from_state.value,
+            event.to_state.value, _detail(event.detail),
+        )
+        for event in dossier.events
+    ]  # fmt: skip
+    return table(heads, rows)
+
+
+def _detail(detail: dict[str, Any]) -> Markup:
+    return tag(
+        "span",
+        "; ".join(f"{name} {value}" for name, value in detail.items() if value),
+        class_="small",
+    )
+
+
+def _checklist(dossier: Dossier) -> Markup:
+    heads = (Column("Question", is_wide=True), Column("Answer", is_wide=True))
+    rows = [
+        (f"{item.number}. {item.question}", item.answer or mark(good=False, no="not answered"))
+        for item in dossier.plan.checklist
+    ]
+    return table(heads, rows)

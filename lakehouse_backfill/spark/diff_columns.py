@@ -1,0 +1,139 @@
+"""The columns of a diff: both sides under the same short names, in comparable types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.spark.names import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+Use = Literal["key", "compared", "condition"]
+_WHOLE = ("byte", "short", "integer", "long")
+_NUMBERS = (*_WHOLE, "float", "double", "decimal")
+_NESTED = ("struct", "array", "map")
+
+
+@dataclass(frozen=True)
+class DiffColumn:
+    """One column by name: its short name in compared frames, its type there, and its use."""
+
+    name: str
+    slot: str
+    use: Use
+    old: DataType | None
+    new: DataType | None
+
+    @property
+    def kind(self) -> Literal["number", "category", "other"]:
+        """What its distribution is described by."""
+        kinds = {each.typeName() for each in (self.old, self.new) if each is not None}
+        if kinds <= set(_NUMBERS):
+            return "number"
+        return "category" if kinds <= {"string", "char", "varchar", "boolean"} else "other"
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it holds structs, lists or maps (on any side)."""
+        return any(e is not None and e.typeName() in _NESTED for e in (self.old, self.new))
+
+    def of(self, own: DataType | None, other: DataType | None) -> Column:
+        """Give a side's value in the type that both sides are compared in."""
+        from pyspark.sql import functions as F
+
+        common = common_type(self.old, self.new)
+        if own is None:
+            return F.lit(None).cast(common or "string")
+        value = column(self.name)
+        if common is not None:
+            return value.cast(common)
+        # Values of different types never equal each other; their text says which type it was.
+        text = F.to_json(value) if own.typeName() in _NESTED else value.cast("string")
+        return F.when(value.isNotNull(), F.concat(F.lit(f"{own.simpleString()}: "), text))
+
+
+def columns_of_diff(
+    old: StructType, new: StructType, key: tuple[str, ...], ignore: Collection[str],
+    read: Collection[str],
+) -> tuple[DiffColumn, ...]:  # fmt: skip
+    """List the columns of both sides: in the order of the new side, then those only old has.
+
+    Raises ConfigError when a side lacks a key column, Unsupported when its types cannot be matched.
+    """
+    sides = [{field.name: field.dataType for field in schema.fields} for schema in (old, new)]
+    for name in key:
+        _require_key(name, sides)
+    columns: list[DiffColumn] = []
+    for name in dict.fromkeys([*sides[1], *sides[0]]):
+        if name in ignore and name not in key and name not in read:
+            continue
+        use: Use = "key" if name in key else "condition" if name in ignore else "compared"
+        slot = f"c{len(columns)}"
+        columns.append(DiffColumn(name, slot, use, sides[0].get(name), sides[1].get(name)))
+    return tuple(columns)
+
+
+def aligned(
+    frame: DataFrame, side: Literal["old", "new"], columns: tuple[DiffColumn, ...], *extra: Column
+) -> DataFrame:
+    """Give a side's rows under the short names, plus extra columns."""
+    chosen = [
+        (each.of(each.old, each.new) if side == "old" else each.of(each.new, each.old)).alias(
+            each.slot
+        )
+        for each in columns
+    ]
+    return frame.select(*extra, *chosen)
+
+
+def common_type(one: DataType | None, other: DataType | None) -> DataType | None:
+    """Give the type in which values of both are compared exactly; None: they never equal."""
+    from pyspark.sql import types as T
+
+    if one is None or other is None:
+        return one or other
+    if one.simpleString() == other.simpleString():
+        return one
+    names = {one.typeName(), other.typeName()}
+    if names <= set(_WHOLE):
+        return T.LongType()
+    if names <= set(_NUMBERS):
+        if names & {"float", "double"}:
+            return T.DoubleType()
+        return _common_decimal(one, other)
+    if names == {"date", "timestamp_ntz"}:
+        return T.TimestampNTZType()
+    return None
+
+
+def _common_decimal(one: DataType, other: DataType) -> DataType:
+    from pyspark.sql import types as T
+
+    kinds = [
+        kind if isinstance(kind, T.DecimalType) else T.DecimalType(19, 0) for kind in (one, other)
+    ]
+    scale = max(kind.scale for kind in kinds)
+    whole = max(kind.precision - kind.scale for kind in kinds)
+    return T.DecimalType(min(whole + scale, 38), scale)
+
+
+def _require_key(name: str, sides: list[dict[str, DataType]]) -> None:
+    known = [side for side in sides if side]
+    if not all(name in side for side in known):
+        both = sorted(set.intersection(*(set(side) for side in known)))
+        raise ConfigError(
+            f"key column {name} is not on both sides", fix=f"choose key columns from: {', '.join(both)}"
+        )
+    types = [side[name] for side in known]
+    nested = any(kind.typeName() in _NESTED for kind in types)
+    if types and (nested or common_type(types[0], types[-1]) is None):
+        raise Unsupported(
+            f"key column {name} has types that cannot be matched: "
+            + ", ".join(kind.simpleString() for kind in types),
+            fix="choose key columns of one simple type",
+        )

@@ -1,0 +1,150 @@
+"""How the columns of both sides of a diff are distributed, in two passes over the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.model.checks import ColumnDiff
+from lakehouse_backfill.rules.drift import (
+    MAX_CATEGORIES,
+    Moments,
+    describe_numbers,
+    mean_shift,
+    population_shift,
+)
+from lakehouse_backfill.spark.diff_columns import DiffColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Approximate counts err by 5 %: above this a column surely has too many values to count.
+_SURELY_WIDE = 2 * MAX_CATEGORIES
+
+
+@dataclass
+class Spread:
+    """One column on one side; `counts` is None above the limit."""
+
+    nulls: int = 0
+    moments: Moments = field(default_factory=Moments)
+    counts: dict[str, int] | None = None
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Counts by category, null being one."""
+        named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
+        return {**named, "null": self.nulls} if self.nulls else named
+
+
+def column_diffs(
+    old: DataFrame, new: DataFrame, columns: tuple[DiffColumn, ...], changed: dict[str, int]
+) -> tuple[ColumnDiff, ...]:
+    """Describe the compared columns, in table order."""
+    compared = [each for each in columns if each.use == "compared"]
+    if not compared:
+        return ()
+    sides = [_spreads(frame, compared) for frame in (old, new)]
+    return tuple(
+        _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.slot, 0))
+        for each in compared
+    )
+
+
+def _described(column: DiffColumn, old: Spread, new: Spread, changed: int) -> ColumnDiff:
+    shift = None
+    if column.kind == "number":
+        shift = mean_shift(old.moments, new.moments)
+        shown = [describe_numbers(side.moments) for side in (old, new)]
+    else:
+        shown = [
+            {"nulls": side.nulls, "distinct": None if side.counts is None else len(side.counts)}
+            for side in (old, new)
+        ]
+    if column.kind == "category" and old.counts is not None and new.counts is not None:
+        shift = population_shift(old.categories, new.categories)
+    return ColumnDiff(name=column.name, changed=changed, old=shown[0], new=shown[1], shift=shift)
+
+
+def _spreads(frame: DataFrame, columns: list[DiffColumn]) -> dict[str, Spread]:
+    wanted = [aggregate for each in columns for aggregate in _aggregates(each)]
+    row = frame.agg(*wanted).collect()[0].asDict()
+    found = {each.slot: _of_row(each, row) for each in columns}
+    countable = [
+        each.slot
+        for each in columns
+        if each.kind != "number" and (row[f"{each.slot}_distinct"] or 0) <= _SURELY_WIDE
+    ]
+    if countable:
+        texts = {each.slot: _text(each) for each in columns if each.slot in countable}
+        _count_values(frame, texts, found)
+    return found
+
+
+def _count_values(frame: DataFrame, texts: dict[str, Column], found: dict[str, Spread]) -> None:
+    """Count the values of all countable columns in one shuffle."""
+    from pyspark.sql import functions as F
+
+    pairs = [F.struct(F.lit(slot).alias("slot"), text.alias("v")) for slot, text in texts.items()]
+    values = frame.select(F.explode(F.array(*pairs)).alias("p")).select("p.slot", "p.v")
+    counted = values.where("v IS NOT NULL").groupBy("slot", "v").count().collect()
+    for slot in texts:
+        found[slot].counts = {}
+    for row in counted:
+        counts = found[row["slot"]].counts
+        if counts is not None:
+            counts[row["v"]] = row["count"]
+    for slot in texts:
+        counts = found[slot].counts
+        if counts is not None and len(counts) > MAX_CATEGORIES:
+            found[slot].counts = None
+
+
+def _aggregates(column: DiffColumn) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    slot = column.slot
+    value = F.col(slot)
+    nulls = F.count(F.when(value.isNull(), F.lit(1))).alias(f"{slot}_nulls")
+    if column.kind != "number":
+        return [nulls, F.approx_count_distinct(_text(column)).alias(f"{slot}_distinct")]
+    double = value.cast("double")
+    limit = F.lit(float("inf"))
+    finite = ~F.isnan(double) & (F.abs(double) < limit)
+    kept = F.when(finite, value)
+    squares = F.when(finite, double * double)
+    return [
+        nulls,
+        F.count(kept).alias(f"{slot}_values"),
+        F.min(kept).alias(f"{slot}_min"),
+        F.max(kept).alias(f"{slot}_max"),
+        F.sum(F.when(finite, double)).alias(f"{slot}_total"),
+        F.sum(squares).alias(f"{slot}_squares"),
+    ]
+
+
+def _of_row(column: DiffColumn, row: dict[str, Any]) -> Spread:
+    slot = column.slot
+    nulls = row[f"{slot}_nulls"]
+    if column.kind != "number":
+        return Spread(nulls=nulls)
+    moments = Moments(
+        nulls=nulls,
+        values=row[f"{slot}_values"],
+        minimum=row[f"{slot}_min"],
+        maximum=row[f"{slot}_max"],
+        total=row[f"{slot}_total"] or 0.0,
+        squares=row[f"{slot}_squares"] or 0.0,
+    )
+    return Spread(nulls=nulls, moments=moments)
+
+
+def _text(column: DiffColumn) -> Column:
+    """Give a text that is different for different values."""
+    from pyspark.sql import functions as F
+
+    value = F.col(column.slot)
+    kinds = {each.typeName() for each in (column.old, column.new) if each is not None}
+    if column.is_nested:
+        return F.when(value.isNotNull(), F.to_json(F.struct(value)))
+    return F.base64(value) if "binary" in kinds else value.cast("string")

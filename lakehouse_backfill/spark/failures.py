@@ -1,0 +1,66 @@
+"""Translates what Spark and Iceberg raise into the errors that a user meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakehouse_backfill.errors import (
+    BackfillError,
+    CatalogDown,
+    ChecksFailed,
+    Conflict,
+    EnvironmentDown,
+    NotFound,
+    Unsupported,
+)
+
+_KEPT = "nothing was published; readers see what they saw before"
+#: Part of the message -> (error, what to do). The first that matches wins.
+_KNOWN: tuple[tuple[str, type[BackfillError], str], ...] = (
+    ("Found conflicting files", Conflict, "run the step again"),
+    ("Cannot commit", Conflict, "run the step again"),
+    ("CommitFailedException", Conflict, "run the step again"),
+    ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
+    ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
+    ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
+    ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
+    ("UncheckedSQLException", CatalogDown, "run the step again"),
+    ("JdbcClientPool", CatalogDown, "run the step again"),
+    ("RESTException", CatalogDown, "run the step again"),
+)
+#: What Spark calls a failure of the data or of the transform's own expressions.
+_DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
+_DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raise our errors for Spark's, each naming what was being done."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: Exception, doing: str) -> BackfillError:
+    """Give the error that a user should see."""
+    text = str(error)
+    said = _first_line(text)
+    for part, kind, fix in _KNOWN:
+        if part in text:
+            return kind(f"{doing}: {said}", state=_KEPT, fix=fix)
+    if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
+        return ChecksFailed(
+            f"{doing}: the transform failed on the data: {said}",
+            state=_KEPT,
+            fix="correct the transform, then plan again",
+        )
+    return EnvironmentDown(f"{doing}: {said}", state=_KEPT, fix="run the step again")
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:400] if lines else "no message"

@@ -1,0 +1,95 @@
+"""What an output says about its origin: in its rows (if the contract wants) and in its snapshot."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.scope import Chunk, Scope
+from lakehouse_backfill.rules import windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+LINEAGE_NAMES = tuple(name for name, _ in LINEAGE_COLUMNS)
+PREFIX = "lakehouse-backfill."
+CHUNK_ID = f"{PREFIX}chunk-id"
+ATTEMPT_ID = f"{PREFIX}attempt-id"
+OUTSIDE_ROWS = f"{PREFIX}outside-rows"
+
+
+def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
+    """Give the widest half-open instants that the scope reads of any source."""
+    read = [
+        windows.rows_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
+    ]
+    if not read:
+        return None
+    return min(first for first, _ in read), max(last for _, last in read)
+
+
+def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str) -> dict[str, str]:
+    """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
+    manifest = plan.resolved.manifest
+    window = input_window(plan, scope)
+    said: dict[str, str | None] = {
+        "chunk-id": chunk.chunk_id,
+        "attempt-id": attempt_id,
+        "run-id": plan.run_id,
+        "product": manifest.product,
+        "manifest-hash": plan.manifest_hash,
+        "transform": manifest.transform.name,
+        "transform-version": manifest.transform.version,
+        "input-snapshot-ids": _versions(plan, "source"),
+        "input-range-start": window[0].isoformat() if window else None,
+        "input-range-end": window[1].isoformat() if window else None,
+        "processing-mode": manifest.run.mode,
+        "reference-data-version": _versions(plan, "reference"),
+        "restatement-reason": manifest.run.reason,
+    }
+    return {f"{PREFIX}{name}": value for name, value in said.items() if value is not None}
+
+
+def with_lineage(frame: DataFrame, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+    """Add the lineage columns to the rows, in the target's own types."""
+    from pyspark.sql import functions as F
+
+    values = _values(plan, scope)
+    types = {field.name: field.dataType for field in target.fields}
+    return frame.withColumns(
+        {
+            name: F.lit(_text(values[name])).cast(types.get(name, "string"))
+            for name in LINEAGE_NAMES
+        }
+    )
+
+
+def _values(plan: Plan, scope: Scope) -> dict[str, Any]:
+    manifest = plan.resolved.manifest
+    window = input_window(plan, scope)
+    sources = [pin for pin in plan.resolved.sources if pin.role == "source"]
+    return {
+        "produced_by_run_id": plan.run_id,
+        "produced_by_transform": manifest.transform.name,
+        "transform_version": manifest.transform.version,
+        "input_snapshot_id": sources[0].snapshot_id if sources else None,
+        "input_range_start": window[0] if window else None,
+        "input_range_end": window[1] if window else None,
+        "processing_mode": manifest.run.mode,
+        "reference_data_version": _versions(plan, "reference"),
+        "restatement_reason": manifest.run.reason,
+        "produced_at": datetime.now(timezone.utc),
+    }
+
+
+def _text(value: Any) -> str | int | None:
+    """Instants as text with their offset: Spark reads those in no local time zone."""
+    return value.isoformat(sep=" ") if isinstance(value, datetime) else value
+
+
+def _versions(plan: Plan, role: str) -> str | None:
+    pins = [pin for pin in plan.resolved.sources if pin.role == role]
+    return ",".join(f"{pin.name}={pin.snapshot_id}" for pin in pins) or None

@@ -1,0 +1,87 @@
+"""Tells a query from everything else by parsing SQL, never by looking at its first word."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+# sqlglot warns about each statement that it knows but does not model; they are refused below.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+#: `spark.sql(text, name=frame)` replaces `{name}`; for parsing it stands for a table of that name.
+_FRAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: These call arbitrary Java methods from inside a query.
+_REFLECTION = frozenset({"reflect", "java_method", "try_reflect"})
+_CHANGES = (exp.DML, exp.DDL, exp.Command, exp.QueryTransform, exp.Into)
+
+
+class NotAQuery(ValueError):
+    """The text is not one single query; the message says what it is instead."""
+
+
+def parse_query(text: str) -> exp.Query:
+    """Parse `text` as exactly one query without side effects; raises NotAQuery."""
+    try:
+        found = sqlglot.parse(_FRAME.sub(r"\1", text), read="spark")
+    except SqlglotError as error:
+        raise NotAQuery(f"not readable as one query ({_first_line(error)})") from error
+    statements = [statement for statement in found if statement is not None]
+    if len(statements) != 1:
+        raise NotAQuery(f"{len(statements)} statements instead of one query")
+    statement = statements[0]
+    if not isinstance(statement, exp.Query) or isinstance(statement, exp.DML):
+        raise NotAQuery(f"{_kind(statement)} instead of a query")
+    for node in statement.walk():
+        _refuse_side_effects(node)
+    return statement
+
+
+def parse_condition(text: str) -> exp.Expr:
+    """Parse `text` as exactly one expression over the columns of a row; raises NotAQuery."""
+    try:
+        found = sqlglot.parse(f"SELECT 1 WHERE ({text}\n)", read="spark")
+    except SqlglotError as error:
+        raise NotAQuery(f"not readable as one condition ({_first_line(error)})") from error
+    select = found[0] if len(found) == 1 else None
+    where = select.args.get("where") if isinstance(select, exp.Select) else None
+    plain = {"kind", "expressions", "where"}
+    if where is None or any(v for k, v in select.args.items() if k not in plain):
+        raise NotAQuery("not one condition")
+    body = where.this.unnest()
+    if body.find(exp.Query):
+        raise NotAQuery("a condition must not hold a query of its own")
+    for node in body.walk():
+        _refuse_side_effects(node)
+    return body
+
+
+def tables_read(query: exp.Query) -> set[str]:
+    """Name the tables that a query reads, its own common table expressions left out."""
+    own = {cte.alias_or_name.lower() for cte in query.find_all(exp.CTE)}
+    names = {
+        ".".join(part.name for part in table.parts)
+        for table in query.find_all(exp.Table)
+        if isinstance(table.this, exp.Identifier)
+    }
+    return {name for name in names if name.lower() not in own}
+
+
+def _refuse_side_effects(node: exp.Expr) -> None:
+    if isinstance(node, _CHANGES) and not isinstance(node, exp.Query):
+        raise NotAQuery(f"{_kind(node)} inside a query")
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _REFLECTION:
+        raise NotAQuery(f"call of {node.name}, which runs arbitrary Java code")
+
+
+def _kind(node: exp.Expr) -> str:
+    if isinstance(node, exp.Command):
+        return str(node.this).upper()
+    return node.key.upper()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,61 @@
+"""Reads tables of the lake at exact snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.spark import filters
+from lakehouse_backfill.spark.failures import translated
+from lakehouse_backfill.spark.names import full_name, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def read(
+    spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None
+) -> DataFrame:
+    """Give a table at a snapshot, in that snapshot's schema; its head when the id is None.
+
+    What others commit afterwards is not seen. Raises NotFound.
+    """
+    name = full_name(catalog_name, table)
+    with translated(f"reading {table}"):
+        reader = spark.read
+        if snapshot_id is not None:
+            reader = reader.option("versionAsOf", str(snapshot_id))
+        return reader.table(name)
+
+
+def read_scope(
+    spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None, scope: Scope
+) -> DataFrame:
+    """Give only the rows of the scope's partitions."""
+    frame = read(spark, catalog_name, table, snapshot_id)
+    return frame.where(filters.condition(partitions.ranges(scope)))
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Give an empty frame: what a table that does not exist, or has no snapshot, holds."""
+    return spark.createDataFrame([], schema)
+
+
+def ensure_view(
+    spark: SparkSession, catalog: str, namespace: str, name: str, select_sql: str
+) -> None:
+    """Create the view unless it is there; raises Unsupported where the catalog keeps no views."""
+    from lakehouse_backfill.errors import Unsupported
+
+    view = full_name(catalog, f"{namespace}.{name}")
+    try:
+        shown = spark.sql(f"SHOW VIEWS IN {quoted(catalog)}.{quoted(namespace)}").collect()
+        if name not in {row["viewName"] for row in shown}:
+            spark.sql(f"CREATE VIEW IF NOT EXISTS {view} AS {select_sql}")
+    except Exception as error:
+        if "UnsupportedOperation" in str(error) or "does not support" in str(error):
+            raise Unsupported(f"the catalog keeps no views, so {name} was not made") from error
+        with translated(f"creating view {name}"):
+            raise

@@ -1,0 +1,271 @@
+"""The one module that picks adapters.
+
+Imports stand inside functions: a command loads what it uses, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lakehouse_backfill.config.contracts import find_contract, list_contracts
+from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.profiles import choose, load_profiles
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.model.contract import Contract, Profile
+from lakehouse_backfill.observe.clock import SystemClock
+from lakehouse_backfill.observe.journal import JsonJournal
+from lakehouse_backfill.observe.progress import NullProgress
+from lakehouse_backfill.ports.progress import Progress
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.stages.plan import Declared
+    from lakehouse_backfill.stages.workbench import Compute, Workbench
+
+Made = TypeVar("Made")
+STATE_FOLDER = ".lakehouse-backfill"
+
+
+class Wiring:
+    """The adapters of one project folder and profile, each made on first use."""
+
+    def __init__(self, folder: Path, profile: Profile, progress: Progress) -> None:
+        """Use `Wiring.open`."""
+        self.folder = folder
+        self.profile = profile
+        self.progress = progress
+
+    @staticmethod
+    def open(folder: Path, profile: str | None, progress: Progress | None) -> Wiring:
+        """Read the project's profiles and choose one; nothing is connected yet."""
+        folder = folder.resolve()
+        if not folder.is_dir():
+            raise NotFound(f"{folder} is no folder", fix=f"lakehouse-backfill init {folder}")
+        chosen = choose(load_profiles(folder), profile)
+        return Wiring(folder, chosen, progress or NullProgress())
+
+    @cached_property
+    def catalog(self) -> Any:
+        """The PyIceberg catalog of the profile."""
+        from lakehouse_backfill.iceberg.catalog import open_catalog
+
+        return open_catalog(self.profile, self.folder)
+
+    @cached_property
+    def spark(self) -> Any:
+        """The Spark session of the profile; starts a JVM."""
+        from lakehouse_backfill.spark.session import open_session
+
+        return open_session(self.profile, self.folder)
+
+    @cached_property
+    def bench(self) -> Workbench:
+        """The ports that the stages work with."""
+        from lakehouse_backfill.iceberg.control import ControlTables
+        from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+        from lakehouse_backfill.iceberg.ledger import IcebergLedger
+        from lakehouse_backfill.iceberg.pins import IcebergPins
+        from lakehouse_backfill.iceberg.publisher import IcebergPublisher
+        from lakehouse_backfill.iceberg.runs import IcebergRuns
+        from lakehouse_backfill.iceberg.shadows import IcebergShadows
+        from lakehouse_backfill.iceberg.tables import IcebergTables
+        from lakehouse_backfill.iceberg.versions import IcebergVersions
+        from lakehouse_backfill.stages.workbench import Workbench
+
+        control = ControlTables(self.catalog, self.profile.control_namespace)
+        return Workbench(
+            tables=IcebergTables(self.catalog),
+            pins=IcebergPins(self.catalog),
+            shadows=IcebergShadows(self.catalog, self.profile.shadow_namespace),
+            publisher=IcebergPublisher(self.catalog),
+            runs=IcebergRuns(control),
+            ledger=IcebergLedger(control),
+            versions=IcebergVersions(control),
+            evidence=IcebergEvidence(control),
+            compute=_once(self._compute),
+            differ=self._differ,
+            records=_LazyRecords(self),
+            clock=SystemClock(),
+            journal=JsonJournal(self.folder),
+            progress=self.progress,
+            profile=self.profile,
+            driver=f"{socket.gethostname()}:{os.getpid()}",
+            is_alive=_is_alive,
+        )
+
+    def contract(self, product: str) -> Contract:
+        """Load the contract of a product; raises NotFound, ConfigError."""
+        return find_contract(self.folder, product)
+
+    def contracts(self) -> list[Contract]:
+        """Load all contracts of the project."""
+        return [find_contract(self.folder, product) for product in list_contracts(self.folder)]
+
+    def declare(self, manifest_file: Path) -> Declared:
+        """Read a run manifest, its contract, and what identifies the code."""
+        from lakehouse_backfill.stages.plan import Declared
+
+        path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
+        if not path.is_file() and manifest_file.is_file():
+            path = manifest_file.resolve()
+        manifest = load_manifest(path, self.folder)
+        lock = self.folder / "requirements.lock"
+        return Declared(
+            manifest=manifest,
+            contract=self.contract(manifest.product),
+            manifest_file=str(path),
+            code_hash=_file_hash(self.folder / manifest.transform.file),
+            git_commit=_git_commit(self.folder),
+            lock_hash=_file_hash(lock) if lock.is_file() else None,
+        )
+
+    def read(self, engine: str, table: str, snapshot_id: int) -> Any:
+        """Read a table's snapshot with Spark, Arrow or DuckDB."""
+        if engine == "spark":
+            from lakehouse_backfill.spark.readers import read
+
+            return read(self.spark, self.profile.catalog["name"], table, snapshot_id)
+        from lakehouse_backfill.local import reader
+
+        readers = {"arrow": reader.accepted_arrow, "duckdb": reader.accepted_duckdb}
+        if engine not in readers:
+            raise ConfigError(f"no engine {engine!r}", fix="choose spark, arrow or duckdb")
+        return readers[engine](self.catalog, table, snapshot_id)
+
+    def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
+        """Write the evidence page and its archive; give the page's path."""
+        from lakehouse_backfill.report.page import write
+
+        return write(document, export or self.folder / STATE_FOLDER / "evidence")
+
+    def draft_product(self, table: str, owner: str) -> dict[str, Any]:
+        """Draft a contract file from a table's metadata, with a tested key."""
+        from lakehouse_backfill.config.drafts import draft_contract
+        from lakehouse_backfill.config.scaffold import write_new
+        from lakehouse_backfill.local.keys import find_key
+
+        info = self.bench.tables.describe(table)
+        if info is None:
+            raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
+        key = find_key(self.catalog, info)
+        draft = draft_contract(info, key, owner)
+        path = self.folder / "catalog" / "contracts" / f"{table}.yaml"
+        write_new(path, draft.text)
+        return {"file": str(path), "key": list(key), "questions": list(draft.questions)}
+
+    def draft_manifest(
+        self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
+    ) -> dict[str, Any]:
+        """Draft a run manifest file for a product."""
+        from lakehouse_backfill.config.drafts import draft_manifest
+        from lakehouse_backfill.config.scaffold import write_new
+        from lakehouse_backfill.config.transforms import newest_transform
+
+        contract = self.contract(product)
+        found = newest_transform(self.folder, product.rpartition(".")[2])
+        draft = draft_manifest(
+            contract, from_, to, reason, reason_code, requested_by, transform=found
+        )
+        folder = self.folder / "jobs" / product.rpartition(".")[2]
+        path = folder / f"restate-{from_}-{to}.yaml"
+        write_new(path, draft.text)
+        return {"file": str(path), "questions": list(draft.questions)}
+
+    def _compute(self) -> Compute:
+        from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
+        from lakehouse_backfill.quality.judge import ExpectationsJudge
+        from lakehouse_backfill.spark.measuring import SparkMeasuring
+        from lakehouse_backfill.spark.readers import ensure_view
+        from lakehouse_backfill.spark.staging import SparkStaging
+        from lakehouse_backfill.stages.workbench import Compute
+
+        catalog, control = self.profile.catalog["name"], self.profile.control_namespace
+        try:
+            select = current_view_select(catalog, control)
+            ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
+        except Unsupported as error:
+            self.bench.journal.log("no view", problem=error.problem)
+        return Compute(
+            staging=SparkStaging(self.spark, catalog, self.folder),
+            measuring=SparkMeasuring(self.spark, catalog),
+            judge=ExpectationsJudge(self.folder),
+        )
+
+    def _differ(self, engine: str) -> Any:
+        if engine == "local":
+            from lakehouse_backfill.local.diff import LocalDiffer
+
+            return LocalDiffer(self.catalog)
+        if engine == "spark":
+            from lakehouse_backfill.spark.diff import SparkDiffer
+
+            return SparkDiffer(self.spark, self.profile.catalog["name"])
+        raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+
+
+class _LazyRecords:
+    """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        from lakehouse_backfill.local.golden import read_golden
+
+        return read_golden(self._wiring.folder / file)
+
+    def by_key(
+        self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        from lakehouse_backfill.local.reader import rows_by_key
+
+        return rows_by_key(self._wiring.catalog, table, snapshot_id, keys)[0]
+
+
+def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+    made: list[Made] = []
+
+    def get() -> Made:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _is_alive(driver: str) -> bool:
+    """Tell whether a driver (`host:pid`) still lives; on another host: assume that it does."""
+    host, _, pid = driver.rpartition(":")
+    if host != socket.gethostname():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _file_hash(path: Path) -> str:
+    if not path.is_file():
+        raise NotFound(f"{path} does not exist", fix="correct transform.file in the run manifest")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _git_commit(folder: Path) -> str | None:
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        # A fixed command on a folder that the user named.
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=10, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,26 @@
+"""A process that adopts on demand: reads a request a line, says what came of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.model.publication import AdoptRequest
+from tests.contract.lake_kit import Kit
+
+
+def main() -> None:
+    kit = Kit(Path(sys.argv[1]))
+    print("ready", flush=True)  # noqa: T201 (the protocol)
+    for line in sys.stdin:
+        try:
+            kit.publisher.adopt(AdoptRequest.model_validate_json(line))
+            outcome = "landed"
+        except BackfillError as error:
+            outcome = error.code
+        print(outcome, flush=True)  # noqa: T201 (the protocol)
+
+
+if __name__ == "__main__":
+    main()

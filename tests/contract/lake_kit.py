@@ -1,0 +1,269 @@
+"""A lake in a folder for the tests of `ports/lake.py`: tables, live writers, shadows, requests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.transforms import parse_transform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
+
+from lakehouse_backfill.iceberg.catalog import open_catalog
+from lakehouse_backfill.iceberg.filters import row_filter
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.pins import IcebergPins
+from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
+from lakehouse_backfill.iceberg.publisher import IcebergPublisher
+from lakehouse_backfill.iceberg.shadows import IcebergShadows
+from lakehouse_backfill.iceberg.tables import IcebergTables
+from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.model.publication import AdoptRequest, Restore, RevertRequest, Swap
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.rules.partitions import bounds
+
+PROFILE = Profile(
+    catalog={
+        "name": "lake",
+        "uri": "sqlite:///${project}/lake/catalog.db",
+        "warehouse": "file://${project}/lake/warehouse",
+    }
+)
+TARGET = "silver.t"
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "d", DateType()),
+    NestedField(3, "ts", TimestamptzType()),
+    NestedField(4, "region", StringType()),
+    NestedField(5, "v", StringType()),
+)
+Row = dict[str, Any]
+
+
+def row(key: int, day: str | None, v: str = "old", region: str | None = "EU", hour: int = 7) -> Row:
+    """One row; `day` sets the date and the instant."""
+    d = None if day is None else date.fromisoformat(day)
+    ts = None if d is None else datetime(d.year, d.month, d.day, hour, tzinfo=timezone.utc)
+    return {"id": key, "d": d, "ts": ts, "region": region, "v": v}
+
+
+def field_of(column: str, transform: str = "identity") -> ScopeField:
+    kinds = {"d": "date", "ts": "timestamptz", "region": "string", "id": "long"}
+    return ScopeField(column=column, transform=transform, type=kinds[column])
+
+
+class Kit:
+    """The adapters over one folder, and live writers beside them."""
+
+    def __init__(self, root: Path, budget_s: float = 30.0) -> None:
+        self.root = root
+        self.catalog = open_catalog(PROFILE, root)
+        self.live: Catalog = open_catalog(PROFILE, root)
+        self.tables = IcebergTables(self.catalog)
+        self.pins = IcebergPins(self.catalog)
+        self.shadows = IcebergShadows(self.catalog, "shadow")
+        self.publisher = IcebergPublisher(self.catalog, budget_s)
+
+    def create(self, *partitioning: tuple[str, str], version: int = 2, name: str = TARGET) -> Table:
+        fields = [
+            PartitionField(
+                SCHEMA.find_field(column).field_id,
+                1000 + position,
+                parse_transform(transform),
+                f"p{position}_{column}",
+            )
+            for position, (column, transform) in enumerate(partitioning)
+        ]
+        self.live.create_namespace_if_not_exists("silver")
+        return self.live.create_table(
+            name,
+            SCHEMA,
+            partition_spec=PartitionSpec(*fields),
+            properties={"format-version": str(version)},
+        )
+
+    def append(self, *rows: Row, name: str = TARGET, **properties: str) -> int:
+        table = self.live.load_table(name)
+        table.append(_arrow(table, rows), snapshot_properties=properties)
+        return self.head(name) or 0
+
+    def delete(self, field: ScopeField, label: str, name: str = TARGET) -> None:
+        self.live.load_table(name).delete(row_filter((bounds(field, label),)))
+
+    def head(self, name: str = TARGET) -> int | None:
+        return self.live.load_table(name).metadata.current_snapshot_id
+
+    def rows(self, name: str = TARGET, snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
+        """Give (id, d, region, v) of all rows, sorted."""
+        scan = self.live.load_table(name).scan(AlwaysTrue(), snapshot_id=snapshot_id)
+        found = [(r["id"], str(r["d"]), r["region"], r["v"]) for r in scan.to_arrow().to_pylist()]
+        return sorted(found, key=str)
+
+    def total_rows(self, name: str = TARGET) -> int:
+        snapshot = self.live.load_table(name).current_snapshot()
+        return int(snapshot.summary["total-records"]) if snapshot and snapshot.summary else 0
+
+    def stage(
+        self, field: ScopeField, new: dict[str, list[Row]], run: str = "r1", name: str = TARGET
+    ) -> AdoptRequest:
+        """Open a shadow at the head and overwrite each label's partition by its rows."""
+        base = self.head(name)
+        shadow = f"shadow.{run}"
+        if base is not None:
+            self.pins.pin(name, base, f"lhb-base-{run}")
+        self.shadows.open(name, base, shadow, {"lakehouse-backfill.run-id": run})
+        for number, (label, rows) in enumerate(new.items()):
+            self.write_chunk(shadow, field, label, rows, f"c{number}")
+        return AdoptRequest(
+            target=name,
+            base_snapshot_id=base,
+            shadow=shadow,
+            shadow_snapshot_id=self.head(shadow),
+            # PyIceberg, unlike Spark, commits nothing when an empty chunk finds nothing to remove.
+            chunk_ids=tuple(dict.fromkeys(c.chunk_id for c in self.shadows.chunks(shadow))),
+            scope=Scope(field=field, partitions=tuple(new)),
+            token=f"token-{run}",
+            tags={"before": f"lhb-before-{run}", "after": f"lhb-after-{run}"},
+            properties={"lakehouse-backfill.run-id": run},
+        )
+
+    def write_chunk(
+        self, shadow: str, field: ScopeField, label: str, rows: list[Row], chunk: str
+    ) -> None:
+        table = self.live.load_table(shadow)
+        marks = {"lakehouse-backfill.chunk-id": chunk}
+        where = row_filter((bounds(field, label),))
+        if rows:
+            table.overwrite(_arrow(table, rows), where, snapshot_properties=marks)
+        else:
+            table.delete(where, snapshot_properties=marks)
+
+    def revert_request(
+        self, swap: Swap, scope: Scope, run: str = "r1", since: int | None = None
+    ) -> RevertRequest:
+        return RevertRequest(
+            target=swap.table,
+            scope=scope,
+            restores=(
+                Restore(
+                    partitions=scope.partitions,
+                    restore_snapshot_id=swap.before_snapshot_id,
+                    since_snapshot_id=since or swap.snapshot_id,
+                ),
+            ),
+            token=f"back-{run}",
+            tags={"before": f"lhb-before-back-{run}", "after": f"lhb-after-back-{run}"},
+            properties={"lakehouse-backfill.run-id": run, "version": 2},
+        )
+
+    def compact(self, scope: Scope, name: str = TARGET) -> None:
+        """Rewrite the scope's files into one per partition, as rewrite_data_files does."""
+        table = self.live.load_table(name)
+        head = table.current_snapshot()
+        assert head is not None
+        cache = ManifestCache()
+        old = ScopedReader(table, scope, cache).in_scope(head)
+        where = row_filter(tuple(bounds(scope.field, label) for label in scope.partitions))
+        data = table.scan(where).to_arrow()
+        files = list(_dataframe_to_data_files(table.metadata, data, table.io))
+        for file in files:
+            file.spec_id = table.spec().spec_id
+        new = {file.file_path: _entry(file) for file in files}
+        change = Change(head, tuple(head.manifests(table.io)), old, new)
+        snapshot = SwapProducer(cache).snapshot(table, change, {}, 1)
+        assert snapshot.summary is not None
+        summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
+        commit(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
+
+    def position_delete(self, partition: Any, name: str = TARGET, spec_id: int = 0) -> None:
+        """Commit a merge-on-read delete as Spark would (its file is never read here)."""
+        table = self.live.load_table(name)
+        head = table.current_snapshot()
+        assert head is not None
+        snapshot_id = table.metadata.new_snapshot_id()
+        manifest = _delete_manifest(table, snapshot_id, partition, spec_id)
+        path = f"{table.location()}/metadata/snap-{uuid.uuid4()}.avro"
+        sequence_number = table.metadata.next_sequence_number()
+        with write_manifest_list(
+            2, table.io.new_output(path), snapshot_id, head.snapshot_id, sequence_number, "deflate"
+        ) as writer:
+            writer.add_manifests([*head.manifests(table.io), manifest])
+        snapshot = Snapshot(
+            snapshot_id=snapshot_id,
+            parent_snapshot_id=head.snapshot_id,
+            sequence_number=sequence_number,
+            manifest_list=path,
+            summary=Summary(Operation.DELETE, **{"engine-name": "spark", "app-id": "app-7"}),
+            schema_id=table.metadata.current_schema_id,
+        )
+        commit(table, snapshot, {}, "merge-on-read")
+
+    def before_commit(self, *actions: Callable[[], Any]) -> None:
+        """Let `actions` happen one by one right before the adapter's next commits."""
+        todo = list(actions)
+        through = type(self.catalog).commit_table.__get__(self.catalog)
+
+        def commit_table(table: Table, *args: Any, **kwargs: Any) -> Any:
+            if todo:
+                todo.pop(0)()
+            return through(table, *args, **kwargs)
+
+        vars(self.catalog)["commit_table"] = commit_table
+
+
+class _DeleteWriter(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _delete_manifest(table: Table, snapshot_id: int, partition: Any, spec_id: int) -> ManifestFile:
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition),
+        record_count=1,
+        file_size_in_bytes=10,
+    )
+    file.spec_id = spec_id
+    output = table.io.new_output(f"{table.location()}/metadata/{uuid.uuid4()}-m0.avro")
+    spec = table.specs()[spec_id]
+    with _DeleteWriter(spec, table.schema(), output, snapshot_id, "deflate") as writer:
+        writer.add_entry(_entry(file, snapshot_id))
+    return writer.to_manifest_file()
+
+
+def _entry(file: DataFile, snapshot_id: int | None = None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=file
+    )
+
+
+def _arrow(table: Table, rows: Any) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=table.schema().as_arrow())

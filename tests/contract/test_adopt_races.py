@@ -1,0 +1,78 @@
+"""Two real processes adopt at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.model.publication import AdoptRequest
+from tests.contract.lake_kit import Kit, field_of, row
+
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02")
+ROUNDS = 10
+
+
+class Worker:
+    def __init__(self, root: Path) -> None:
+        repository = Path(__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.adopt_worker", str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=repository,
+            env={**os.environ, "PYTHONPATH": str(repository)},
+        )
+
+    def tell(self, request: AdoptRequest) -> None:
+        self.process.stdin.write(request.model_dump_json() + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
+    pair = (Worker(tmp_path), Worker(tmp_path))
+    assert [worker.hear() for worker in pair] == ["ready", "ready"]
+    yield pair
+    for worker in pair:
+        worker.process.stdin.close()
+        worker.process.wait(30)
+
+
+@pytest.mark.req("U11", "T8")
+@pytest.mark.parametrize(
+    ("days", "outcomes"),
+    [
+        pytest.param((DAYS[0], DAYS[0]), ["landed", "target-changed"], id="overlapping"),
+        pytest.param(DAYS, ["landed", "landed"], id="disjoint"),
+    ],
+)
+def test_overlapping_scopes_have_one_winner_and_disjoint_ones_both_land(
+    tmp_path, workers, days, outcomes
+):
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    for number in range(ROUNDS):
+        requests = [
+            kit.stage(DAY, {day: [row(n, day, f"{number}-{n}")]}, run=f"r{number}_{n}")
+            for n, day in enumerate(days)
+        ]
+        for worker, request in zip(workers, requests, strict=True):
+            worker.tell(request)
+        heard = [worker.hear() for worker in workers]
+
+        assert sorted(heard) == outcomes
+        landed = {f"{number}-{n}" for n, outcome in enumerate(heard) if outcome == "landed"}
+        now = {row[3] for row in kit.rows() if row[3].startswith(f"{number}-")}
+        assert now == landed
+        assert kit.total_rows() == len(kit.rows()) == len(DAYS)

@@ -1,0 +1,363 @@
+"""The rules of `ports/control.py`, on the fakes and on PyIceberg."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse_backfill.errors import NotFound, RunMoved
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+from lakehouse_backfill.iceberg.ledger import IcebergLedger
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus, State
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.value import digest
+from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
+from lakehouse_backfill.rules.lifecycle import next_event
+from tests.fakes.control import FakeEvidence, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+PRODUCT = "silver.arrivals_daily"
+
+
+@pytest.fixture(params=["fake", "iceberg"])
+def control(request, tmp_path: Path):
+    """The four ports on one implementation."""
+    if request.param == "fake":
+        return SimpleNamespace(
+            runs=FakeRuns(), ledger=FakeLedger(), versions=FakeVersions(), evidence=FakeEvidence()
+        )
+    tables = ControlTables(
+        SqlCatalog(
+            "lake", uri=f"sqlite:///{tmp_path}/c.db?timeout=30", warehouse=f"file://{tmp_path}/w"
+        ),
+        "lakehouse_backfill",
+    )
+    return SimpleNamespace(
+        runs=IcebergRuns(tables),
+        ledger=IcebergLedger(tables),
+        versions=IcebergVersions(tables),
+        evidence=IcebergEvidence(tables),
+    )
+
+
+@pytest.fixture
+def runs(control) -> Runs:
+    return control.runs
+
+
+@pytest.fixture
+def ledger(control) -> Ledger:
+    return control.ledger
+
+
+@pytest.fixture
+def versions(control) -> Versions:
+    return control.versions
+
+
+@pytest.fixture
+def evidence(control) -> Evidence:
+    return control.evidence
+
+
+def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="ann", **detail: Any):
+    """Move a run as a stage does."""
+    status = runs.status(run_id)
+    at = status.at + timedelta(seconds=1)
+    event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
+    return runs.append(event, driver)
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_before_the_first_run(control):
+    assert control.runs.list() == ()
+    assert control.runs.list(open_only=False) == ()
+    assert control.runs.events("bf-1") == ()
+    assert control.ledger.chunks("bf-1") == ()
+    assert control.versions.pointer(PRODUCT) == Pointer()
+    assert control.versions.history(PRODUCT) == ()
+    assert control.evidence.newest("bf-1", "validation") is None
+    with pytest.raises(NotFound):
+        control.runs.status("bf-1")
+    with pytest.raises(NotFound):
+        control.runs.plan("bf-1")
+
+
+@pytest.mark.req("V3", "C1")
+def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs):
+    plan = a_plan()
+    event = a_first_event(plan)
+    status = RunStatus(run_id="bf-1", product=PRODUCT, state=State.PLANNED, seq=1, at=NOON)
+    assert runs.register(plan, event) == status
+    assert runs.status("bf-1") == status
+    assert runs.events("bf-1") == (event,)
+    loaded = runs.plan("bf-1")
+    assert loaded == plan
+    assert loaded.resolved.manifest_hash == plan.manifest_hash
+
+
+@pytest.mark.req("V3")
+def test_a_run_id_that_exists_cannot_be_registered_again(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    with pytest.raises(RunMoved, match="registered already"):
+        runs.register(a_plan(), a_first_event(a_plan()))
+    assert len(runs.events("bf-1")) == 1
+
+
+def test_a_run_begins_with_its_own_first_event(runs: Runs):
+    with pytest.raises(ValueError, match="does not begin"):
+        runs.register(a_plan("bf-1"), a_first_event(a_plan("bf-2")))
+
+
+@pytest.mark.req("V3")
+def test_an_event_moves_the_run_and_stands_at_the_end_of_its_log(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    move(runs, "bf-1", "approve", hash="abc", who=["ann", "bob"])
+    after = move(runs, "bf-1", "begin staging", driver="host:1")
+    assert after.state is State.STAGING
+    assert after.driver == "host:1"
+    assert runs.status("bf-1") == after
+    log = runs.events("bf-1")
+    assert [(one.seq, one.verb) for one in log] == [
+        (1, "plan"),
+        (2, "approve"),
+        (3, "begin staging"),
+    ]
+    assert log[1].detail == {"hash": "abc", "who": ["ann", "bob"]}
+
+
+@pytest.mark.req("V3")
+@pytest.mark.parametrize("seq", [1, 2, 4], ids=["first", "taken", "too far ahead"])
+def test_an_event_is_refused_unless_it_is_the_next(runs: Runs, seq: int):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    before = move(runs, "bf-1", "approve", actor="bob")
+    event = a_first_event(a_plan()).model_copy(update={"seq": seq, "verb": "cancel"})
+    with pytest.raises(RunMoved):
+        runs.append(event)
+    assert runs.status("bf-1") == before
+    assert len(runs.events("bf-1")) == 2
+
+
+@pytest.mark.req("V3")
+def test_the_loser_is_told_who_won_and_with_what(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    status = runs.status("bf-1")
+    common = {"mode": "backfill", "at": NOON, "detail": {}}
+    runs.append(next_event(status, "approve", actor="bob", **common))
+    with pytest.raises(RunMoved, match="bob was faster: bf-1 is approved since 'approve'"):
+        runs.append(next_event(status, "cancel", actor="eve", **common))
+
+
+def test_an_unknown_run_cannot_be_moved(runs: Runs):
+    with pytest.raises(NotFound, match="bf-1"):
+        runs.append(a_first_event(a_plan()))
+
+
+def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    move(runs, "bf-1", "approve")
+    status = move(runs, "bf-1", "begin staging", driver="host:1")
+    note = Event(
+        run_id="bf-1",
+        seq=status.seq + 1,
+        at=NOON,
+        actor="bob",
+        verb="ask to pause",
+        from_state=State.STAGING,
+        to_state=State.STAGING,
+        mode="backfill",
+    )
+    assert runs.append(note).driver == "host:1"
+    assert move(runs, "bf-1", "pause").driver is None
+
+
+@pytest.mark.req("V3")
+def test_closed_runs_are_listed_only_with_the_others_and_keep_their_status(runs: Runs):
+    for run_id in ("bf-1", "bf-2"):
+        runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+    closed = move(runs, "bf-1", "cancel")
+    assert closed.state is State.CANCELLED
+    assert runs.status("bf-1") == closed
+    assert runs.list() == (runs.status("bf-2"),)
+    assert runs.list(open_only=False) == (closed, runs.status("bf-2"))
+
+
+def test_a_closed_run_can_open_again(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    staged = ("approve", "begin staging", "finish staging", "pass validation", "accept")
+    for verb in (*staged, "begin publishing", "finish publishing", "roll back"):
+        move(runs, "bf-1", verb)
+    assert runs.list() == ()
+    again = move(runs, "bf-1", "begin publishing")
+    assert runs.list() == (again,)
+    assert [one.seq for one in runs.events("bf-1")] == list(range(1, 11))
+
+
+# --- the chunk ledger -------------------------------------------------------------------------
+
+
+def a_chunk(chunk_id: str, rows: int = 5, run_id: str = "bf-1") -> ChunkRecord:
+    return ChunkRecord(
+        run_id=run_id,
+        chunk_id=chunk_id,
+        partitions=("2013-02-15", "2013-02-16"),
+        status="done",
+        input_rows=10,
+        output_rows=rows,
+        outside_rows=1,
+        checksum="lhb-rowhash-1:00000000:5:0",
+        seconds=0.25,
+        snapshot_id=8_700_000_000_000_000_001,
+        finished_at=NOON,
+    )
+
+
+@pytest.mark.req("C1")
+def test_the_newest_row_of_each_chunk_counts_in_chunk_order(ledger: Ledger):
+    for chunk in (a_chunk("c10"), a_chunk("c9"), a_chunk("c9", rows=6), a_chunk("c1", run_id="x")):
+        ledger.record(chunk)
+    assert ledger.chunks("bf-1") == (a_chunk("c9", rows=6), a_chunk("c10"))
+
+
+# --- the pointer ------------------------------------------------------------------------------
+
+
+def a_row(version: int, action: str, product: str = PRODUCT, **changes: Any) -> Publication:
+    row = Publication(
+        product=product,
+        version=version,
+        token=f"{product}-{version}-{action}",
+        action=action,  # type: ignore[arg-type]
+        run_id="bf-1",
+        table=product,
+        snapshot_id=8_700_000_000_000_000_000 + version,
+        before_snapshot_id=None,
+        scope=Scope(
+            field=ScopeField(column="arrival_date", transform="identity", type="date"),
+            partitions=("2013-02-15", "null"),
+        ),
+        supersedes=version - 1,
+        at=NOON + timedelta(microseconds=version),
+        by="ann",
+        approved_by=("bob",),
+        reason="fix",
+    )
+    return row.model_copy(update=changes)
+
+
+@pytest.mark.req("U12", "C1")
+@pytest.mark.parametrize(
+    ("actions", "accepted", "pending", "last_version"),
+    [
+        (["baseline"], 0, None, 0),
+        (["reserve"], None, 0, 0),
+        (["baseline", "reserve"], 0, 1, 1),
+        (["baseline", "reserve", "publish"], 2, None, 2),
+        (["baseline", "reserve", "release"], 0, None, 2),
+        (["baseline", "publish", "rollback"], 2, None, 2),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_each_action_moves_the_pointer_as_the_port_says(
+    versions: Versions, actions, accepted, pending, last_version
+):
+    rows = [a_row(version, action) for version, action in enumerate(actions)]
+    for row in rows:
+        after = versions.move(PRODUCT, lambda _, row=row: (row,))
+    by_version = {row.version: row for row in rows}
+    expected = Pointer(
+        accepted=None if accepted is None else by_version[accepted],
+        pending=None if pending is None else by_version[pending],
+        last_version=last_version,
+    )
+    assert after == expected
+    assert versions.pointer(PRODUCT) == expected
+    assert versions.history(PRODUCT) == tuple(reversed(rows))
+
+
+@pytest.mark.req("U12")
+def test_one_move_may_write_several_rows(versions: Versions):
+    rows = (a_row(0, "baseline"), a_row(1, "reserve"))
+    assert versions.move(PRODUCT, lambda _: rows) == Pointer(
+        accepted=rows[0], pending=rows[1], last_version=1
+    )
+    assert versions.history(PRODUCT) == (rows[1], rows[0])
+
+
+def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):
+    row = a_row(1, "publish")
+    before = versions.move(PRODUCT, lambda _: (row,))
+    seen: list[Pointer] = []
+
+    def leave(pointer: Pointer) -> tuple[Publication, ...]:
+        seen.append(pointer)
+        return ()
+
+    assert versions.move(PRODUCT, leave) == before
+    assert seen == [before]
+    assert versions.history(PRODUCT) == (row,)
+
+
+def test_what_a_decision_raises_comes_out_and_nothing_is_written(versions: Versions):
+    def refuse(pointer: Pointer) -> tuple[Publication, ...]:
+        raise NotFound("no")
+
+    with pytest.raises(NotFound, match="no"):
+        versions.move(PRODUCT, refuse)
+    assert versions.history(PRODUCT) == ()
+
+
+def test_a_move_writes_rows_of_its_own_product_only(versions: Versions):
+    with pytest.raises(ValueError, match=r"cannot write a row of gold\.other"):
+        versions.move(PRODUCT, lambda _: (a_row(1, "publish", "gold.other"),))
+
+
+def test_products_do_not_touch_each_other(versions: Versions):
+    mine, other = a_row(1, "publish"), a_row(3, "publish", "gold.other", scope=None, run_id=None)
+    versions.move(PRODUCT, lambda _: (mine,))
+    versions.move("gold.other", lambda _: (other,))
+    assert versions.pointer(PRODUCT) == Pointer(accepted=mine, last_version=1)
+    assert versions.pointer("gold.other") == Pointer(accepted=other, last_version=3)
+    assert versions.history("gold.other") == (other,)
+
+
+# --- evidence ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("C1")
+def test_the_newest_document_of_a_kind_is_found_under_its_digest(evidence: Evidence):
+    first, second = {"passed": False, "checks": [1, None]}, {"passed": True, "text": "ü'\"\n"}
+    evidence.record("bf-1", "validation", first)
+    evidence.record("bf-1", "acceptance", {"by": "ann"})
+    evidence.record("bf-2", "validation", {"passed": None})
+    assert evidence.record("bf-1", "validation", second) == digest(second)
+    assert evidence.newest("bf-1", "validation") == (digest(second), second)
+
+
+def test_a_document_that_came_back_is_the_newest_again(evidence: Evidence):
+    for document in ({"n": 1}, {"n": 2}, {"n": 1}):
+        evidence.record("bf-1", "validation", document)
+    assert evidence.newest("bf-1", "validation") == (digest({"n": 1}), {"n": 1})
+
+
+def test_the_same_document_again_is_stored_once(control):
+    for _ in range(3):
+        control.evidence.record("bf-1", "validation", {"n": 1})
+    assert stored_documents(control.evidence) == 1
+
+
+def stored_documents(evidence: FakeEvidence | IcebergEvidence) -> int:
+    if isinstance(evidence, FakeEvidence):
+        return len(evidence.rows)
+    return len(evidence._log.head().rows())

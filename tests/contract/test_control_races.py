@@ -1,0 +1,206 @@
+"""Real processes that move the same pointers and runs at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY
+from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.run import Event, State
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
+#: Each worker is a process of its own; the libraries are imported once, for all of them.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "lakehouse_backfill.iceberg.runs"]
+)
+
+
+def control_tables(folder: Path) -> ControlTables:
+    catalog = SqlCatalog(
+        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
+    )
+    return ControlTables(catalog, "lakehouse_backfill")
+
+
+def race(worker: Callable[..., Any], folder: Path, processes: int) -> list[Any]:
+    """Run `worker(folder, number, barrier)` in real processes; give what each returned."""
+    control_tables(folder)  # PyIceberg 0.12 fails when two processes make the SQLite file at once
+    with _FORKS.Manager() as manager:
+        barrier = manager.Barrier(processes, timeout=120)
+        with _FORKS.Pool(processes) as pool:
+            jobs = [(folder, number, barrier) for number in range(processes)]
+            return pool.starmap(worker, jobs, chunksize=1)
+
+
+def publish(product: str, who: str) -> Callable[[Pointer], tuple[Publication, ...]]:
+    def decide(pointer: Pointer) -> tuple[Publication, ...]:
+        version = pointer.last_version + 1
+        row = Publication(
+            product=product,
+            version=version,
+            token=f"{product}-{version}-{who}",
+            action="publish",
+            run_id=who,
+            table=product,
+            snapshot_id=version,
+            before_snapshot_id=None,
+            scope=None,
+            supersedes=pointer.accepted.version if pointer.accepted else None,
+            at=NOON,
+            by=who,
+        )
+        return (row,)
+
+    return decide
+
+
+def make_tables(folder: Path, number: int, barrier: Any) -> None:
+    tables = control_tables(folder)
+    barrier.wait()
+    tables.ensure()
+
+
+@pytest.mark.req("C1")
+def test_many_processes_may_make_the_tables_at_once(tmp_path: Path):
+    assert race(make_tables, tmp_path, 4) == [None] * 4
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    assert len(catalog.list_tables("lakehouse_backfill")) == len(CONTROL_TABLES)
+
+
+def move_pointers(folder: Path, number: int, barrier: Any) -> list[tuple[str, str, float]]:
+    """Publish MOVES times: (product, token, seconds) of each."""
+    versions = IcebergVersions(control_tables(folder))
+    done = []
+    # The first one loads libraries and races for making the tables.
+    versions.move(f"silver.own{number}", publish(f"silver.own{number}", "first"))
+    barrier.wait()
+    for turn in range(MOVES):
+        product = f"silver.p{(number + turn) % PRODUCTS}"
+        started = time.perf_counter()
+        pointer = versions.move(product, publish(product, f"{number}-{turn}"))
+        done.append((product, pointer.accepted.token, time.perf_counter() - started))
+    return done
+
+
+@pytest.mark.req("U12", "C1")
+def test_moves_of_many_processes_are_neither_lost_nor_doubled(tmp_path: Path, capsys):
+    results = [move for moves in race(move_pointers, tmp_path, PROCESSES) for move in moves]
+    versions = IcebergVersions(control_tables(tmp_path))
+    for index in range(PRODUCTS):
+        product = f"silver.p{index}"
+        history = versions.history(product)
+        assert [row.version for row in history] == list(range(len(history), 0, -1))
+        assert {row.token for row in history} == {one[1] for one in results if one[0] == product}
+        assert versions.pointer(product).accepted == history[0]
+        assert [row.supersedes for row in history[:-1]] == [row.version for row in history[1:]]
+    assert len({token for _, token, _ in results}) == PROCESSES * MOVES
+    seconds = sorted(one[2] for one in results)
+    with capsys.disabled():
+        print(  # noqa: T201 (the measured times)
+            f"\n{len(results)} moves by {PROCESSES} processes: "
+            f"p50 {seconds[len(seconds) // 2]:.2f} s, p95 {seconds[int(len(seconds) * 0.95)]:.2f} s"
+        )
+
+
+def drive_one_run(folder: Path, number: int, barrier: Any) -> list[str]:
+    """Note something on one run ROUNDS times, from the same status as the other process."""
+    runs = IcebergRuns(control_tables(folder))
+    outcomes = []
+    for _ in range(ROUNDS):
+        barrier.wait()
+        status = runs.status("bf-1")
+        event = Event(
+            run_id="bf-1",
+            seq=status.seq + 1,
+            at=NOON,
+            actor=f"process {number}",
+            verb="note",
+            from_state=State.PLANNED,
+            to_state=State.PLANNED,
+            mode="backfill",
+        )
+        barrier.wait()
+        try:
+            runs.append(event)
+            outcomes.append("won")
+        except RunMoved as error:
+            outcomes.append(error.problem)
+    return outcomes
+
+
+@pytest.mark.req("V3")
+def test_of_two_processes_that_move_one_run_exactly_one_wins_each_round(tmp_path: Path):
+    runs = IcebergRuns(control_tables(tmp_path))
+    plan = a_plan()
+    runs.register(plan, a_first_event(plan))
+    first, second = race(drive_one_run, tmp_path, 2)
+    for mine, other in zip(first, second, strict=True):
+        assert (mine == "won") != (other == "won")
+    for number, outcomes in ((1, first), (0, second)):
+        lost = [outcome for outcome in outcomes if outcome != "won"]
+        assert all(f"process {number} was faster" in problem for problem in lost)
+    assert [event.seq for event in runs.events("bf-1")] == list(range(1, ROUNDS + 2))
+
+
+def register_one_run(folder: Path, number: int, barrier: Any) -> bool:
+    runs = IcebergRuns(control_tables(folder))
+    plan = a_plan()
+    barrier.wait()
+    try:
+        runs.register(plan, a_first_event(plan, actor=f"process {number}"))
+    except RunMoved:
+        return False
+    return True
+
+
+@pytest.mark.req("V3")
+def test_of_many_processes_that_register_one_run_exactly_one_wins(tmp_path: Path):
+    assert sorted(race(register_one_run, tmp_path, 4)) == [False, False, False, True]
+    runs = IcebergRuns(control_tables(tmp_path))
+    assert len(runs.events("bf-1")) == 1
+    assert runs.plan("bf-1") == a_plan()
+
+
+@pytest.mark.req("U12", "C1")
+def test_reading_a_pointer_stays_fast_whatever_the_history(tmp_path: Path, capsys):
+    versions = IcebergVersions(control_tables(tmp_path))
+    product = "silver.p0"
+    seconds = []
+    for turn in range(300):
+        # Time on the processor: other work on the machine must not fail the test.
+        started = time.process_time()
+        versions.move(product, publish(product, str(turn)))
+        seconds.append(time.process_time() - started)
+    started = time.perf_counter()
+    for _ in range(20):
+        pointer = versions.pointer(product)
+    read_ms = (time.perf_counter() - started) / 20 * 1000
+    started = time.perf_counter()
+    history = versions.history(product)
+    history_ms = (time.perf_counter() - started) * 1000
+    files = len(list(versions._log.head().table.scan().plan_files()))
+    with capsys.disabled():
+        print(  # noqa: T201 (the measured times)
+            f"\n300 moves: p50 {sorted(seconds)[150] * 1000:.0f} ms, "
+            f"first 20: {sum(seconds[1:21]) / 20 * 1000:.0f} ms, "
+            f"last 20: {sum(seconds[-20:]) / 20 * 1000:.0f} ms; pointer read {read_ms:.1f} ms; "
+            f"history {history_ms:.0f} ms from {files} files"
+        )
+    assert pointer.accepted.version == 300
+    assert [row.version for row in history] == list(range(300, 0, -1))
+    assert files <= FOLD_EVERY
+    assert sum(seconds[-20:]) < 3 * sum(seconds[1:21])

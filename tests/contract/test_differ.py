@@ -1,0 +1,96 @@
+"""The port `Differ`: every engine gives the oracle's answer for every case.
+
+Here the local engine; `tests/lake` runs the same cases on Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.local.diff import LocalDiffer
+from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
+
+_numbers = itertools.count(1)
+LOCAL_CASES = [pytest.param(case, id=case.name) for case in CASES if "local" in case.engines]
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
+    folder = tmp_path_factory.mktemp("differ")
+    return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+
+
+@pytest.fixture
+def make(catalog: SqlCatalog) -> Maker:
+    return Maker(catalog, f"n{next(_numbers)}")
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize("batch_rows", [1, 1_000_000])
+@pytest.mark.parametrize("case", LOCAL_CASES)
+def test_a_diff_is_what_comparing_row_by_row_gives(
+    catalog: SqlCatalog, make: Maker, case: Case, batch_rows: int
+) -> None:
+    check(LocalDiffer(catalog, batch_rows), case.build(make))
+
+
+@pytest.mark.req("Q5")
+def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Maker) -> None:
+    built = next(case for case in CASES if case.name == "same snapshot").build(make)
+    table = catalog.load_table(built.request.old_table)
+    for task in table.scan().plan_files():
+        Path(task.file.file_path.removeprefix("file://")).unlink()
+    check(LocalDiffer(catalog), built)
+
+
+@pytest.mark.req("Q5")
+def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, make: Maker) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    samples = LocalDiffer(catalog, batch_rows=1).diff(built.request).samples
+    assert [sample.key for sample in samples] == [
+        {"d": row["d"].isoformat(), "k": row["k"]} for row in simple()[:5]
+    ]
+
+
+@pytest.mark.req("Q5")
+def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:
+    differ = LocalDiffer(catalog)
+    built = next(case for case in CASES if case.name == "duplicate keys").build(make)
+    assert differ.diff(built.request) == differ.diff(built.request)
+
+
+BAD_REQUESTS = [
+    pytest.param({"old_table": "no.table"}, NotFound, "no table no.table", id="table"),
+    pytest.param({"new_snapshot_id": 7}, NotFound, "no snapshot 7", id="snapshot"),
+    pytest.param({"key": ("d", "nope")}, ConfigError, "key column nope", id="key"),
+    pytest.param({"where": "nope > 1"}, ConfigError, "no column nope", id="column"),
+    pytest.param({"where": "v"}, ConfigError, "not true or false", id="number"),
+    pytest.param({"where": "d > 'x'"}, ConfigError, "cannot be evaluated", id="type"),
+]
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS)
+def test_a_request_that_does_not_fit_says_why(
+    catalog: SqlCatalog, make: Maker, change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    table = make.table(SIMPLE)
+    first, second = append(table, simple()), append(table, simple(1))
+    request = replace(make.request(table, first, second, ("d", "k")), **change)
+    with pytest.raises(error, match=words):
+        LocalDiffer(catalog).diff(request)
+
+
+@pytest.mark.req("Q5")
+def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
+    built = next(case for case in CASES if case.name == "nested types").build(make)
+    request = replace(built.request, key=("st",))
+    with pytest.raises(Unsupported, match="key column st"):
+        LocalDiffer(catalog).diff(request)

@@ -1,0 +1,168 @@
+"""A project that answers every verb with one fixed result, or with one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill.ports.progress import Progress
+
+CHECKS = [
+    {"name": "keys_unique", "group": "technical", "passed": True, "detail": "0 repeat a key",
+     "blocking": True},
+    {"name": "edges", "group": "edge", "passed": False, "detail": "2013-02-14 differs",
+     "blocking": True},
+]  # fmt: skip
+SUMMARY = {"old_rows": 31, "new_rows": 30, "added": 1, "removed": 2, "changed": 3, "unchanged": 26}
+PIN = {
+    "name": "flights",
+    "table": "bronze.flights",
+    "snapshot_id": 7420231112223334445,
+    "mode": "tag",
+    "range": {"column": "time_hour", "from": "2013-02-12", "to": "2013-04-05"},
+    "warm_up_days": 2,
+}
+RUN = {"run_id": "bf-1", "product": "silver.arrivals_daily"}
+
+#: Results with the fields that the CLI contract promises.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "doctor": {"checks": [{"name": "java", "ok": True, "detail": "Java 21", "fix": ""}]},
+    "add_product": {"file": "catalog/contracts/silver.a.yaml", "questions": ["owner: who?"]},
+    "new_manifest": {"file": "jobs/a/run.yaml", "questions": []},
+    "plan": {
+        **RUN,
+        "state": "planned",
+        "manifest_hash": "a" * 64,
+        "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
+        "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
+        "pins": [PIN],
+        "estimate": {
+            "input_files": 3,
+            "input_rows": 47_000,
+            "input_bytes": 1_500_000,
+            "output_rows": None,
+            "duration_s": None,
+            "cost_usd": 0.5,
+            "basis": "metadata",
+        },
+        "consumers": [{"name": "finance", "tolerates_restatement": False, "contact": ""}],
+        "conflicts": [{"run_id": "bf-0", "state": "staged", "partitions": ["2013-02-15"]}],
+        "checklist": [
+            {"number": 1, "question": "Why?", "answer": "wrong days"},
+            {"number": 2, "question": "Which side effects?", "answer": None},
+        ],
+        "notes": ["each chunk is one commit"],
+        "warnings": ["finance does not tolerate restatement"],
+    },
+    "approve": {
+        **RUN,
+        "state": "approved",
+        "approvals": [
+            {"decision": "approve", "by": "ana", "at": "2026-03-01T12:00:00+00:00",
+             "bound_to": "a" * 64, "reason": ""},
+        ],
+    },
+    "accept": {**RUN, "state": "accepted", "approvals": []},
+    "reject": {**RUN, "state": "rejected", "approvals": []},
+    "cancel": {**RUN, "state": "cancelled", "approvals": []},
+    "run": {**RUN, "state": "validated", "chunks_done": 3, "chunks_redone": 1, "rows": 30},
+    "stage": {**RUN, "state": "staged", "chunks_done": 3, "chunks_redone": 0, "rows": 30},
+    "validate": {**RUN, "state": "validated", "ok": True, "checks": CHECKS[:1],
+                 "summary": SUMMARY, "digest": "b" * 64, "report": "/p/bf-1.html"},
+    "publish": {**RUN, "state": "published", "version": 2, "snapshot_id": 99, "files_added": 45,
+                "files_removed": 46, "seconds": 0.06},
+    "rollback": {**RUN, "state": "rolled_back", "version": 0, "snapshot_id": 100, "files_added": 46,
+                 "files_removed": 45, "seconds": 0.06},
+    "status": {
+        "runs": [
+            {
+                **RUN,
+                "state": "validated",
+                "at": "2026-03-01T12:00:00.123+00:00",
+                "is_safe": "yes: the target was not touched",
+                "readers_see": "the accepted version as before",
+                "next_command": "lakehouse-backfill accept bf-1 --by WHO",
+            }
+        ]
+    },
+    "log": {
+        "events": [
+            {"run_id": "bf-1", "seq": 1, "at": "2026-03-01T12:00:00Z", "actor": "ana",
+             "verb": "plan", "from_state": "draft", "to_state": "planned", "mode": "backfill",
+             "detail": {"manifest_hash": "a" * 64, "revises": None}},
+        ]
+    },
+    "chunks": {
+        "chunks": [
+            {"chunk_id": "c1", "partitions": ["2013-02-15"], "status": "done", "input_rows": 1200,
+             "output_rows": 30, "checksum": "lhb-rowhash-1:aa:30:" + "0" * 32, "seconds": 1.5},
+        ]
+    },
+    "diff": {
+        "old": "silver.a@1",
+        "new": "silver.a@2",
+        "key": ["day", "dest"],
+        "summary": {"partition": None, **SUMMARY},
+        "partitions": [
+            {"partition": f"2013-02-{day:02}", **SUMMARY, "changed": day} for day in range(1, 29)
+        ],
+        "columns": [{"name": "flights", "changed": 3, "old": {}, "new": {}, "shift": 0.015}],
+        "samples": [
+            {"kind": "changed", "key": {"dest": "SJU"}, "old": {"flights": 3},
+             "new": {"flights": 4}},
+            {"kind": "added", "key": {"dest": "[red]\x1b[31m"}, "old": None,
+             "new": {"flights": 1}},
+        ],
+        "files": {"shared": 320, "old_only": 45, "new_only": 45},
+        "engine": "local",
+        "duplicate_keys": 0,
+    },
+    "reconcile": {
+        "partitions": [
+            {"partition": "a", "old_count": 3, "new_count": 3, "old_checksum": "x:3:1",
+             "new_checksum": "x:3:1", "equal": True},
+            {"partition": "b", "old_count": 3, "new_count": 4, "old_checksum": "x:3:1",
+             "new_checksum": "x:4:2", "equal": False},
+        ],
+        "equal": False,
+    },
+    "versions": {
+        "product": "silver.arrivals_daily",
+        "versions": [
+            {"version": 1, "run_id": "bf-1", "table": "silver.arrivals_daily", "snapshot_id": 99,
+             "action": "publish", "accepted_at": "2026-03-01T12:00:00Z", "accepted_by": "ana",
+             "supersedes": 0},
+        ],
+    },
+    "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
+}  # fmt: skip
+
+
+class FakeProject:
+    """Notes every call and answers it with a fixed result, or raises the error it was given."""
+
+    def __init__(
+        self, error: BaseException | None = None, answers: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        self.error = error
+        self.answers = {**ANSWERS, **(answers or {})}
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.opened: list[tuple[str, str | None, str]] = []
+
+    def open(self, folder: Path, profile: str | None, progress: Progress) -> FakeProject:
+        """Be what the program opens."""
+        self.opened.append((str(folder), profile, type(progress).__name__))
+        return self
+
+    def __getattr__(self, verb: str) -> Callable[..., dict[str, Any]]:
+        if verb not in ANSWERS:
+            raise AttributeError(verb)
+
+        def call(*args: Any) -> dict[str, Any]:
+            self.calls.append((verb, args))
+            if self.error is not None:
+                raise self.error
+            return self.answers[verb]
+
+        return call

@@ -1,0 +1,175 @@
+"""Loading transforms: by name and version, from Python and SQL files, without reaching past the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.model.manifest import TransformRef
+from lakehouse_backfill.spark.jobs import Job, load_job
+from lakehouse_backfill.spark.readers import ensure_view
+from lakehouse_backfill.spark.staging import SparkStaging
+
+from .conftest import COPY_JOB, DAYS, Lake, PlanMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Daily = Callable[..., PlanMaker]
+
+
+def load(lake: Lake, text: str, file: str = "jobs/job.py", name: str = "copy") -> Job:
+    lake.job(text, file)
+    wanted = TransformRef(name=name, version="1.0.0", file=file)
+    return load_job(lake.spark, lake.project, wanted, {"src"})
+
+
+def test_the_version_that_is_asked_for_is_loaded(lake: Lake) -> None:
+    later = COPY_JOB.replace('"1.0.0"', '"1.1.0"').replace("def copy", "def copy_1_1_0")
+    assert load(lake, COPY_JOB + later).info.version == "1.0.0"
+
+
+def test_a_missing_version_names_what_the_file_offers(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match=r"copy 1\.1\.0"):
+        load(lake, COPY_JOB.replace('"1.0.0"', '"1.1.0"'))
+
+
+def test_inputs_that_the_manifest_lacks_are_named(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match="airports"):
+        load(lake, COPY_JOB.replace('("src",)', '("src", "airports")'))
+
+
+def test_a_missing_file_is_not_found(lake: Lake) -> None:
+    with pytest.raises(NotFound):
+        load_job(
+            lake.spark,
+            lake.project,
+            TransformRef(name="a", version="1.0.0", file="jobs/none.py"),
+            set(),
+        )
+
+
+@pytest.mark.parametrize("file", ["../job.py", "/etc/passwd", "jobs/../../x.py"])
+def test_a_file_outside_the_project_is_refused(lake: Lake, file: str) -> None:
+    wanted = TransformRef(name="a", version="1.0.0", file=file)
+    with pytest.raises(ConfigError, match="outside the project"):
+        load_job(lake.spark, lake.project, wanted, set())
+
+
+@pytest.mark.req("X1")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("src.sparkSession._jvm.System.exit(1)", "_jvm"),
+        ("src._jdf", "_jdf"),
+        ("src.sparkSession.sparkContext.parallelize([1])", "sparkContext"),
+        ("src.rdd.collect()", "rdd"),
+        ("getattr(src.sparkSession, '_jsparkSession')", "_jsparkSession"),
+        ("src.selectExpr(\"reflect('java.lang.System', 'gc')\")", "reflect"),
+    ],
+)
+def test_reaching_past_the_api_is_refused_with_file_and_line(
+    lake: Lake, line: str, found: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(lake, COPY_JOB.replace("    return", f"    {line}\n    return"))
+    assert [(f.file, f.line, f.field) for f in caught.value.faults] == [("jobs/job.py", 6, found)]
+
+
+def test_a_job_that_is_not_python_is_refused_with_its_line(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match="jobs/job.py:1"):
+        load(lake, "def (")
+
+
+SQL = """-- name: copy
+-- version: 1.0.0
+-- inputs: src
+WITH mine AS (SELECT * FROM {src} WHERE d >= :publish_from AND d < :publish_to)
+SELECT d, k, v + :plus AS v FROM mine
+"""
+
+
+@pytest.mark.req("X1")
+def test_a_sql_file_computes_a_chunk_from_its_inputs_and_parameters(
+    lake: Lake, daily: Daily
+) -> None:
+    maker = daily(file="jobs/job.sql", warm_up_days=2, config={"plus": 7})
+    lake.job(SQL, "jobs/job.sql")
+    plan = maker.make()
+    record = SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+    assert (record.output_rows, record.outside_rows) == (8, 0)
+    expected = [(d, k, v + 7) for d, k, v in lake.rows("src") if str(d) in DAYS[4:6]]
+    assert [row for row in lake.rows("shadow") if str(row[0]) in DAYS[4:6]] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SQL.replace("-- version: 1.0.0\n", ""), "-- version:"),
+        (SQL.replace("-- inputs: src", "-- inputs: src, "), None),
+        (SQL.replace("{src}", "lake.a.b"), "not pinned"),
+        (SQL + "; DROP TABLE x", "statements"),
+        (SQL.replace("SELECT d,", "INSERT INTO x SELECT d,"), "INSERT"),
+        (SQL.replace("1.0.0", "1.0"), "semantic version"),
+    ],
+)
+def test_a_sql_file_is_one_query_over_its_inputs(lake: Lake, text: str, said: str | None) -> None:
+    if said is None:
+        assert load(lake, text, "jobs/job.sql").info.inputs == ("src",)
+        return
+    with pytest.raises(ConfigError, match=said):
+        load(lake, text, "jobs/job.sql")
+
+
+@pytest.mark.req("X7")
+def test_python_functions_of_a_job_run_on_executors(lake: Lake, daily: Daily) -> None:
+    plan = daily("""
+from pyspark.sql import functions as F
+from lakehouse_backfill.transforms import transform
+
+def plus(value):
+    return value + OFFSET
+
+OFFSET = 5
+
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.withColumn("v", F.udf(plus, "bigint")("v"))
+""").make()
+    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+    found = sorted(row[2] for row in lake.rows("shadow") if str(row[0]) == DAYS[4])
+    assert found == [9, 19, 29, 39]
+
+
+@pytest.mark.req("C1")
+def test_the_view_is_made_once_and_readable(lake: Lake) -> None:
+    lake.sql("CREATE TABLE {ns}.base (a int)")
+    lake.sql("INSERT INTO {ns}.base VALUES (1)")
+    select = f"SELECT a + 1 AS b FROM lake.{lake.table('base')}"
+    for _ in range(2):
+        ensure_view(lake.spark, "lake", lake.namespace, "seen", select)
+    assert [row["b"] for row in lake.sql("SELECT * FROM {ns}.seen").collect()] == [2]
+
+
+def test_a_catalog_without_views_says_so() -> None:
+    class WithoutViews:
+        def sql(self, text: str) -> Any:
+            raise RuntimeError("java.lang.UnsupportedOperationException: no views")
+
+    with pytest.raises(Unsupported, match="keeps no views"):
+        ensure_view(cast("SparkSession", WithoutViews()), "lake", "a", "v", "SELECT 1")
+
+
+def test_instants_in_sql_parameters_do_not_depend_on_the_local_zone(lake: Lake) -> None:
+    from lakehouse_backfill.spark.jobs import JobContext
+
+    text = SQL.split("WITH")[0] + "SELECT string(:clock) AS c FROM {src}"
+    job = load(lake, text, "jobs/job.sql")
+    clock = datetime(2024, 2, 1, 12, tzinfo=timezone.utc)
+    context = JobContext("bf-1", "backfill", clock, "1.0.0", {})
+    frame = job.run(context, {"src": lake.spark.range(1)})
+    assert frame.collect()[0]["c"] == "2024-02-01 12:00:00"

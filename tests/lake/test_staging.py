@@ -1,0 +1,418 @@
+"""Staging: a chunk overwrites exactly its partitions, from pinned inputs, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
+from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.spark.measuring import SparkMeasuring
+from lakehouse_backfill.spark.staging import SparkStaging
+
+from .conftest import DAYS, Lake, PlanMaker
+
+Daily = Callable[..., PlanMaker]
+
+
+def staging(lake: Lake) -> SparkStaging:
+    return SparkStaging(lake.spark, lake.name, lake.project)
+
+
+def of_days(rows: list[tuple[Any, ...]], *days: str) -> list[tuple[Any, ...]]:
+    return [row for row in rows if str(row[0]) in days]
+
+
+@pytest.mark.req("X1", "Q1")
+def test_a_chunk_replaces_its_partitions_and_no_others(lake: Lake, daily: Daily) -> None:
+    plan = daily().make()
+    before = lake.rows("shadow")
+    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    after = lake.rows("shadow")
+    assert of_days(after, *DAYS[4:6]) == of_days(lake.rows("src"), *DAYS[4:6])
+    others = (*DAYS[:4], *DAYS[6:])
+    assert of_days(after, *others) == of_days(before, *others)
+    assert lake.rows("out") == before
+    assert (record.status, record.input_rows, record.output_rows, record.outside_rows) == (
+        "done",
+        8,
+        8,
+        0,
+    )
+    assert record.snapshot_id == lake.head("shadow")
+
+
+@pytest.mark.req("T2", "X2")
+def test_a_chunk_run_twice_leaves_the_same_rows(lake: Lake, daily: Daily) -> None:
+    plan = daily().make()
+    first = staging(lake).stage(plan, plan.resolved.chunks[0])
+    once = lake.rows("shadow")
+    second = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert lake.rows("shadow") == once
+    assert (first.checksum, first.output_rows) == (second.checksum, second.output_rows)
+
+
+@pytest.mark.req("X2")
+def test_the_ledger_row_of_a_commit_that_was_not_recorded_is_found_again(
+    lake: Lake, daily: Daily
+) -> None:
+    plan = daily().make()
+    stage = staging(lake)
+    record = stage.stage(plan, plan.resolved.chunks[0])
+    assert record.snapshot_id is not None
+    again = stage.remeasure(plan, plan.resolved.chunks[0], record.snapshot_id)
+    ignore = {"seconds", "finished_at", "recovered"}
+    assert again.model_dump(exclude=ignore) == record.model_dump(exclude=ignore)
+    assert again.recovered
+
+
+@pytest.mark.req("X1", "P2")
+def test_rows_outside_the_chunk_are_counted_and_never_written(lake: Lake, daily: Daily) -> None:
+    plan = daily(warm_up_days=1, cool_down_days=1).make()
+    before = lake.rows("shadow")
+    for _ in range(2):  # pitfall 26: a second run would double appended rows
+        record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert (record.input_rows, record.output_rows, record.outside_rows) == (16, 8, 8)
+    assert of_days(lake.rows("shadow"), DAYS[3], DAYS[6]) == of_days(before, DAYS[3], DAYS[6])
+    assert len(lake.rows("shadow")) == 40
+
+
+@pytest.mark.req("X2")
+def test_an_empty_output_empties_the_partitions(lake: Lake, daily: Daily) -> None:
+    job = """
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.where("v < 0")
+"""
+    plan = daily(job).make()
+    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert of_days(lake.rows("shadow"), *DAYS[4:6]) == []
+    assert len(lake.rows("shadow")) == 32
+    assert (record.output_rows, record.snapshot_id) == (0, lake.head("shadow"))
+
+
+@pytest.mark.req("X2")
+def test_an_output_that_spark_knows_to_be_empty_empties_the_partitions(
+    lake: Lake, daily: Daily
+) -> None:
+    job = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.where(F.lit(False))
+"""
+    plan = daily(job).make()
+    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert of_days(lake.rows("shadow"), *DAYS[4:6]) == []
+    assert (record.output_rows, record.outside_rows) == (0, 0)
+
+
+@pytest.mark.req("S1", "D1")
+def test_a_live_append_after_the_pin_is_not_seen(lake: Lake, daily: Daily) -> None:
+    plan = daily().make()
+    pinned = of_days(lake.rows("src"), *DAYS[4:6])
+    lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-05', 999, 999)")
+    lake.sql("ALTER TABLE {ns}.src DROP COLUMN v")
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert of_days(lake.rows("shadow"), *DAYS[4:6]) == pinned
+
+
+@pytest.mark.req("D3")
+def test_the_snapshot_says_which_run_made_it_from_what(lake: Lake, daily: Daily) -> None:
+    plan = daily(warm_up_days=1, references=("out",)).make("bf-7")
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    prefix = "lakehouse-backfill."
+    said = {k: v for k, v in lake.snapshots("shadow")[-1].items() if k.startswith(prefix)}
+    del said[f"{prefix}attempt-id"]
+    assert said == {
+        f"{prefix}chunk-id": "c1",
+        f"{prefix}run-id": "bf-7",
+        f"{prefix}product": lake.table("out"),
+        f"{prefix}manifest-hash": plan.manifest_hash,
+        f"{prefix}transform": "copy",
+        f"{prefix}transform-version": "1.0.0",
+        f"{prefix}input-snapshot-ids": f"src={lake.head('src')}",
+        f"{prefix}input-range-start": "2024-01-04T00:00:00+00:00",
+        f"{prefix}input-range-end": "2024-01-07T00:00:00+00:00",
+        f"{prefix}processing-mode": "backfill",
+        f"{prefix}reference-data-version": f"out={lake.head('out')}",
+        f"{prefix}restatement-reason": "a bug",
+    }
+
+
+@pytest.mark.req("D3")
+def test_lineage_columns_are_filled_and_left_out_of_the_checksum(lake: Lake, daily: Daily) -> None:
+    plain = daily()
+    expected = staging(lake).stage(plain.make(), plain.make().resolved.chunks[0]).checksum
+    kinds = {"timestamptz": "timestamp", "long": "bigint"}
+    added = ", ".join(f"{name} {kinds.get(kind, kind)}" for name, kind in LINEAGE_COLUMNS)
+    lake.sql(f"ALTER TABLE {{ns}}.shadow ADD COLUMNS ({added})")
+    plan = PlanMaker(lake, contract={"lineage_columns": True}).make()
+    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert record.checksum == expected
+    rows = lake.spark.table(f"lake.{lake.table('shadow')}").where("d = date'2024-01-05'").drop(
+        "d", "k", "v", "produced_at"
+    )
+    moment = "2024-01-05 00:00:00", "2024-01-07 00:00:00"
+    texts = rows.selectExpr(
+        "* EXCEPT (input_range_start, input_range_end)",
+        "string(input_range_start)",
+        "string(input_range_end)",
+    )
+    assert {tuple(row) for row in texts.collect()} == {
+        ("bf-1", "copy", "1.0.0", lake.head("src"), "backfill", None, "a bug", *moment)
+    }
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        ('"d", "k"', "missing v"),
+        ('"d", "k", "v", "v as extra_one"', "extra extra_one"),
+        ('"d", "k", "string(v) as v"', "v is string, the target has bigint"),
+        ('"d", "k", "double(v) as v"', "v is double, the target has bigint"),
+    ],
+)
+@pytest.mark.req("Q2")
+def test_an_output_that_does_not_fit_the_target_is_refused_by_name(
+    lake: Lake, daily: Daily, select: str, said: str
+) -> None:
+    plan = daily(f"""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.selectExpr({select})
+""").make()
+    head = lake.head("shadow")
+    with pytest.raises(ChecksFailed) as caught:
+        staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert said in caught.value.problem
+    assert lake.head("shadow") == head
+
+
+def test_a_narrower_integer_is_widened_without_loss(lake: Lake, daily: Daily) -> None:
+    plan = daily("""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.selectExpr("int(v) as v", "k", "d")
+""").make()
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert of_days(lake.rows("shadow"), *DAYS[4:6]) == of_days(lake.rows("src"), *DAYS[4:6])
+
+
+def test_a_failure_on_the_data_leaves_the_shadow_as_it_was(lake: Lake, daily: Daily) -> None:
+    plan = daily("""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.selectExpr("d", "k", "bigint(v / 0) as v")
+""").make()
+    before = (lake.rows("shadow"), lake.head("shadow"))
+    with pytest.raises(ChecksFailed, match="DIVIDE_BY_ZERO"):
+        staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert (lake.rows("shadow"), lake.head("shadow")) == before
+
+
+def test_a_job_that_raises_is_named_with_its_line(lake: Lake, daily: Daily) -> None:
+    plan = daily("""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.select("nope")
+""").make()
+    with pytest.raises(ConfigError, match=r"jobs/job.py:5: AnalysisException"):
+        staging(lake).stage(plan, plan.resolved.chunks[0])
+
+
+def test_an_expired_pin_is_not_found(lake: Lake, daily: Daily) -> None:
+    plan = daily().make()
+    pins = tuple(pin.model_copy(update={"snapshot_id": 12345}) for pin in plan.resolved.sources)
+    resolved = plan.resolved.model_copy(update={"sources": pins})
+    with pytest.raises(NotFound):
+        staging(lake).stage(plan.model_copy(update={"resolved": resolved}), resolved.chunks[0])
+
+
+@pytest.mark.req("T5", "P2")
+def test_warm_up_gives_the_state_that_the_whole_history_gives(lake: Lake, daily: Daily) -> None:
+    job = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F, Window
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    order = Window.partitionBy(F.col("k") % 10 * 0).orderBy(F.col("d").cast("timestamp").cast("bigint"))
+    week = order.rangeBetween(-2 * 86400, 0)
+    return src.select("d", "k", F.sum("v").over(week).alias("v"))
+"""
+    maker = daily(job)
+    maker.partitions = DAYS
+    whole = maker.make()
+    staging(lake).stage(whole, whole.resolved.chunks[0])
+    truth = of_days(lake.rows("shadow"), *DAYS[4:6])
+    results = {}
+    for days in (1, 2, 3):
+        maker.partitions, maker.warm_up_days = DAYS[4:6], days
+        plan = maker.make()
+        staging(lake).stage(plan, plan.resolved.chunks[0])
+        results[days] = of_days(lake.rows("shadow"), *DAYS[4:6]) == truth
+    assert results == {1: False, 2: True, 3: True}
+    proof = {}
+    for days in (1, 2):
+        maker.warm_up_days = days
+        once, twice = staging(lake).prove_warm_up(maker.make(), DAYS[4])
+        proof[days] = once == twice
+    assert proof == {1: False, 2: True}
+
+
+@pytest.mark.req("P2")
+def test_a_warm_up_proof_that_the_declared_range_cannot_hold_is_refused(
+    lake: Lake, daily: Daily
+) -> None:
+    plan = daily(warm_up_days=3).make()
+    with pytest.raises(ConfigError, match="outside its declared range"):
+        staging(lake).prove_warm_up(plan, DAYS[4])
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize(("shifted", "expected"), [(False, (0, 0, 0)), (True, (4, 4, 0))])
+def test_the_edge_shows_what_would_be_counted_twice_or_lost(
+    lake: Lake, daily: Daily, shifted: bool, expected: tuple[int, int, int]
+) -> None:
+    day = "date_add(d, 1)" if shifted else "d"
+    job = f"""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.selectExpr("{day} as d", "k", "v * 100 as v")
+"""
+    measures = {"measures": [{"name": "total", "sum": "v"}, {"name": "rows", "count": "k"}]}
+    plan = daily(job, contract=measures, warm_up_days=1, cool_down_days=1).make()
+    found = staging(lake).edges(plan, (DAYS[6], DAYS[7]), "after")
+    assert [edge.partition for edge in found] == [DAYS[6], DAYS[7]]
+    assert [(e.added, e.removed, e.changed) for e in found] == [expected, expected]
+    accepted = {6: 6 + 16 + 26 + 36, 5: 5 + 15 + 25 + 35}
+    lost = {"total": 100 * accepted[5], "rows": 4} if shifted else {"total": 0, "rows": 0}
+    twice = {"total": 100 * accepted[6], "rows": 4} if shifted else {"total": 0, "rows": 0}
+    assert (found[0].counted_twice, found[0].lost) == (twice, lost)
+
+
+@pytest.mark.req("Q4")
+def test_chunk_checksums_add_up_to_those_of_the_stored_partitions(lake: Lake, daily: Daily) -> None:
+    maker = daily(per_chunk=1)
+    plan = maker.make()
+    stage = staging(lake)
+    records = [stage.stage(plan, chunk) for chunk in plan.resolved.chunks]
+    stored = SparkMeasuring(lake.spark, lake.name).checksums(
+        plan.shadow_table, lake.head("shadow"), plan.resolved.scope
+    )
+    assert [record.checksum for record in records] == [stored[day].text for day in DAYS[4:6]]
+    assert sum(stored.values(), Checksum.empty(stored[DAYS[4]].shape)).rows == 8
+
+
+@pytest.mark.req("P2")
+def test_days_of_instants_are_utc_days_and_null_is_a_partition(lake: Lake) -> None:
+    lake.job("""
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src
+""")
+    for short in ("src", "out", "shadow"):
+        lake.sql(f"CREATE TABLE {{ns}}.{short} (ts timestamp, k bigint) PARTITIONED BY (days(ts))")
+        lake.sql(
+            f"INSERT INTO {{ns}}.{short} VALUES (timestamp'2024-01-01 23:59:59.999999Z', 1), "
+            "(timestamp'2024-01-02 00:00:00Z', 2), (timestamp'2024-01-02 23:59:59.999999Z', 3), "
+            "(timestamp'2024-01-03 00:00:00Z', 4), (null, 5)"
+        )
+    by_day = ScopeField(column="ts", transform="day", type="timestamptz")
+    maker = PlanMaker(
+        lake, scope_field=by_day, partitions=("2024-01-02",), source_column="ts"
+    )
+    plan = maker.make()
+    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert (record.input_rows, record.output_rows, record.outside_rows) == (2, 2, 0)
+    assert len(lake.rows("shadow")) == 5
+    scope = Scope(field=by_day, partitions=("null", "2024-01-01", "2024-01-02", "2024-01-03"))
+    sums = SparkMeasuring(lake.spark, lake.name).checksums(
+        plan.shadow_table, lake.head("shadow"), scope
+    )
+    assert {label: one.rows for label, one in sums.items()} == {
+        "null": 1,
+        "2024-01-01": 1,
+        "2024-01-02": 2,
+        "2024-01-03": 1,
+    }
+
+
+@pytest.mark.req("X2")
+def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, daily: Daily) -> None:
+    from lakehouse_backfill.errors import Conflict
+    from lakehouse_backfill.spark.filters import condition
+    from lakehouse_backfill.model.scope import RowRange
+    from lakehouse_backfill.spark.shadow_writer import ShadowWriter
+
+    daily()
+    stale = lake.head("shadow")
+    lake.sql("INSERT INTO {ns}.shadow VALUES (date'2024-01-05', 1000, 1)")
+
+    class Stale(ShadowWriter):
+        def head(self, shadow: str) -> int | None:
+            return stale
+
+    rows = condition((RowRange("d", date(2024, 1, 5), date(2024, 1, 6)),))
+    frame = lake.sql("SELECT * FROM {ns}.src WHERE d = date'2024-01-05'")
+    before = lake.rows("shadow")
+    with pytest.raises(Conflict):
+        Stale(lake.spark, lake.name).overwrite(
+            frame, lake.table("shadow"), rows, {"lakehouse-backfill.attempt-id": "a1"}
+        )
+    assert lake.rows("shadow") == before
+
+
+def test_the_first_chunk_of_an_empty_shadow_needs_no_base_snapshot(lake: Lake, daily: Daily) -> None:
+    maker = daily()
+    lake.sql("CREATE TABLE {ns}.fresh (d date, k bigint, v bigint) PARTITIONED BY (d)")
+    maker.shadow = "fresh"
+    plan = maker.make()
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    assert lake.rows("fresh") == of_days(lake.rows("src"), *DAYS[4:6])
+
+
+def test_the_context_tells_the_same_to_every_execution(lake: Lake, daily: Daily) -> None:
+    job = """
+from lakehouse_backfill.transforms import transform
+SEEN = []
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    SEEN.append(context)
+    return src
+"""
+    import sys
+
+    plan = daily(job, config={"a": 1}).make("bf-9")
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0])
+    module = next(
+        value
+        for name, value in sys.modules.items()
+        if name.startswith("lakehouse_backfill_job_") and hasattr(value, "SEEN")
+    )
+    first, second = module.SEEN
+    assert first == second
+    assert (first.run_id, first.mode, first.clock) == (
+        "bf-9",
+        "backfill",
+        datetime(2024, 2, 1, tzinfo=timezone.utc),
+    )
+    assert (dict(first.config), first.publish_from, first.publish_to) == (
+        {"a": 1},
+        date(2024, 1, 5),
+        date(2024, 1, 7),
+    )

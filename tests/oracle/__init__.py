@@ -1,0 +1,1 @@
+"""What the tests compare the product with: written from the rules, sharing no code with it."""

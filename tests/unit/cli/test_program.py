@@ -1,0 +1,327 @@
+"""The contract of the program: one JSON object, exit codes, where errors end, what is loaded."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.cli.options import REASON_CODES
+from lakehouse_backfill.cli.words import Words, split
+from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
+from lakehouse_backfill.model.manifest import ReasonCode
+from tests.fakes.project import CHECKS, FakeProject
+
+REPOSITORY = Path(__file__).parents[3]
+#: Every command with what it needs, and the call of the project that it makes.
+COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "doctor": ("doctor", ()),
+    "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
+    "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
+        "new_manifest",
+        ("silver.a", "1", "2", "why", "late_data", "ana"),
+    ),
+    "plan run.yaml --by ana --revise bf-0 --prove-warm-up --dry-run": (
+        "plan",
+        (Path("run.yaml"), "bf-0", "ana", True, True),
+    ),
+    "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
+    "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
+    "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
+    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "")),
+    "run bf-1 --by ana": ("run", ("bf-1", "ana")),
+    "stage bf-1 --by ana": ("stage", ("bf-1", "ana")),
+    "validate bf-1 --by ana": ("validate", ("bf-1", "ana")),
+    "publish bf-1 --by ana --dry-run": ("publish", ("bf-1", "ana", True)),
+    "status": ("status", (None, False)),
+    "status bf-1 --all": ("status", ("bf-1", True)),
+    "log bf-1": ("log", ("bf-1",)),
+    "chunks bf-1": ("chunks", ("bf-1",)),
+    "diff bf-1": ("diff", ("bf-1", None, None, None, "auto", 5)),
+    "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9": (
+        "diff",
+        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9),
+    ),
+    "reconcile a.b@1 a.b": ("reconcile", ("a.b@1", "a.b")),
+    "versions silver.a": ("versions", ("silver.a",)),
+    "rollback silver.a --to 3 --partitions p,q --partitions r --reason why --by ana --dry-run": (
+        "rollback",
+        ("silver.a", 3, ("p", "q", "r"), "why", "ana", True),
+    ),
+    "evidence bf-1 --export out": ("evidence", ("bf-1", Path("out"))),
+}
+
+
+def invoke(line: str, project: FakeProject | None = None) -> Result:
+    opener = (project or FakeProject()).open
+    return CliRunner().invoke(app, line.split(), obj=opener, prog_name="lakehouse-backfill")
+
+
+def answer(result: Result) -> dict[str, Any]:
+    """Read the one object on stdout, which must be all there is."""
+    found = json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert list(found) == ["command", "ok", "exit_code", "data", "warnings", "error"]
+    assert found["exit_code"] == result.exit_code
+    assert found["ok"] is (found["error"] is None)
+    return found
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_makes_one_call_and_prints_one_json_object(line: str) -> None:
+    project, (verb, args) = FakeProject(), COMMANDS[line]
+    found = answer(invoke(f"--json {line}", project))
+    assert project.calls == [(verb, args)]
+    assert found["ok"]
+    words = line.split()
+    assert found["command"] == " ".join(words[: 2 if words[0] == "product" else 1])
+    data = dict(project.answers[verb])
+    assert found["warnings"] == data.pop("warnings", [])
+    assert found["data"] == json.loads(json.dumps(data))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_result_is_drawn_for_people_without_a_trace_of_colour(line: str) -> None:
+    result = invoke(line)
+    assert (result.exit_code, result.exception) == (0, None)
+    assert result.stdout.strip()
+    assert "\x1b" not in result.stdout
+
+
+def test_every_command_has_examples_and_every_example_is_a_command() -> None:
+    for line in {*COMMANDS, "init x", "schema", "demo"}:
+        words = line.split()
+        command = " ".join(words[: 2 if words[0] == "product" else 1])
+        text = invoke(f"{command} --help").stdout
+        assert f"Examples:\n    lakehouse-backfill {command}" in text.replace(
+            "--profile prod ", ""
+        ), command
+
+
+@pytest.mark.parametrize("line", ["status bf-1 --json", "status --json bf-1", "--json status bf-1"])
+def test_options_of_the_program_may_stand_anywhere(line: str) -> None:
+    assert answer(invoke(line))["command"] == "status"
+
+
+def test_project_and_profile_reach_the_opener_from_anywhere() -> None:
+    project = FakeProject()
+    invoke("status --profile=prod --project /p", project)
+    invoke("--quiet status", project)
+    assert project.opened == [("/p", "prod", "LineProgress"), (".", None, "NullProgress")]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("plan a --json", Words(("--json",), ("plan", "a"))),
+        ("--profile p plan a", Words(("--profile", "p"), ("plan", "a"))),
+        ("plan --project=x a", Words(("--project=x",), ("plan", "a"))),
+        ("plan -- --json", Words((), ("plan", "--", "--json"))),
+        ("plan --project", Words(("--project",), ("plan",))),
+    ],
+)
+def test_words_are_split_into_program_and_command(args: str, words: Words) -> None:
+    assert split(args.split()) == words
+
+
+FAULT = Fault("run.yaml", 3, "run.reason", "is missing", "add it")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (
+            PointerMoved("moved", state="nothing was published", fix="plan again"),
+            "pointer-moved",
+            4,
+        ),
+        (ConfigError("run.yaml has 1 fault", faults=(FAULT,)), "invalid-config", 2),
+        (ValueError("odd"), "bug", 1),
+        (KeyboardInterrupt(), "interrupted", 130),
+    ],
+)
+def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(
+    error: BaseException, code: str, exit_code: int
+) -> None:
+    text = invoke("status", FakeProject(error))
+    assert (text.exit_code, text.stdout) == (exit_code, "")
+    assert text.stderr.startswith(f"{code}: ")
+    assert "\n  state: " in text.stderr
+    assert "Traceback" not in text.stderr
+    found = answer(invoke("status --json", FakeProject(error)))
+    assert (found["error"]["code"], found["data"]) == (code, {})
+    assert {"code", "problem", "state", "fix"} <= found["error"].keys()
+
+
+def test_faults_of_declarations_are_fields_in_json() -> None:
+    error = ConfigError("run.yaml has 1 fault", faults=(FAULT,))
+    found = answer(invoke("--json plan run.yaml", FakeProject(error)))
+    assert found["command"] == "plan"
+    assert found["error"]["faults"] == [vars(FAULT)]
+
+
+def test_debug_shows_the_traceback_of_a_bug() -> None:
+    assert "Traceback" in invoke("--debug status", FakeProject(ValueError("odd"))).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "problem"),
+    [
+        ("statsu --json", "statsu", "Did you mean 'status'?"),
+        ("approve --json", "approve", "Missing argument"),
+        ("product add --json", "product add", "Missing argument"),
+        ("product --json", "product", "no command was given"),
+        ("--json", "", "Missing command."),
+        ("status --nope --json", "status", "No such option"),
+        ("--nope status --json", "status", "No such option"),
+        ("diff bf-1 --samples many --json", "diff", "Invalid value"),
+        (
+            "new a.b --from 1 --to 2 --reason x --reason-code odd --json",
+            "new",
+            "is not one of new_field",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_the_json_object(
+    line: str, command: str, problem: str
+) -> None:
+    result = invoke(line)
+    found = answer(result)
+    assert (found["command"], found["exit_code"], found["error"]["code"]) == (command, 2, "usage")
+    assert problem in found["error"]["problem"]
+    without = invoke(line.replace("--json", ""))
+    assert (without.exit_code, without.stdout) == (2, "")
+    assert "Usage:" in without.stderr
+
+
+def test_closed_gates_are_exit_code_3_and_named() -> None:
+    answers = {"validate": {"run_id": "bf-1", "state": "rejected", "ok": False, "checks": CHECKS}}
+    found = answer(invoke("validate bf-1 --json", FakeProject(answers=answers)))
+    assert found["exit_code"] == 3
+    assert found["error"]["problem"] == "bf-1: 1 gate is closed: edges"
+    assert found["data"]["state"] == "rejected"
+    text = invoke("validate bf-1", FakeProject(answers=answers))
+    assert text.exit_code == 3
+    assert text.stderr.startswith("checks-failed: ")
+    assert "FAIL" in text.stdout
+
+
+def test_a_run_that_its_gates_stopped_is_exit_code_3() -> None:
+    stopped = FakeProject(answers={"run": {"run_id": "bf-1", "state": "rejected", "rows": 3}})
+    found = answer(invoke("run bf-1 --json", stopped))
+    assert (found["exit_code"], found["data"]["rows"]) == (3, 3)
+    assert found["error"]["problem"] == "bf-1: gates are closed"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_call_fits_the_project_of_the_python_api(line: str) -> None:
+    from lakehouse_backfill.project import Project
+
+    verb, args = COMMANDS[line]
+    inspect.signature(getattr(Project, verb)).bind(None, *args)
+
+
+def test_a_sick_environment_is_exit_code_6() -> None:
+    checks = [{"name": "java", "ok": False, "detail": "none", "fix": "install Java 17"}]
+    found = answer(invoke("doctor --json", FakeProject(answers={"doctor": {"checks": checks}})))
+    assert (found["exit_code"], found["error"]["fix"]) == (6, "install Java 17")
+
+
+def test_numbers_that_json_does_not_know_become_text() -> None:
+    answers = {"log": {"events": [{"value": float("nan")}]}}
+    found = answer(invoke("log bf-1 --json", FakeProject(answers=answers)))
+    assert found["data"]["events"] == [{"value": "nan"}]
+
+
+def test_init_and_schema_need_no_project(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    made = answer(invoke(f"init {folder} --json"))
+    assert "catalog/profiles.yaml" in made["data"]["files"]
+    again = answer(invoke(f"init {folder} --json"))
+    assert (again["exit_code"], again["error"]["code"]) == (2, "invalid-config")
+    printed = json.loads(invoke("schema contract").stdout)
+    assert printed == json.loads((folder / "schemas/contract.json").read_text())
+
+
+def test_the_reason_codes_of_the_program_are_those_of_the_model() -> None:
+    assert get_args(ReasonCode) == REASON_CODES
+
+
+def test_help_lists_every_command_under_its_phase() -> None:
+    text = invoke("--help").stdout
+    places = [text.index(f"\n{phase}:") for phase in ("Before", "During", "After", "Repair")]
+    assert places == sorted(places)
+    assert "rollback" in text[places[3] :]
+    assert len(text.splitlines()) < 60
+
+
+def run(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=REPOSITORY,
+        **options,
+    )
+
+
+HEAVY = ("pyspark", "great_expectations", "duckdb", "pandas", "pyarrow")
+LOADS = """
+import sys
+from tests.fakes.project import FakeProject
+from lakehouse_backfill.cli.main import app
+try:
+    app(sys.argv[1:], obj=FakeProject().open, prog_name="lakehouse-backfill")
+finally:
+    sys.stderr.write(",".join(sorted(name for name in sys.modules if "." not in name)))
+"""
+
+
+@pytest.mark.parametrize("line", ["--help", "status", "plan --help", "--json status"])
+def test_help_and_status_load_no_engine(line: str) -> None:
+    done = run(LOADS, *line.split())
+    loaded = done.stderr.splitlines()[-1].split(",")
+    assert done.returncode == 0
+    assert not set(HEAVY) & set(loaded)
+    if "--help" in line:
+        assert not {"rich", "yaml"} & set(loaded)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = (
+        "import sys; from tests.fakes.project import FakeProject; "
+        "from lakehouse_backfill.cli.main import app; "
+        "app(['diff', 'bf-1'], obj=FakeProject().open, prog_name='lhb')"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_the_root_error_is_what_a_bug_becomes() -> None:
+    assert (BackfillError.code, BackfillError.exit_code) == ("bug", 1)

@@ -1,0 +1,117 @@
+"""Pages fit the screen, show data and never obey it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.cli.render import VIEWS, render
+from lakehouse_backfill.cli.render.page import clean, moment, size, span
+from tests.fakes.project import ANSWERS, RUN
+
+VERBS = {"add_product": "product add", "new_manifest": "new"}
+
+
+class Screen(io.StringIO):
+    """A terminal as rich sees it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(command: str, data: dict[str, Any], stream: io.StringIO | None = None) -> str:
+    page = stream or io.StringIO()
+    render(command, data, page)
+    return page.getvalue()
+
+
+def test_every_verb_has_a_page() -> None:
+    assert {VERBS.get(verb, verb) for verb in ANSWERS} | {"init", "demo", "schema"} == set(VIEWS)
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_a_page_fits_a_narrow_screen(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = drawn(VERBS.get(verb, verb), ANSWERS[verb]).splitlines()
+    # The command to type next stays on one line, so that it can be copied.
+    assert [line for line in lines if len(line) > 60 and "lakehouse-backfill" not in line] == []
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in drawn("versions", ANSWERS["versions"], Screen())
+    assert "\x1b[" not in drawn("versions", ANSWERS["versions"])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in drawn("reconcile", ANSWERS["reconcile"], Screen())
+
+
+def test_values_are_shown_and_not_obeyed() -> None:
+    text = drawn("diff", ANSWERS["diff"])
+    assert "dest=[red]\\x1b[31m" in text
+
+
+def test_the_status_of_a_run_answers_three_questions_first() -> None:
+    lines = drawn("status", ANSWERS["status"]).splitlines()
+    assert [line.split("?")[0] for line in lines[:3]] == [
+        "is my data safe",
+        "what do readers see",
+        "what to type next",
+    ]
+    assert "lakehouse-backfill accept bf-1 --by WHO" in lines[2]
+
+
+def test_a_long_list_says_how_much_more_there_is() -> None:
+    text = drawn("diff", ANSWERS["diff"])
+    assert "2013-02-20" in text
+    assert "2013-02-21" not in text
+    assert "… 8 more (--json shows all)" in text
+
+
+def test_a_plan_shows_what_blocks_it() -> None:
+    text = drawn("plan", ANSWERS["plan"])
+    for part in (
+        "4 partitions, 2013-02-15 to 2013-02-18, and nothing else",
+        "7420231112223334445",
+        "DOES NOT tolerate",
+        "NOT ANSWERED: blocks approval",
+        "no history",
+        "bf-0",
+        "lakehouse-backfill approve bf-1 --by WHO",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({**RUN, "state": "published", "version": 2}, "published version 2"),
+        ({**RUN, "version": 2, "dry_run": True}, "would be published version 2; nothing was chang"),
+        ({**RUN, "version": 2, "was_published": True}, "was published version 2 before; nothing w"),
+    ],
+)
+def test_a_publication_says_what_happened(data: dict[str, Any], expected: str) -> None:
+    assert drawn("publish", data).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (clean("a\x1b[2Jb\tc\nd"), "a\\x1b[2Jb\\tc\nd"),
+        (str(moment("2026-03-01T12:00:00.123456+00:00")), "2026-03-01 12:00:00Z"),
+        (str(moment("2026-03-01T12:00:00Z")), "2026-03-01 12:00:00Z"),
+        (str(moment(None)), "-"),
+        (size(999), "999 B"),
+        (size(1_500_000), "1.5 MB"),
+        (size(None), None),
+        (span([]), "none"),
+        (span(["a", "b"]), "a, b"),
+        (span(list("abcd")), "4 partitions, a to d"),
+    ],
+)
+def test_a_value_is_drawn_as_people_write_it(found: object, expected: object) -> None:
+    assert found == expected

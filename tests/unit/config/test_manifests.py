@@ -1,0 +1,259 @@
+"""What is wrong in a run manifest is named with file, line, field, and what to write."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.errors import ConfigError, Fault
+from lakehouse_backfill.model.manifest import RunManifest
+from tests.fakes.declarations import MANIFEST, changed, project
+
+NAME = "jobs/arrivals_daily/run.yaml"
+
+
+def load(folder: Path, text: str) -> RunManifest:
+    path = project(folder) / NAME
+    path.write_text(text)
+    return load_manifest(path, folder)
+
+
+def faults(folder: Path, text: str) -> tuple[Fault, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text)
+    assert (caught.value.code, caught.value.exit_code) == ("invalid-config", 2)
+    return caught.value.faults
+
+
+@pytest.mark.req("M2")
+def test_a_right_manifest_loads_with_its_days_and_instants(tmp_path: Path) -> None:
+    manifest = load(tmp_path, MANIFEST)
+    assert manifest.target.partitions.from_ == date(2013, 2, 15)
+    assert manifest.target.partitions.except_ == (date(2013, 3, 1),)
+    assert manifest.sources["flights"].range.from_ == datetime(2013, 2, 12, tzinfo=timezone.utc)
+    assert manifest.validation.suites[0].on == "output"  # `on` is a name, not YAML 1.1's boolean
+    assert manifest.safety.manual_publish is True
+
+
+RANGE = "    from: 2013-02-15\n    to: 2013-04-01\n    except: [2013-03-01]\n"
+M5 = pytest.mark.req("M5")
+M2 = pytest.mark.req("M2")
+
+#: what is replaced, by what, then line, field, and pieces of problem and fix
+WRONG = {
+    "misspelt field": (
+        ("  reason_code: bug_fix", "  reason_cod: bug_fix"),
+        (5, "run.reason_cod", "is no field here", "did you mean `reason_code`?"),
+    ),
+    "misspelt code": (
+        ("bug_fix", "bugfix"),
+        (5, "run.reason_code", "is 'bugfix'", "did you mean bug_fix? write one of: new_field"),
+    ),
+    "missing field": (
+        ("  reason_code: bug_fix\n", ""),
+        (2, "run.reason_code", "is missing", "add `reason_code:` below line 2; The reason as"),
+    ),
+    "empty text": (
+        ("  requested_by: ana", "  requested_by: ''"),
+        (3, "run.requested_by", "is empty", "write some text"),
+    ),
+    "no version": (
+        ("version: 1.2.0", "version: 1.2"),
+        (9, "transform.version", "is 1.2", "write text (quote it)"),
+    ),
+    "short version": (
+        ("version: 1.2.0", "version: '1.2'"),
+        (9, "transform.version", "is '1.2'", "three numbers, e.g. 1.2.0"),
+    ),
+    "table without namespace": (
+        ("bronze.flights", "flights"),
+        (13, "sources.flights.table", "is 'flights'", "write namespace.table"),
+    ),
+    "negative days": (
+        ("warm_up_days: 2", "warm_up_days: -2"),
+        (18, "sources.flights.warm_up_days", "is -2", "write at least 0"),
+    ),
+    "text for a number": (
+        ("warm_up_days: 2", "warm_up_days: two"),
+        (18, "sources.flights.warm_up_days", "is 'two'", "write a whole number"),
+    ),
+    "boolean for a number": (
+        ("warm_up_days: 2", "warm_up_days: true"),
+        (18, "sources.flights.warm_up_days", "is true (true/false)", "quote it if it is text"),
+    ),
+    "text for a day": (
+        ("from: 2013-02-12T00:00:00Z", "from: soon"),
+        (16, "sources.flights.range.from", "is 'soon'", "write an instant"),
+    ),
+    "no such day": (
+        ("from: 2013-02-15", "from: 2013-02-30"),
+        (24, "target.partitions.from", "is no timestamp: day", "correct it, or quote it"),
+    ),
+    "group instead of a list": (
+        ("except: [2013-03-01]", "except: {a: b}"),
+        (26, "target.partitions.except", "is a group of fields", "write a list"),
+    ),
+    "input without bounds": (
+        (
+            "    range:\n      column: time_hour\n      from: 2013-02-12T00:00:00Z\n"
+            "      to: 2013-04-05T00:00:00Z\n",
+            "",
+        ),
+        (12, "sources.flights.range", "is missing", "below line 12; Rows that may be read at most"),
+    ),
+    "input range reversed": (
+        ("to: 2013-04-05T00:00:00Z", "to: 2012-04-05T00:00:00Z"),
+        (17, "sources.flights.range.to", "before from", "swap them: from: 2012-04-05"),
+    ),
+    "scope reversed": (
+        ("to: 2013-04-01\n", "to: 2013-02-01\n"),
+        (25, "target.partitions.to", "is 2013-02-01, before from (2013-02-15)", "swap them"),
+    ),
+    "scope empty": (
+        (RANGE, "    from: 2013-02-15\n    to: 2013-02-15\n"),
+        (25, "target.partitions.to", "so nothing is in it", "the range is half-open"),
+    ),
+    "scope of two kinds": (
+        (RANGE, "    from: 2013-02-15\n    to: 20\n"),
+        (25, "target.partitions.to", "is a number, but from is a day", "in the same way"),
+    ),
+    "neither range nor values": (
+        (RANGE, ""),
+        (22, "target.partitions", "is unbounded: it names neither", "give from and to"),
+    ),
+    "open end": (
+        (RANGE, "    from: 2013-02-15\n"),
+        (24, "target.partitions.from", "it has `from` but no `to`", "add `to:`, the first part"),
+    ),
+    "open start": (
+        (RANGE, "    to: 2013-02-15\n"),
+        (24, "target.partitions.to", "it has `to` but no `from`", "add `from:`, the first part"),
+    ),
+    "null end": (
+        (RANGE, "    from: 2013-02-15\n    to: null\n"),
+        (24, "target.partitions.from", "it has `from` but no `to`", "what live jobs write later"),
+    ),
+    "empty values": (
+        (RANGE, "    values: []\n"),
+        (22, "target.partitions", "is unbounded", "changes declared partitions only"),
+    ),
+    "range and values": (
+        (RANGE, "    from: 2013-02-15\n    to: 2013-04-01\n    values: [2013-02-15]\n"),
+        (26, "target.partitions.values", "the scope is said twice", "keep the range or the values"),
+    ),
+    "except outside": (
+        ("except: [2013-03-01]", "except: [2013-03-01, 2013-04-01]"),
+        (26, "target.partitions.except[1]", "is 2013-04-01, which is outside", "remove it"),
+    ),
+    "except not in values": (
+        (RANGE, "    values: [1, 2]\n    except: [3]\n"),
+        (25, "target.partitions.except[0]", "is 3, which is not in values", "remove it"),
+    ),
+    "mode not built": (
+        ("target:\n", "target:\n  publish_mode: merge\n"),
+        (22, "target.publish_mode", "merge is not built yet", "use one of: replace_partitions"),
+    ),
+    "row predicate": (
+        ("target:\n", "target:\n  row_predicate: dest = 'SJU'\n"),
+        (22, "target.row_predicate", "is not built yet", "restate whole partitions"),
+    ),
+    "file outside": (
+        ("jobs/arrivals_daily/transform.py", "../secret.py"),
+        (10, "transform.file", "lies outside the project", "without .."),
+    ),
+    "absolute file": (
+        ("jobs/arrivals_daily/transform.py", "/etc/passwd.py"),
+        (10, "transform.file", "lies outside the project", "relative to the project's folder"),
+    ),
+    "no such file": (
+        ("jobs/arrivals_daily/transform.py", "jobs/arrivals_daily/transfrom.py"),
+        (10, "transform.file", "which does not exist", "did you mean `transform.py`?"),
+    ),
+    "suite on nothing": (
+        ("      on: output", "      on: flihgts"),
+        (30, "validation.suites[0].on", "is no input of the run", "did you mean `flights`?"),
+    ),
+    "parameter from nothing": (
+        ("airports.faa", "airport.faa"),
+        (31, "validation.suites[0].parameters.dests", "names no input", "inputs: airports, fli"),
+    ),
+    "name twice": (
+        ("  airports: {table", "  flights: {table"),
+        (20, "reference_data.flights", "is also the name of a source", "rename one"),
+    ),
+    "deadline without zone": (
+        ("  requested_by: ana", "  requested_by: ana\n  deadline: 2026-01-31T18:00:00"),
+        (4, "run.deadline", "has no time zone", "write 2026-01-31T18:00:00Z"),
+    ),
+    "deadline is a tag": (
+        ("  requested_by: ana", "  requested_by: ana\n  deadline: later"),
+        (4, "run.deadline", "is 'later'", "write an instant"),
+    ),
+    "unbounded tolerance": (
+        ("validation:\n", "validation:\n  count_tolerance: inf\n"),
+        (28, "validation.count_tolerance", "which has no bound", "write a number"),
+    ),
+    "no version of the format": (
+        ("api_version: lakehouse-backfill/v1\n", ""),
+        (1, "api_version", "is missing", "at the top level; Version of this format"),
+    ),
+}
+UNBOUNDED = {
+    "input without bounds",
+    "neither range nor values",
+    "open end",
+    "open start",
+    "null end",
+    "empty values",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(*case, id=name, marks=[M2, *([M5] if name in UNBOUNDED else [])])
+        for name, case in WRONG.items()
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_line_field_and_fix(
+    tmp_path: Path, change: tuple[str, str], expected: tuple[int, str, str, str]
+) -> None:
+    line, field, problem, fix = expected
+    (fault,) = [
+        fault for fault in faults(tmp_path, changed(MANIFEST, *change)) if fault.field == field
+    ]
+    assert (fault.file, fault.line) == (NAME, line)
+    assert problem in fault.problem
+    assert fix in fault.fix
+
+
+@pytest.mark.req("M2")
+def test_everything_that_is_wrong_is_named_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = changed(MANIFEST, "bug_fix", "bugfix")
+    text = changed(text, "warm_up_days: 2", "warm_up_day: 2")
+    text = changed(text, RANGE, "    from: 2013-02-15\n")
+    found = faults(tmp_path, changed(text, "bronze.airports", "airports"))
+    assert [(fault.line, fault.field) for fault in found] == [
+        (5, "run.reason_code"),
+        (18, "sources.flights.warm_up_day"),
+        (20, "reference_data.airports.table"),
+        (24, "target.partitions.from"),
+    ]
+
+
+@pytest.mark.req("M2")
+def test_a_link_out_of_the_project_is_outside(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    (tmp_path / "secret.py").write_text("")
+    (folder / "jobs/link.py").symlink_to(tmp_path / "secret.py")
+    text = changed(MANIFEST, "jobs/arrivals_daily/transform.py", "jobs/link.py")
+    assert "outside the project" in faults(folder, text)[0].problem
+
+
+@pytest.mark.req("M2")
+def test_an_absent_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"jobs/none\.yaml cannot be read: No such file"):
+        load_manifest(tmp_path / "jobs/none.yaml", tmp_path)

@@ -1,0 +1,189 @@
+"""A new project, and drafts that load with our own loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse_backfill.config.contracts import find_contract, load_contract
+from lakehouse_backfill.config.drafts import draft_contract, draft_manifest
+from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.profiles import choose, embedded, load_profiles
+from lakehouse_backfill.config.scaffold import init, write_new
+from lakehouse_backfill.config.transforms import FoundTransform, find_transforms, newest_transform
+from lakehouse_backfill.config.yaml_lines import parse
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.table import Column, PartitionField, TableInfo
+from tests.fakes.declarations import project
+
+CODE = """
+from lakehouse_backfill import transform
+import lakehouse_backfill as lhb
+
+@transform(name="orders", version="1.9.0", inputs=("orders", "rates"))
+def old(context, orders, rates): ...
+
+@lhb.transform(name="orders", version="1.10.0", inputs=("orders", "rates"))
+def new(context, orders, rates): raise SystemExit("never run")
+
+@transform(name=NAME, version="9.9.9", inputs=())
+def computed(context): ...
+"""
+
+
+def info(*, partitioned: bool = True, comment: str = 'orders: "all" # of them') -> TableInfo:
+    columns = (
+        Column(field_id=1, name="day", type="date", required=True),
+        Column(field_id=2, name="id", type="long", doc="who: #1"),
+        Column(field_id=3, name="amount", type="decimal(10, 2)"),
+        Column(field_id=4, name="tags", type="list<string>"),
+    )
+    spec = (PartitionField(name="day", column="day", transform="identity"),)
+    return TableInfo(
+        table="silver.orders",
+        uuid="u",
+        location="file:///x",
+        format_version=2,
+        snapshot_id=1,
+        schema_id=0,
+        spec_id=0,
+        columns=columns,
+        partitioning=spec if partitioned else (),
+        spec_count=1,
+        properties={"comment": comment} if comment else {},
+        refs={},
+    )
+
+
+def contract(folder: Path, text: str | None = None) -> Contract:
+    draft = draft_contract(info(), ("day", "id"), "ana", tested=[(("day",), 7)])
+    path = folder / "catalog/contracts/silver.orders.yaml"
+    write_new(path, text or draft.text)
+    return load_contract(path)
+
+
+def test_a_new_project_loads_and_says_what_was_written(tmp_path: Path) -> None:
+    files = init(tmp_path / "new")
+    there = {path.relative_to(tmp_path / "new").as_posix() for path in tmp_path.rglob("*.*")}
+    assert set(files) <= there | {"README.md"}
+    assert "schemas/manifest.json" in files
+    profiles = load_profiles(tmp_path / "new")
+    assert choose(profiles).catalog == choose(embedded()).catalog
+
+
+def test_init_writes_nothing_over_or_beside_existing_files(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"already holds README\.md"):
+        init(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_drafted_contract_loads_with_the_key_that_holds(tmp_path: Path) -> None:
+    found = contract(tmp_path)
+    assert found.key == ("day", "id")
+    assert found.description == 'orders: "all" # of them'
+    assert [column.type for column in found.columns] == [
+        "date",
+        "long",
+        "decimal(10, 2)",
+        "list<string>",
+    ]
+    assert [(measure.name, measure.sum) for measure in found.measures] == [
+        ("total_amount", "amount")
+    ]
+
+
+def test_a_draft_asks_what_metadata_cannot_tell() -> None:
+    unknown = draft_contract(info(partitioned=False, comment=""), (), "ana")
+    tested = draft_contract(info(), (), "ana", tested=[(("id",), 3)])
+    assert "key: which columns identify a row?" in unknown.questions
+    assert (
+        "partitioning: the table has none, so there is nothing to restate by" in unknown.questions
+    )
+    assert "key: no tested candidate holds; which columns identify a row?" in tested.questions
+    assert "# tested: (id) 3 rows repeat it" in tested.text
+
+
+@pytest.mark.req("M2")
+def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> None:
+    write_new(tmp_path / "jobs/orders/transform.py", CODE)
+    draft = draft_manifest(
+        contract(tmp_path),
+        from_="2026-01-01",
+        to="2026-02-01",
+        reason='late: "rates"',
+        reason_code="late_data",
+        requested_by="ana",
+        transform=newest_transform(tmp_path, "orders"),
+    )
+    write_new(tmp_path / "jobs/orders/run.yaml", draft.text)
+    manifest = load_manifest(tmp_path / "jobs/orders/run.yaml", tmp_path)
+    assert manifest.transform.version == "1.10.0"
+    assert list(manifest.sources) == ["orders", "rates"]
+    assert str(manifest.sources["rates"].range.from_) == "2025-12-29"
+    assert manifest.run.reason == 'late: "rates"'
+    assert (str(manifest.target.partitions.from_), str(manifest.target.partitions.to)) == (
+        "2026-01-01",
+        "2026-02-01",
+    )
+    assert "sources.rates: which table is it, and which column cuts it by time?" in draft.questions
+
+
+def test_a_draft_takes_tables_from_an_earlier_manifest(tmp_path: Path) -> None:
+    earlier = load_manifest(project(tmp_path) / "jobs/arrivals_daily/run.yaml", tmp_path)
+    draft = draft_manifest(
+        find_contract(tmp_path, "silver.arrivals_daily"),
+        from_="2013-02",
+        to="2013-03",
+        reason="again",
+        reason_code="bug_fix",
+        requested_by="ana",
+        sources=earlier.sources,
+    )
+    source = parse(draft.text, "draft").get("sources", "flights")
+    assert (source["table"], source["range"]["column"]) == ("bronze.flights", "time_hour")
+    assert source["warm_up_days"] == 2
+    assert draft.questions[0].startswith("transform: none was found")
+
+
+@given(st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and text.isprintable()))
+def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
+    found = Contract.model_validate(
+        {
+            "api_version": "lakehouse-backfill/v1",
+            "product": "silver.a",
+            "table": "silver.a",
+            "description": "a",
+            "owner": "a",
+            "key": [],
+            "partitioning": [{"column": "day"}],
+            "columns": [{"name": "day", "type": "date"}],
+        }
+    )
+    draft = draft_manifest(
+        found,
+        from_=reason,
+        to="2026-01-02",
+        reason=reason,
+        reason_code="bug_fix",
+        requested_by="ana",
+    )
+    document = parse(draft.text, "draft")
+    assert document.get("run", "reason") == reason
+    assert str(document.get("target", "partitions", "from")) in (reason, reason.lstrip("+"))
+
+
+def test_transforms_are_found_without_running_them(tmp_path: Path) -> None:
+    write_new(tmp_path / "jobs/orders/transform.py", CODE)
+    write_new(tmp_path / "jobs/broken.py", "def (")
+    write_new(tmp_path / "jobs/b.sql", "-- name: b\n-- version: 1.0.0\n-- inputs: x, y\nselect 1")
+    assert find_transforms(tmp_path) == (
+        FoundTransform("b", "1.0.0", ("x", "y"), "jobs/b.sql"),
+        FoundTransform("orders", "1.9.0", ("orders", "rates"), "jobs/orders/transform.py"),
+        FoundTransform("orders", "1.10.0", ("orders", "rates"), "jobs/orders/transform.py"),
+    )

@@ -1,0 +1,93 @@
+"""Rules of `tools/check_house.py`, each on a small made-up clone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "check_house.py"
+spec = importlib.util.spec_from_file_location("check_house", TOOL)
+assert spec is not None
+assert spec.loader is not None
+check_house = importlib.util.module_from_spec(spec)
+sys.modules["check_house"] = check_house
+spec.loader.exec_module(check_house)
+
+PACKAGE = "lakehouse_backfill"
+
+
+def clone(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def function(lines: int) -> str:
+    return "def long():\n" + "    x = 1\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param("stages/plan.py", "x = 1\n" * 301, "301 lines, 300 allowed", id="module"),
+        pytest.param("stages/plan.py", function(51), "long has 51 lines", id="function"),
+        pytest.param("stages/plan.py", "s.sparkContext\n", ".sparkContext", id="spark context"),
+        pytest.param("spark/readers.py", "frame._jdf.plan()\n", "._jdf", id="private frame"),
+        pytest.param("spark/readers.py", "frame.rdd.map(f)\n", ".rdd", id="rdd"),
+        pytest.param("rules/utils.py", "", "named utils", id="vague module"),
+        pytest.param("common/rules.py", "", "named common", id="vague package"),
+    ],
+)
+def test_a_broken_rule_is_found(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    found = check_house.findings(clone(tmp_path, {f"{PACKAGE}/{name}": text}))
+    assert len(found) == 1
+    assert found[0].place == f"{PACKAGE}/{name}"
+    assert expected in found[0].problem
+    assert check_house.main([str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("stages/plan.py", "x = 1\n" * 300, id="a full module"),
+        pytest.param("spark/session.py", "s._jvm\ns.sparkContext\n", id="the door keeper"),
+        pytest.param("rules/commonness.py", "", id="a name that only contains one"),
+        pytest.param("model/plan.py", "text = '.rdd'\n", id="a door in a text"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path: Path, name: str, text: str) -> None:
+    assert check_house.findings(clone(tmp_path, {f"{PACKAGE}/{name}": text})) == []
+
+
+def test_a_function_above_the_aim_is_listed_and_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone(tmp_path, {f"{PACKAGE}/stages/plan.py": function(31)})
+    assert check_house.main([str(tmp_path)]) == 0
+    assert "aim: lakehouse_backfill/stages/plan.py:1: long has 31 lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import unittest.mock\n",
+        "from unittest import mock\n",
+        "from unittest.mock import patch\n",
+        "import mock\n",
+    ],
+)
+def test_a_mock_in_a_test_is_found(tmp_path: Path, text: str) -> None:
+    found = check_house.findings(clone(tmp_path, {"tests/unit/test_it.py": text}))
+    assert [str(finding) for finding in found] == [
+        "tests/unit/test_it.py:1: imports a mock (write a fake of the port)"
+    ]
+
+
+def test_a_long_readme_is_found(tmp_path: Path) -> None:
+    found = check_house.findings(clone(tmp_path, {"README.md": "line\n" * 151}))
+    assert [finding.problem for finding in found] == ["151 lines, 150 allowed (move to docs/)"]

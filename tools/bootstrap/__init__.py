@@ -1,0 +1,1 @@
+"""Sets this clone up: see `tools/setup.py`."""
