@@ -1,6 +1,6 @@
 """What safety costs: a restatement against a bare overwrite, and commands against their imports.
 
-python -m benchmarks.overhead [--scale 1] [--rounds 5] [--memory 4g]
+python -m benchmarks.overhead [--scale 1] [--rounds 7] [--memory 4g]
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _commands(folder: Path, run_id: str, rounds: int) -> tuple[list[Ratio], Raw]
     for title, words in arguments.items():
         program = [sys.executable, "-c", PROGRAM, "--project", str(folder), *words]
         acts[title] = partial(_process, program)
-    middle, raw = medians(acts, max(rounds, 7), warm_ups=1)
+    middle, raw = medians(acts, rounds, warm_ups=1)
     ratios = [
         Ratio(f"{title} / imports of PyIceberg", middle[title] / middle["imports"], **COMMAND)
         for title in arguments
@@ -142,7 +142,7 @@ def _process(command: list[str]) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What safety costs.")
     parser.add_argument("--scale", type=float, default=1.0, help="1: 6.0 million rows")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory", default="4g", help="of the Spark driver")
     return parser.parse_args()
 

@@ -8,8 +8,13 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +51,79 @@ def _measure(scale: float, options: argparse.Namespace) -> tuple[list[Ratio], Ra
         project = workload.make_project(Path(folder), options.memory)
         workload.fill(project, scale)
         run_id, before, shadow = _accepted(project)
+        watch = Stopwatch()
+        watch.wear(project)
         spark = project.wiring.spark
-        old = spark.read.option("snapshot-id", before).table(name(PRODUCT)).where(MONTHS)
+        old = spark.read.option("versionAsOf", before).table(name(PRODUCT)).where(MONTHS)
         new = spark.table(name(shadow)).where(MONTHS)
         acts = {
-            "publish": lambda: project.publish(run_id, WHO),
-            "rollback": lambda: project.rollback(PRODUCT, reason="next round", by=WHO),
+            "publish verb": lambda: watch.lap("publish", lambda: project.publish(run_id, WHO)),
+            "rollback verb": lambda: watch.lap(
+                "rollback", lambda: project.rollback(PRODUCT, reason="next round", by=WHO)
+            ),
             "overwrite with new rows": lambda: _overwrite(new),
             "overwrite with old rows": lambda: _overwrite(old),
         }
         middle, raw = medians(acts, options.rounds, warm_ups=2)
         spark.stop()
-    limits = PUBLISH_LARGE if scale >= LARGE else PUBLISH
+    raw |= {key: found[-options.rounds :] for key, found in watch.laps.items()}
+    middle |= {key: statistics.median(raw[key]) for key in watch.laps}
     at = f"scale {scale:g}: "
-    ratios = [
+    found = {f"{at}{key}": values for key, values in raw.items()}
+    return _ratios(at, middle, scale), found, middle["publish"]
+
+
+def _ratios(at: str, middle: dict[str, float], scale: float) -> list[Ratio]:
+    new, old = middle["overwrite with new rows"], middle["overwrite with old rows"]
+    limits = PUBLISH_LARGE if scale >= LARGE else PUBLISH
+    return [
+        Ratio(f"{at}publish / INSERT OVERWRITE", middle["publish"] / new, **limits),
+        Ratio(f"{at}  the whole verb, with run log and evidence", middle["publish verb"] / new),
         Ratio(
-            f"{at}publish / INSERT OVERWRITE",
-            middle["publish"] / middle["overwrite with new rows"],
-            **limits,
+            f"{at}rollback / INSERT OVERWRITE of the old rows", middle["rollback"] / old, **ROLLBACK
         ),
-        Ratio(
-            f"{at}rollback / INSERT OVERWRITE of the old rows",
-            middle["rollback"] / middle["overwrite with old rows"],
-            **ROLLBACK,
-        ),
+        Ratio(f"{at}  the whole verb, with run log", middle["rollback verb"] / old),
     ]
-    return ratios, {f"{at}{key}": found for key, found in raw.items()}, middle["publish"]
+
+
+class Stopwatch:
+    """Adds up the seconds inside the ports that swap files and move the pointer."""
+
+    TIMED = frozenset({"adopt", "revert", "move"})
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.laps: dict[str, list[float]] = {}
+
+    def wear(self, project: Project) -> None:
+        """Put itself around the two ports of the project."""
+        bench = project.wiring.bench
+        worn = replace(
+            bench, publisher=_Worn(bench.publisher, self), versions=_Worn(bench.versions, self)
+        )
+        vars(project.wiring)["bench"] = worn
+
+    def lap(self, title: str, act: Callable[[], object]) -> None:
+        """Note the seconds inside the ports during one act."""
+        self.total = 0.0
+        act()
+        self.laps.setdefault(title, []).append(self.total)
+
+
+class _Worn:
+    def __init__(self, port: Any, watch: Stopwatch) -> None:
+        self._port, self._watch = port, watch
+
+    def __getattr__(self, title: str) -> Any:
+        found = getattr(self._port, title)
+        return partial(self._timed, found) if title in Stopwatch.TIMED else found
+
+    def _timed(self, call: Callable[..., Any], *args: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return call(*args)
+        finally:
+            self._watch.total += time.perf_counter() - started
 
 
 def _accepted(project: Project) -> tuple[str, int, str]:

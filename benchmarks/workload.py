@@ -139,7 +139,7 @@ def _released(rows: Any) -> Any:
 def _create(spark: Any, rows: Any, table: str) -> None:
     from pyspark.sql import functions as F
 
-    rows.writeTo(name(table)).partitionedBy(F.months("l_shipdate")).create()
+    rows.writeTo(name(table)).partitionedBy(F.partitioning.months("l_shipdate")).create()
     spark.catalog.refreshTable(name(table))
 
 

@@ -104,13 +104,15 @@ class Project:
         """Compute the chunks that are not staged yet into the run's shadow table."""
         from lakehouse_backfill.stages.stage import stage
 
+        self.wiring.expect_suites()
         status, numbers = stage(self.wiring.bench, run, by)
         return results.state(status) | numbers
 
     def validate(self, run: str, by: str) -> Result:
-        """Run every gate; `ok` in the result tells whether all blocking ones passed."""
+        """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.stages.validate import validate
 
+        self.wiring.expect_suites()
         status, validation, digest = validate(self.wiring.bench, run, by)
         report = self._write_report(run)
         return results.validation_result(status, validation, digest) | {"report": str(report)}
@@ -131,6 +133,7 @@ class Project:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.stages.drive import drive
 
+        self.wiring.expect_suites()
         done = drive(self.wiring.bench, run, by)
         return done | {"report": str(self._write_report(run))}
 

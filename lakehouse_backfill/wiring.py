@@ -177,6 +177,12 @@ class Wiring:
         write_new(path, draft.text)
         return {"file": str(path), "questions": list(draft.questions)}
 
+    def expect_suites(self) -> None:
+        """Load Great Expectations in the background, while Spark starts."""
+        from lakehouse_backfill.quality.judge import import_early
+
+        import_early()
+
     def _compute(self) -> Compute:
         from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
         from lakehouse_backfill.quality.judge import ExpectationsJudge

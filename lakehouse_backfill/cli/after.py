@@ -37,7 +37,7 @@ def diff(
       lakehouse-backfill diff silver.orders@before-fix silver.orders --key order_id
     """
     columns = split_list([key]) if key else None
-    project = session(context).project()
+    project = session(context).project(computes=True)
     session(context).show(context, project.diff(old, new, columns, where, engine, samples))
 
 
@@ -51,7 +51,7 @@ def reconcile(
     Examples:
       lakehouse-backfill reconcile silver.orders@before-fix silver.orders
     """
-    session(context).show(context, session(context).project().reconcile(old, new))
+    session(context).show(context, session(context).project(computes=True).reconcile(old, new))
 
 
 def accept(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:

@@ -56,7 +56,7 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         fix = next((str(check.get("fix") or "") for check in sick), "")
         return EnvironmentDown(f"doctor found faults: {names}", fix=fix) if sick else None
     is_stopped = command == "run" and data.get("state") in ("rejected", "halted")
-    if data.get("ok") is False or is_stopped:
+    if data.get("passed") is False or is_stopped:
         run = data.get("run_id", "RUN")
         closed = [check for check in data.get("checks", ()) if _is_closed(check)]
         names = ", ".join(str(check.get("name")) for check in closed)

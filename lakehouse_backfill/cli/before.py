@@ -72,7 +72,7 @@ def product_add(
     Examples:
       lakehouse-backfill product add silver.orders --owner ana
     """
-    session(context).show(context, session(context).project().add_product(table, owner))
+    session(context).show(context, session(context).project(computes=True).add_product(table, owner))
 
 
 def new(
@@ -137,7 +137,7 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
     """
-    project, who = session(context).project(), whoami(by)
+    project, who = session(context).project(computes=prove_warm_up), whoami(by)
     file = manifest.resolve() if manifest.is_file() else manifest
     session(context).show(context, project.plan(file, revise, who, dry_run, prove_warm_up))
 

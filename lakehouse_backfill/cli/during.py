@@ -20,7 +20,7 @@ def run(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().run(run, whoami(by)))
+    session(context).show(context, session(context).project(computes=True).run(run, whoami(by)))
 
 
 def stage(context: typer.Context, run: Run, by: By = None) -> None:
@@ -31,7 +31,7 @@ def stage(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().stage(run, whoami(by)))
+    session(context).show(context, session(context).project(computes=True).stage(run, whoami(by)))
 
 
 def validate(context: typer.Context, run: Run, by: By = None) -> None:
@@ -42,7 +42,7 @@ def validate(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill validate bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().validate(run, whoami(by)))
+    session(context).show(context, session(context).project(computes=True).validate(run, whoami(by)))
 
 
 def status(

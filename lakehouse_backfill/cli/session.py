@@ -38,8 +38,12 @@ class Session:
     quiet: bool
     opener: Opener
 
-    def project(self) -> Project:
-        """Open the project; loads no engine."""
+    def project(self, *, computes: bool = False) -> Project:
+        """Open the project; loads no engine, and pandas only for a command that computes."""
+        if not computes:
+            from lakehouse_backfill.cli.light import leave_out_pandas
+
+            leave_out_pandas()
         return self.opener(self.folder, self.profile, self._progress())
 
     def show(self, context: typer.Context, data: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lakehouse_backfill.config.transforms import FoundTransform
 from lakehouse_backfill.model.contract import Contract, ContractPartition
 from lakehouse_backfill.model.manifest import Source
-from lakehouse_backfill.model.table import TableInfo
+from lakehouse_backfill.model.table import Column, TableInfo
 
 _NUMBERS = ("int", "long", "float", "double", "decimal")
 _TIMES = ("date", "timestamp", "timestamptz")
@@ -50,7 +50,7 @@ def draft_contract(
         suites: suite files to name.
     """
     rest = [column for column in info.columns if column.name not in key]
-    measures = [column.name for column in rest if _adds_up(column.type)]
+    measures = [column.name for column in rest if _adds_up(column)]
     lines = [
         "# yaml-language-server: $schema=../../schemas/contract.json",
         f"# Drafted from the metadata of {info.table}. Read every line before you rely on it.",
@@ -145,8 +145,10 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _adds_up(type_text: str) -> bool:
-    return type_text.split("(")[0] in _NUMBERS
+def _adds_up(column: Column) -> bool:
+    """Numbers add up, but not those that name something."""
+    is_name = column.name == "id" or column.name.endswith(("_id", "Id", "_key"))
+    return column.type.split("(")[0] in _NUMBERS and not is_name
 
 
 def _described(info: TableInfo) -> str:

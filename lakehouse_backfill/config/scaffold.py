@@ -55,7 +55,7 @@ The usual order:
     lakehouse-backfill doctor
     lakehouse-backfill product add silver.orders
     lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01 --reason "why"
-    lakehouse-backfill plan jobs/silver_orders/2026-01-01_2026-02-01.yaml
+    lakehouse-backfill plan jobs/orders/restate-2026-01-01-2026-02-01.yaml
     lakehouse-backfill approve RUN --by WHO
     lakehouse-backfill run RUN
     lakehouse-backfill accept RUN --by WHO

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -56,6 +56,11 @@ class Column:
     use: Literal["key", "compared", "condition"]
 
     @property
+    def present(self) -> NestedField:
+        """The new side's field, else the old side's: a column stands on at least one."""
+        return cast(NestedField, self.new or self.old)
+
+    @property
     def kind(self) -> Literal["number", "category", "other"]:
         """What its distribution is described by."""
         types = [field.field_type for field in (self.old, self.new) if field is not None]
@@ -64,6 +69,12 @@ class Column:
         texts = all(isinstance(each, (StringType, BooleanType)) for each in types)
         return "category" if texts else "other"
 
+    @property
+    def is_floating(self) -> bool:
+        """Whether a side's values may be NaN or infinite."""
+        fields = [field for field in (self.old, self.new) if field is not None]
+        return any(isinstance(field.field_type, (FloatType, DoubleType)) for field in fields)
+
     def field(self, side: Literal["old", "new"]) -> NestedField | None:
         """Give the side's own field."""
         return self.old if side == "old" else self.new
@@ -71,10 +82,8 @@ class Column:
     def sql(self, side: Literal["old", "new"]) -> str:
         """Give the SQL of the side's value, comparable with the other side's."""
         own, other = (self.old, self.new) if side == "old" else (self.new, self.old)
-        present = own or other
-        assert present is not None, "a column stands on at least one side"
-        other_type = (other or present).field_type
-        return _comparable(self.slot, present.field_type, other_type, depth=0)
+        own_type = (own or self.present).field_type
+        return _comparable(self.slot, own_type, (other or self.present).field_type, depth=0)
 
 
 def columns_of_diff(
@@ -87,7 +96,7 @@ def columns_of_diff(
     """
     sides = [{field.name: field for field in schema.fields} for schema in (old, new)]
     wanted = set(read)
-    columns = []
+    columns: list[Column] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         if name in ignore and name not in key and name not in wanted:
             continue
@@ -179,10 +188,10 @@ def _must_be_rewritten(own: IcebergType, other: IcebergType) -> bool:
 def _identifier(name: str) -> str:
     from sqlglot import exp
 
-    return exp.to_identifier(name, quoted=True).sql("duckdb")
+    return str(exp.to_identifier(name, quoted=True).sql("duckdb"))
 
 
 def _literal(text: str) -> str:
     from sqlglot import exp
 
-    return exp.Literal.string(text).sql("duckdb")
+    return str(exp.Literal.string(text).sql("duckdb"))

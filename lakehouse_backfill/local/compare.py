@@ -1,10 +1,11 @@
 """Comparing one batch of rows in DuckDB.
 
-Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0. Keys
-that a side holds more than once are never joined, which would multiply them: they are compared as
-multisets of rows, like everything when there is no key.
+Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0.
+Keys that a side holds more than once are never joined, which would multiply them: they are compared
+as multisets of rows, like everything when there is no key.
 """
 
+# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -71,8 +72,7 @@ class Comparison:
         with self._translated():
             counts = self._counts("shared_rows" + self._where)
         for partition, count in counts:
-            self._tally.at(partition).old_rows += count
-            self._tally.at(partition).new_rows += count
+            self._tally.add_shared(partition, count)
 
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
@@ -127,7 +127,8 @@ class Comparison:
 
     def _pairs(self, old: str, new: str) -> None:
         slots = [column.slot for column in self._compared]
-        differs = " OR ".join([f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in slots] or ["false"])
+        differing = [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in slots]
+        differs = " OR ".join(differing or ["false"])
         keys = [f"coalesce(o.{key.slot}, n.{key.slot}) AS {key.slot}" for key in self._keys]
         values = [f"{side}.{slot} AS {side}_{slot}" for side in ("o", "n") for slot in slots]
         kind = "CASE WHEN o.here IS NULL THEN 'added' WHEN n.here IS NULL THEN 'removed' "
@@ -230,5 +231,3 @@ class Comparison:
 
 def _same(one: str, other: str, slots: list[str]) -> str:
     return " AND ".join(f"{one}.{slot} IS NOT DISTINCT FROM {other}.{slot}" for slot in slots)
-
-

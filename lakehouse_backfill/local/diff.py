@@ -129,12 +129,12 @@ class LocalDiffer:
         new = Source(sides[1], "new", how, numbers, row_filter)
         slots = {column.name: column.slot for column in tally.columns}
         condition = render(request.where, slots, "duckdb") if request.where else None
-        asked = _asked(request.where, *sides)
-        unread = [piece for piece in split.shared if condition or not _is_counted(piece, how)]
+        unread = []
         for piece in split.shared:
-            if not condition and _is_counted(piece, how):
-                tally.at(numbers[piece.label]).old_rows += piece.rows
-                tally.at(numbers[piece.label]).new_rows += piece.rows
+            if condition or not _is_counted(piece, how):
+                unread.append(piece)
+            else:
+                tally.add_shared(numbers[piece.label], piece.rows)
         if not (condition or unread or split.old or split.new):
             return
         comparison = Comparison(self._connection(), tally, condition)
@@ -142,6 +142,7 @@ class LocalDiffer:
             if condition:
                 empty = [source.gather([], tally.columns) for source in (old, new)]
                 comparison.check(empty[0], empty[1], request.where or "")
+            asked = _asked(request.where, *sides)
             read = tuple(column for column in tally.columns if column.name in asked)
             for group, _ in batches(unread, [], how, self._batch_rows):
                 comparison.count(new.gather(group, read))

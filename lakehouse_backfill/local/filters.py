@@ -18,7 +18,9 @@ from pyiceberg.expressions import (
     IsNull,
     LessThan,
     Or,
+    Reference,
 )
+from pyiceberg.expressions.literals import literal
 
 from lakehouse_backfill.model.scope import Bound, RowRange
 
@@ -38,21 +40,26 @@ def holding(keys: Sequence[Mapping[str, Any]]) -> BooleanExpression:
     for column in keys[0] if keys else ():
         values = {_text(key[column]) for key in keys if key[column] is not None}
         has_null = any(key[column] is None for key in keys)
-        one: BooleanExpression = In(column, tuple(values)) if values else AlwaysFalse()
-        result = And(result, Or(one, IsNull(column)) if has_null else one)
+        one: BooleanExpression = (
+            In(term=Reference(name=column), literals=set(map(literal, values)))
+            if values
+            else AlwaysFalse()
+        )
+        result = And(result, Or(one, IsNull(term=Reference(name=column))) if has_null else one)
     return result
 
 
 def _one(rows: RowRange) -> BooleanExpression:
+    column = Reference(name=rows.column)
     if rows.is_null:
-        return IsNull(rows.column)
+        return IsNull(term=column)
     if rows.equals is not None:
-        return EqualTo(rows.column, _literal(rows.equals))
+        return EqualTo(term=column, value=_literal(rows.equals))
     result: BooleanExpression = AlwaysTrue()
     if rows.lower is not None:
-        result = And(result, GreaterThanOrEqual(rows.column, _literal(rows.lower)))
+        result = And(result, GreaterThanOrEqual(term=column, value=_literal(rows.lower)))
     if rows.upper is not None:
-        result = And(result, LessThan(rows.column, _literal(rows.upper)))
+        result = And(result, LessThan(term=column, value=_literal(rows.upper)))
     return result
 
 
@@ -64,7 +71,7 @@ def _balanced(parts: list[BooleanExpression]) -> BooleanExpression:
 
 
 def _literal(value: Bound) -> Any:
-    return value.isoformat() if isinstance(value, (date, datetime)) else value
+    return literal(value.isoformat() if isinstance(value, (date, datetime)) else value)
 
 
 def _text(value: Any) -> Any:

@@ -31,6 +31,4 @@ def read_golden(path: Path) -> list[dict[str, str | None]]:
                 f"{path}:{line}: {len(row)} cells, but the header names {len(header)} columns",
                 fix="give every row one cell for each column",
             )
-    return [
-        {name: cell or None for name, cell in zip(header, row, strict=True)} for _, row in rows
-    ]
+    return [{name: cell or None for name, cell in zip(header, row, strict=True)} for _, row in rows]

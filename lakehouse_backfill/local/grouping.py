@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-
 from pyiceberg.schema import Schema, index_by_id
 
 from lakehouse_backfill.model.scope import Scope, ScopeField
@@ -57,12 +56,12 @@ def layout(old: Side, new: Side, scope: Scope | None) -> Layout:
         whole = all(
             _position(side, task, scope.field) is not None for side in sides for task in side.tasks
         )
-        return Layout(scope.field, whole)
+        return Layout(scope.field, is_split=whole)
     shapes = {_shape(side, task) for side in sides for task in side.tasks}
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
-        return Layout(None, False)
-    return Layout(_as_scope_field(new if new.tasks else old, shape), True)
+        return Layout(None, is_split=False)
+    return Layout(_as_scope_field(new if new.tasks else old, shape), is_split=True)
 
 
 def pieces(side: Side, how: Layout, scope: Scope | None) -> list[Piece]:
@@ -128,7 +127,7 @@ def sorted_labels(labels: Iterable[str | None], how: Layout) -> list[str | None]
     """Sort partition labels the way people read them."""
     known = [label for label in labels if label is not None]
     unknown: list[str | None] = [None] if any(label is None for label in labels) else []
-    return unknown + list(sorted(known, key=sort_key(how.field) if how.field else None))
+    return unknown + sorted(known, key=sort_key(how.field) if how.field else None)
 
 
 def _label(side: Side, task: FileScanTask, how: Layout) -> str | None:
@@ -137,8 +136,8 @@ def _label(side: Side, task: FileScanTask, how: Layout) -> str | None:
     if how.field is None:
         return str(side.spec(task).partition_to_path(task.file.partition, side.schema))
     position = _position(side, task, how.field)
-    assert position is not None, "a split layout knows the field of every file"
-    return partition_label(how.field, task.file.partition[position])
+    # A split layout knows the field of every file.
+    return None if position is None else partition_label(how.field, task.file.partition[position])
 
 
 def partition_label(field: ScopeField, value: Any) -> str:

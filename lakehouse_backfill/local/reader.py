@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.local.filters import any_of, holding
-from lakehouse_backfill.local.scan import load, plan, read, translated
+from lakehouse_backfill.local.scan import Side, plan, read, stream, translated
 from lakehouse_backfill.rules.golden import typed_key
 
 if TYPE_CHECKING:
     import duckdb
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.schema import Schema
-    from pyiceberg.table import DataScan
 
     from lakehouse_backfill.model.scope import RowRange
 
@@ -45,12 +45,10 @@ def accepted_duckdb(
     """
     import duckdb
 
-    at = load(catalog, table, snapshot_id)
-    scan = at.scan(row_filter=any_of(ranges), snapshot_id=snapshot_id)
+    side = plan(catalog, table, snapshot_id, ranges)
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
-    with translated(table, snapshot_id):
-        return connection.from_arrow(_Stream(scan, table, snapshot_id))
+    return connection.from_arrow(_Stream(side, any_of(ranges)))
 
 
 def column_types(schema: Schema) -> dict[str, str]:
@@ -78,7 +76,6 @@ def rows_by_key(
             f"a key of the expected rows does not fit {table}: {error}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    # PyIceberg 0.12 fails on files of the null partition when it plans with bounds.
     row_filter = holding([dict(zip(columns, key, strict=True)) for key in wanted])
     scan = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
     with translated(table, snapshot_id):
@@ -94,12 +91,13 @@ class _Stream:
     The Arrow C stream protocol is how DuckDB asks for them.
     """
 
-    def __init__(self, scan: DataScan, table: str, snapshot_id: int) -> None:
-        self._scan = scan
-        self._table = table
-        self._snapshot_id = snapshot_id
+    def __init__(self, side: Side, rows: BooleanExpression) -> None:
+        self._side = side
+        self._rows = rows
+        self._schema = side.schema.as_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        with translated(self._table, self._snapshot_id):
-            reader = self._scan.to_arrow_batch_reader()
+        names = [column.name for column in self._side.schema.fields]
+        batches = stream(self._side, names, self._rows, self._schema)
+        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)

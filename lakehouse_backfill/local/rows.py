@@ -73,8 +73,7 @@ class Source:
 
 def arrow_type(column: Column, own: Any = None) -> pa.DataType:
     """Give the Arrow type of the side's own field, else of the side that has the column."""
-    field = own or column.new or column.old
-    return Schema(field).as_arrow().field(0).type
+    return Schema(own or column.present).as_arrow().field(0).type
 
 
 def _numbered(values: Any, field: ScopeField, numbers: dict[str | None, int]) -> Any:

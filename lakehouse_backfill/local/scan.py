@@ -46,6 +46,7 @@ class Side:
     snapshot_id: int | None = None
     schema: Schema = field(default_factory=Schema)
     tasks: tuple[FileScanTask, ...] = ()
+    specs: dict[int, PartitionSpec] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -54,8 +55,7 @@ class Side:
 
     def spec(self, task: FileScanTask) -> PartitionSpec:
         """Give the partition spec that the file was written with."""
-        assert self.table is not None, "a side with files has a table"
-        return self.table.metadata.specs()[task.file.spec_id]
+        return self.specs[task.file.spec_id]
 
 
 def plan(
@@ -77,7 +77,7 @@ def plan(
             found = _scan(table, snapshot_id, any_of(some)).plan_files()
             tasks.update({task.file.file_path: task for task in found})
         schema = _scan(table, snapshot_id, None).projection()
-    return Side(name, table, snapshot_id, schema, tuple(tasks.values()))
+    return Side(name, table, snapshot_id, schema, tuple(tasks.values()), table.specs())
 
 
 def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:
@@ -108,20 +108,18 @@ def read(
     table = side.table
     if table is None:
         return []
-    scan = ArrowScan(
-        table.metadata, table.io, side.schema.select(*columns), rows or AlwaysTrue()
-    )
+    scan = ArrowScan(table.metadata, table.io, side.schema.select(*columns), rows or AlwaysTrue())
     with translated(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda task: scan.to_table([task]), tasks))
 
 
 def stream(
-    catalog: Catalog, name: str, snapshot_id: int, rows: BooleanExpression
-) -> tuple[pa.Schema, DataScan]:
-    """Give the Arrow schema and a scan of a snapshot; nothing but metadata is read yet."""
-    table = load(catalog, name, snapshot_id)
-    scan = _scan(table, snapshot_id, rows)
-    return scan.projection().as_arrow(), scan
+    side: Side, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one file after the other, so that memory does not follow the table."""
+    for task in side.tasks:
+        for part in read(side, [task], columns, rows):
+            yield from part.cast(schema).to_batches()
 
 
 def _scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:

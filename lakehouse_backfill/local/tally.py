@@ -92,6 +92,11 @@ class Tally:
         """Give the counts of a partition, made on first use."""
         return self.rows.setdefault(partition, Rows())
 
+    def add_shared(self, partition: int, rows: int) -> None:
+        """Count rows that both sides share as unchanged."""
+        self.at(partition).old_rows += rows
+        self.at(partition).new_rows += rows
+
     def spread(self, column: Column, side: SideName) -> Spread:
         """Give the distribution of a column's side, made on first use."""
         return self.spreads.setdefault((column.slot, side), Spread())

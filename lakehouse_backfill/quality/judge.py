@@ -42,16 +42,15 @@ class ExpectationsJudge:
     ) -> tuple[CheckResult, ...]:
         """Run a suite file on a frame: one result per expectation; raises ConfigError.
 
-        Only the columns that the suite names are read, once. Expectations of severity `warning` or
-        `info` do not block.
+        Only the columns that the suite names are read, once. Expectations of severity `warning`
+        or `info` do not block.
         """
         with _quiet():
             columns = tuple(frame.columns)
             suite = load_suite(self._project / suite_file, parameters, columns)
-            selected = frame.select(*(f"`{name.replace('`', '``')}`" for name in
-                                      suite.columns(columns)))  # fmt: skip
-            # Great Expectations starts several Spark jobs: cached, the plan behind the frame (files,
-            # joins) runs once.
+            selected = frame.select(*(_quoted(name) for name in suite.columns(columns)))
+            # Great Expectations starts several Spark jobs: cached, the plan behind the frame
+            # (files, joins) runs once.
             selected.persist()
             try:
                 everything = tuple(range(len(suite.expectations)))
@@ -66,6 +65,11 @@ class ExpectationsJudge:
             check_of(entry, results[number], group, parameters)
             for number, entry in enumerate(suite.declared)
         )
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace("`", "``")
+    return f"`{doubled}`"
 
 
 def import_early() -> Thread:
@@ -100,8 +104,9 @@ def _run(
         expectation_parameters=parameters,
         result_format={"result_format": "BASIC", "partial_unexpected_count": examples},
     )
-    plain = [result.to_json_dict() for result in outcome.results]
-    found = {each["expectation_config"]["meta"]["lhb_number"]: each for each in plain}
+    plain: list[dict[str, Any]] = [result.to_json_dict() for result in outcome.results]
+    numbers = [each["expectation_config"]["meta"]["lhb_number"] for each in plain]
+    found = dict(zip(numbers, plain, strict=True))
     if set(found) != set(chosen):
         raise ConfigError(
             f"Great Expectations judged {len(found)} of {len(chosen)} expectations of {suite.name}",

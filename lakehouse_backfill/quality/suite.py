@@ -122,7 +122,7 @@ def _parameter_names(value: Any) -> list[str]:
 
 
 def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] | None]:
-    from great_expectations.exceptions import ExpectationNotFoundError
+    from great_expectations.exceptions.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.registry import (
         get_expectation_impl,
         list_registered_expectation_implementations,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from lakehouse_backfill.model.checks import (
     CheckResult,
     Diff,
@@ -13,6 +15,22 @@ from lakehouse_backfill.model.contract import Contract, Threshold
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.table import LiveFile, TableInfo
+
+
+#: Iceberg's default of write.target-file-size-bytes.
+DEFAULT_FILE_BYTES = 512 * 1024 * 1024
+#: A partition may have this many files, however small.
+FEW_FILES = 8
+#: Lineage columns that are never null in a row that a run made.
+REQUIRED_LINEAGE = (
+    "produced_by_run_id",
+    "produced_by_transform",
+    "transform_version",
+    "input_snapshot_id",
+    "processing_mode",
+    "restatement_reason",
+    "produced_at",
+)
 
 
 def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
@@ -68,6 +86,43 @@ def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) 
         passed=old == new,
         detail=f"{len(old & new)} files shared, {len(old ^ new)} differ",
         observed=len(old ^ new),
+        limit=0,
+    )
+
+
+def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
+    """No restated partition consists of many more files than its size asks for."""
+    target = int(shadow.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
+    scope, sizes = set(plan.resolved.scope.partitions), defaultdict[str, list[int]](list)
+    for file in files:
+        if file.partition in scope:
+            sizes[file.partition or ""].append(file.size_bytes)
+    worst = [
+        label
+        for label, found in sizes.items()
+        if len(found) > max(FEW_FILES, 2 * -(-sum(found) // target))
+    ]
+    most = max((len(found) for found in sizes.values()), default=0)
+    return CheckResult(
+        name="files have a sensible size",
+        group="technical",
+        passed=not worst,
+        detail=f"at most {most} files in a partition"
+        + (f"; too many small ones in {worst[0]}" if worst else ""),
+        observed=most,
+        limit=FEW_FILES,
+    )
+
+
+def lineage_complete(counts: tuple[MeasureTotal, ...], rows: int) -> CheckResult:
+    """Every restated row says which run made it."""
+    holes = [total.name for total in counts if total.new != rows]
+    return CheckResult(
+        name="lineage is complete",
+        group="technical",
+        passed=not holes,
+        detail=f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else ""),
+        observed=len(holes),
         limit=0,
     )
 

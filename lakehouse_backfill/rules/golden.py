@@ -30,8 +30,9 @@ def typed_cell(value: Any, type_text: str) -> Any:
     if value is None:
         return None
     kind = type_text.partition("(")[0].partition("[")[0].strip()
+    parse: Callable[[Any], Any] = _PARSERS.get(kind, _as_text)
     try:
-        return _PARSERS.get(kind, _as_text)(value)
+        return parse(value)
     except (InvalidOperation, TypeError, ArithmeticError) as error:
         raise ValueError(f"{value!r} is no {type_text}") from error
 
@@ -163,6 +164,14 @@ def _as_integer(value: Any) -> int:
     return int(number)
 
 
+def _as_decimal(value: Any) -> Decimal:
+    return Decimal(str(value))
+
+
+def _as_double(value: Any) -> float:
+    return float(value)
+
+
 def _as_single(value: Any) -> float:
     # A file says 0.1, the column holds the nearest 32-bit number.
     return float(struct.unpack("f", struct.pack("f", float(value)))[0])
@@ -190,7 +199,8 @@ def _as_instant(value: Any) -> datetime:
         value = datetime.combine(value, time())
     if value.tzinfo is None:
         value = value.replace(tzinfo=timezone.utc)
-    return value.astimezone(timezone.utc)
+    moment: datetime = value
+    return moment.astimezone(timezone.utc)
 
 
 def _as_time(value: Any) -> time:
@@ -212,8 +222,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "int": _as_integer,
     "long": _as_integer,
     "float": _as_single,
-    "double": float,
-    "decimal": lambda value: Decimal(str(value)),
+    "double": _as_double,
+    "decimal": _as_decimal,
     "date": _as_date,
     "time": _as_time,
     "timestamp": _as_instant,

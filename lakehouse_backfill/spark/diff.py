@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.checks import Diff, PartitionDiff
-from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.rules.where import columns_of, render
@@ -15,10 +14,9 @@ from lakehouse_backfill.spark import (
     comparing,
     diff_columns,
     diff_files,
+    diff_layout,
     diff_samples,
     diff_spreads,
-    filters,
-    labels,
     readers,
     rowhash,
 )
@@ -68,7 +66,12 @@ class _Comparison:
         asked = self._asked()
         old, new = self._schemas
         self._columns = diff_columns.columns_of_diff(old, new, request.key, request.ignore, asked)
-        self._field = request.scope.field if request.scope else self._layout()
+        sides = [
+            (*self._side(side), schema)
+            for side, schema in zip(("old", "new"), self._schemas, strict=True)
+        ]
+        self._layout = diff_layout.find(spark, catalog, sides, request.scope)
+        self._field = self._layout.field
         self._split = self._split_files()
 
     def run(self) -> Diff:
@@ -155,8 +158,8 @@ class _Comparison:
         from pyspark.sql import functions as F
 
         label = F.lit(None).cast("string")
-        if self._field is not None and self._side(side)[1] is not None:
-            label = labels.raw_label(self._field)
+        if self._side(side)[1] is not None:
+            label = self._layout.raw()
         found = diff_columns.aligned(frame, side, columns, label.alias(comparing.LABEL))
         if self._request.where is None:
             return found
@@ -195,17 +198,19 @@ class _Comparison:
         if snapshot_id is None:
             return readers.no_rows(self._spark, self._schemas[0 if side == "old" else 1])
         frame = readers.read(self._spark, self._catalog, table, snapshot_id)
-        frame = self._pruned(frame, shared=shared)
+        frame = self._pruned(table, frame, shared=shared)
         if not self._split.skipped:
             return frame
         is_skipped = F.col("_file").isin(sorted(self._split.skipped))
         return frame.where(is_skipped if shared else ~is_skipped)
 
-    def _pruned(self, frame: DataFrame, *, shared: bool) -> DataFrame:
+    def _pruned(self, table: str, frame: DataFrame, *, shared: bool) -> DataFrame:
         from pyspark.sql import functions as F
 
         wanted = self._request.scope.partitions if self._request.scope else None
         touched = self._split.touched
+        if not shared and touched is not None and not touched:
+            return frame.where(F.lit(False))  # noqa: FBT003 (a Spark literal)
         if self._field is None or (wanted is None and (shared or touched is None)):
             return frame
         if not shared and touched is not None:
@@ -213,27 +218,32 @@ class _Comparison:
         if not wanted:
             return frame.where(F.lit(False))  # noqa: FBT003 (a Spark literal)
         rows = [partitions.bounds(self._field, label) for label in wanted]
-        return frame.where(filters.condition(rows))
+        return readers.restricted(self._spark, self._catalog, table, frame, rows)
 
     def _split_files(self) -> diff_files.Split:
         request = self._request
-        sides = [
-            diff_files.files_of(self._spark, self._catalog, *self._side(side), self._field)
-            for side in ("old", "new")
-        ]
-        alike = self._schemas[0].simpleString() == self._schemas[1].simpleString()
-        return diff_files.split(sides[0], sides[1], request.scope, reads_alike=alike)
+        lake = (self._spark, self._catalog)
+        sides = []
+        for table, snapshot_id in (self._side("old"), self._side("new")):
+            own = diff_layout.of_side(*lake, table, snapshot_id, self._layout)
+            sides.append(diff_files.files_of(*lake, table, snapshot_id, own, request.scope))
+        return diff_files.split(
+            sides[0], sides[1], self._layout, request.scope, reads_alike=self._reads_alike()
+        )
 
-    def _layout(self) -> ScopeField | None:
-        """Take the partition field of the sides when they agree on one."""
-        found = {
-            diff_files.layout(self._spark, self._catalog, table, schema)
-            for (table, snapshot_id), schema in zip(
-                (self._side("old"), self._side("new")), self._schemas, strict=True
-            )
+    def _reads_alike(self) -> bool:
+        """Tell whether a file has the same rows on both sides; when unsure, no."""
+        if self._schemas[0].simpleString() != self._schemas[1].simpleString():
+            return False
+        old, new = self._side("old"), self._side("new")
+        if old[1] is None or new[1] is None or old == new:
+            return True
+        ids = {
+            diff_files.schema_id(self._spark, self._catalog, table, snapshot_id)
+            for table, snapshot_id in (old, new)
             if snapshot_id is not None
         }
-        return found.pop() if len(found) == 1 else None
+        return len(ids) == 1 and None not in ids
 
     def _schema(self, side: str) -> StructType:
         table, snapshot_id = self._side(side)
@@ -254,7 +264,7 @@ class _Comparison:
         return f"{table}@{snapshot_id}" if snapshot_id is not None else f"{table} (no rows)"
 
     def _label(self, raw: str | None) -> str | None:
-        return labels.label(self._field, raw) if self._field else None
+        return self._layout.label(raw)
 
     def _asked(self) -> frozenset[str]:
         """Name the columns that the condition reads, in the tables' own spelling."""

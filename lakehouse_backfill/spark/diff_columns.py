@@ -42,7 +42,7 @@ class DiffColumn:
         """Whether it holds structs, lists or maps (on any side)."""
         return any(e is not None and e.typeName() in _NESTED for e in (self.old, self.new))
 
-    def of(self, own: DataType | None, other: DataType | None) -> Column:
+    def of(self, own: DataType | None) -> Column:
         """Give a side's value in the type that both sides are compared in."""
         from pyspark.sql import functions as F
 
@@ -51,10 +51,10 @@ class DiffColumn:
             return F.lit(None).cast(common or "string")
         value = column(self.name)
         if common is not None:
-            return value.cast(common)
+            return _fitted(value, own, common)
         # Values of different types never equal each other; their text says which type it was.
         text = F.to_json(value) if own.typeName() in _NESTED else value.cast("string")
-        return F.when(value.isNotNull(), F.concat(F.lit(f"{own.simpleString()}: "), text))
+        return F.when(value.isNotNull(), F.concat(F.lit(f"{_type_text(own)}: "), text))
 
 
 def columns_of_diff(
@@ -83,10 +83,7 @@ def aligned(
 ) -> DataFrame:
     """Give a side's rows under the short names, plus extra columns."""
     chosen = [
-        (each.of(each.old, each.new) if side == "old" else each.of(each.new, each.old)).alias(
-            each.slot
-        )
-        for each in columns
+        each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns
     ]
     return frame.select(*extra, *chosen)
 
@@ -108,7 +105,56 @@ def common_type(one: DataType | None, other: DataType | None) -> DataType | None
         return _common_decimal(one, other)
     if names == {"date", "timestamp_ntz"}:
         return T.TimestampNTZType()
+    return _common_nested(one, other)
+
+
+def _common_nested(one: DataType, other: DataType) -> DataType | None:
+    """Lists by their elements; structs by the fields of both, of which a side may lack some."""
+    from pyspark.sql import types as T
+
+    if isinstance(one, T.ArrayType) and isinstance(other, T.ArrayType):
+        element = common_type(one.elementType, other.elementType)
+        return None if element is None else T.ArrayType(element)
+    if isinstance(one, T.StructType) and isinstance(other, T.StructType):
+        kinds = [{field.name: field.dataType for field in side.fields} for side in (one, other)]
+        common = {
+            name: common_type(kinds[0].get(name), kinds[1].get(name))
+            for name in sorted({*kinds[0], *kinds[1]})
+        }
+        fields = [T.StructField(name, kind) for name, kind in common.items() if kind is not None]
+        return T.StructType(fields) if len(fields) == len(common) else None
     return None
+
+
+def _fitted(value: Column, own: DataType, common: DataType) -> Column:
+    """Give the value in the common type; fields that its own type lacks are null."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if own.simpleString() == common.simpleString():
+        return value
+    if isinstance(own, T.ArrayType) and isinstance(common, T.ArrayType):
+        inner, wanted = own.elementType, common.elementType
+        return F.transform(value, lambda element: _fitted(element, inner, wanted))
+    if isinstance(own, T.StructType) and isinstance(common, T.StructType):
+        held = {field.name: field.dataType for field in own.fields}
+        fields = [
+            (
+                _fitted(value.getField(each.name), held[each.name], each.dataType)
+                if each.name in held
+                else F.lit(None).cast(each.dataType)
+            ).alias(each.name)
+            for each in common.fields
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    return value.cast(common)
+
+
+def _type_text(kind: DataType) -> str:
+    """Name a type as Iceberg does."""
+    names = {"bigint": "long", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+    plain = kind.simpleString()
+    return names.get(plain, plain.replace(",", ", "))
 
 
 def _common_decimal(one: DataType, other: DataType) -> DataType:

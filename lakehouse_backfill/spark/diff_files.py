@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import SharedFiles
-from lakehouse_backfill.model.scope import NULL_LABEL, Scope, ScopeField
-from lakehouse_backfill.rules.partitions import label_of
+from lakehouse_backfill.model.scope import NULL_LABEL, Scope
+from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.spark.diff_layout import Layout
 from lakehouse_backfill.spark.failures import translated
+from lakehouse_backfill.spark.filters import literal
 from lakehouse_backfill.spark.names import full_name, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-_TRANSFORMED = re.compile(r"(years|months|days|hours)\((.+)\)")
-_UNITS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
-_TYPES = {
-    "date": "date",
-    "timestamp": "timestamptz",
-    "timestamp_ntz": "timestamp",
-    "integer": "int",
-    "long": "long",
-    "string": "string",
-}
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,9 @@ class Split:
     touched: frozenset[str] | None = None
 
 
-def split(old: Files, new: Files, scope: Scope | None, *, reads_alike: bool) -> Split:
+def split(
+    old: Files, new: Files, layout: Layout, scope: Scope | None, *, reads_alike: bool
+) -> Split:
     """Compare the file lists; nothing is skipped when a side has deletes or reads files otherwise."""
     sides = [_in_scope(side.data, scope) for side in (old, new)]
     paths = [Counter(each.path for each in side) for side in sides]
@@ -73,97 +63,88 @@ def split(old: Files, new: Files, scope: Scope | None, *, reads_alike: bool) -> 
     )
     every = (*sides[0], *sides[1])
     is_labelled = all(each.label is not None for each in every)
-    if old.has_deletes or new.has_deletes or not reads_alike or (scope and not is_labelled):
+    unknown = (layout.field is not None or layout.parts) and not is_labelled
+    if old.has_deletes or new.has_deletes or not reads_alike or unknown:
         return Split(counted)
     unchanged: Counter[str | None] = Counter()
     for each in sides[1]:
         if each.path in common:
             unchanged[each.label] += each.rows
-    touched = frozenset(each.label or "" for each in every if each.path not in common)
-    return Split(counted, frozenset(common), dict(unchanged), touched if is_labelled else None)
+    differing = {each.label for each in every if each.path not in common}
+    touched = frozenset(label for label in differing if label is not None)
+    # Only labels of a field say which rows to read.
+    is_known = not differing or (layout.field is not None and None not in differing)
+    return Split(counted, frozenset(common), dict(unchanged), touched if is_known else None)
 
 
 def files_of(
-    spark: SparkSession, catalog: str, table: str, snapshot_id: int | None, by: ScopeField | None
+    spark: SparkSession,
+    catalog: str,
+    table: str,
+    snapshot_id: int | None,
+    layout: Layout,
+    scope: Scope | None,
 ) -> Files:
-    """List the live files of a snapshot from its metadata."""
+    """List the live files of a snapshot from its metadata.
+
+    Files whose partition is not known are left out when their bounds lie outside the scope.
+    """
     if snapshot_id is None:
         return Files()
     with translated(f"listing the files of {table}"):
         name = f"{full_name(catalog, table)}.`files`"
         frame = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
-        part = _partition_column(frame.schema, by)
+        part = layout.of_files(frame)
         chosen = ["content", "file_path", "record_count", *([f"{part} AS part"] if part else [])]
+        if part is None and scope is not None:
+            frame = frame.where(_may_hold(frame, scope))
         rows = frame.selectExpr(*chosen).collect()
     data = tuple(
-        File(row["file_path"], row["record_count"], _label(by, row["part"]) if by and part else None)
+        File(
+            row["file_path"],
+            row["record_count"],
+            layout.label_of_file(row["part"]) if part else None,
+        )
         for row in rows
         if row["content"] == 0
     )
     return Files(data, any(row["content"] != 0 for row in rows))
 
 
-def layout(spark: SparkSession, catalog: str, table: str, schema: StructType) -> ScopeField | None:
-    """Give the one partition field of a table, None when it has another number of them."""
-    with translated(f"reading the partitioning of {table}"):
-        shown = spark.sql(f"DESCRIBE TABLE {full_name(catalog, table)}").collect()
-    parts = _parts([(row["col_name"], row["data_type"]) for row in shown])
-    if len(parts) != 1:
-        return None
-    found = _TRANSFORMED.fullmatch(parts[0])
-    name = found.group(2) if found else parts[0]
-    kinds = {each.name: each.dataType.typeName() for each in schema.fields}
-    kind = _TYPES.get(kinds.get(name, ""))
-    if kind is None:
-        return None
-    transform = _UNITS[found.group(1)] if found else "identity"
-    return ScopeField.model_validate({"column": name, "transform": transform, "type": kind})
+def _may_hold(files: DataFrame, scope: Scope) -> Column:
+    """Tell by a file's bounds whether it may hold rows of the scope; unknown bounds may."""
+    from pyspark.sql import functions as F
+
+    known: Any = files.schema["readable_metrics"].dataType
+    if scope.field.column not in known.names:
+        return F.lit(True)  # noqa: FBT003 (a Spark literal)
+    metrics = f"readable_metrics.{quoted(scope.field.column)}"
+    lowest, highest = (F.col(f"{metrics}.{bound}_bound") for bound in ("lower", "upper"))
+    overlaps = F.col(f"{metrics}.null_value_count") > 0 if NULL_LABEL in scope.partitions else None
+    for rows in partitions.ranges(scope):
+        if rows.is_null:
+            continue
+        lower = rows.equals if rows.equals is not None else rows.lower
+        upper = rows.equals if rows.equals is not None else rows.upper
+        if lower is None or upper is None:
+            return F.lit(True)  # noqa: FBT003 (a Spark literal)
+        below = lowest <= literal(upper) if rows.equals is not None else lowest < literal(upper)
+        one = (highest >= literal(lower)) & below
+        overlaps = one if overlaps is None else overlaps | one
+    unknown = lowest.isNull() | highest.isNull()
+    return unknown if overlaps is None else unknown | overlaps
 
 
-def _parts(shown: list[tuple[str, str]]) -> list[str]:
-    """Read the partitioning from what DESCRIBE shows: transforms, or plain columns."""
-    names = [name for name, _ in shown]
-    if "# Partitioning" in names:
-        start = names.index("# Partitioning") + 1
-        return [kind.replace("`", "") for name, kind in shown[start:] if name.startswith("Part ")]
-    if "# Partition Information" in names:
-        start = names.index("# Partition Information") + 1
-        rest = [name for name in names[start:] if name and not name.startswith("# col_name")]
-        return [name for name in rest if not name.startswith("#")]
-    return []
+def schema_id(spark: SparkSession, catalog: str, table: str, snapshot_id: int) -> int | None:
+    """Give the id of a snapshot's schema, None when the metadata log does not reach back to it.
 
-
-def _partition_column(schema: StructType, by: ScopeField | None) -> str | None:
-    """Name the partition value of a file, when its spec has the field under its usual name."""
-    if by is None or "partition" not in schema.names:
-        return None
-    usual = by.column if by.transform == "identity" else f"{by.column}_{by.transform}"
-    inner: Any = schema["partition"].dataType
-    if usual not in inner.names:
-        return None
-    value = f"partition.{quoted(usual)}"
-    if inner[usual].dataType.typeName() in ("timestamp", "timestamp_ntz"):
-        return f"unix_micros(CAST({value} AS timestamp))"
-    return value
-
-
-def _label(by: ScopeField, value: Any) -> str:
-    """Give the label of a partition value as the files table holds it."""
-    if value is None:
-        return NULL_LABEL
-    if by.transform in ("year", "month"):
-        months = int(value) * (12 if by.transform == "year" else 1)
-        start = datetime(1970 + months // 12, months % 12 + 1, 1, tzinfo=timezone.utc)
-        return label_of(by, start)
-    if by.transform == "hour":
-        return label_of(by, datetime.fromtimestamp(int(value) * 3600, timezone.utc))
-    if isinstance(value, date):
-        start = datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
-        return label_of(by, start)
-    if by.type in ("timestamp", "timestamptz"):
-        moment = datetime.fromtimestamp(int(value) / 1_000_000, timezone.utc)
-        return label_of(by, moment.replace(tzinfo=None) if by.type == "timestamp" else moment)
-    return label_of(by, value)
+    Columns may swap names under equal types; only the id tells that nothing of the kind happened.
+    """
+    with translated(f"reading the metadata log of {table}"):
+        log = spark.table(f"{full_name(catalog, table)}.`metadata_log_entries`")
+        found = log.where(f"latest_snapshot_id = {snapshot_id:d}").select("latest_schema_id")
+        ids = {row[0] for row in found.collect()}
+    return ids.pop() if len(ids) == 1 else None
 
 
 def _in_scope(files: Collection[File], scope: Scope | None) -> list[File]:

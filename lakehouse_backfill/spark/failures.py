@@ -23,6 +23,7 @@ _KNOWN: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("CommitFailedException", Conflict, "run the step again"),
     ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
     ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
+    ("Failed to open input stream", NotFound, "lakehouse-backfill verify: a data file is gone"),
     ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
     ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
     ("UncheckedSQLException", CatalogDown, "run the step again"),
@@ -62,5 +63,8 @@ def translate(error: Exception, doing: str) -> BackfillError:
 
 
 def _first_line(text: str) -> str:
+    """Give the line that says why: of a Java stack trace, the innermost cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:400] if lines else "no message"
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    said = [*lines[:1], *causes][-1] if lines else "no message"
+    return said[:400]

@@ -9,7 +9,7 @@ from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import windows
-from lakehouse_backfill.spark import filters, readers
+from lakehouse_backfill.spark import readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,8 @@ class Inputs:
                 f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        return frame.where(filters.condition(windows.as_ranges(kind, name, first, last)))
+        rows = windows.as_ranges(kind, name, first, last)
+        return readers.restricted(self._spark, self._catalog, pin.table, frame, rows)
 
 
 def pin_named(plan: Plan, name: str) -> SourcePin:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.spark import filters
 from lakehouse_backfill.spark.failures import translated
@@ -35,7 +37,21 @@ def read_scope(
 ) -> DataFrame:
     """Give only the rows of the scope's partitions."""
     frame = read(spark, catalog_name, table, snapshot_id)
-    return frame.where(filters.condition(partitions.ranges(scope)))
+    return restricted(spark, catalog_name, table, frame, partitions.ranges(scope))
+
+
+def restricted(
+    spark: SparkSession, catalog_name: str, table: str, frame: DataFrame, rows: Sequence[RowRange]
+) -> DataFrame:
+    """Keep the rows of any of the ranges of a frame that was read from the table.
+
+    Iceberg binds pushed-down filters to the table's current schema: a column that was renamed or
+    dropped since the snapshot is filtered by Spark itself.
+    """
+    with translated(f"reading {table}"):
+        current = spark.table(full_name(catalog_name, table)).columns
+    is_current = all(each.column in current for each in rows)
+    return frame.where(filters.condition(rows) if is_current else filters.inside(rows))
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
@@ -47,8 +63,6 @@ def ensure_view(
     spark: SparkSession, catalog: str, namespace: str, name: str, select_sql: str
 ) -> None:
     """Create the view unless it is there; raises Unsupported where the catalog keeps no views."""
-    from lakehouse_backfill.errors import Unsupported
-
     view = full_name(catalog, f"{namespace}.{name}")
     try:
         shown = spark.sql(f"SHOW VIEWS IN {quoted(catalog)}.{quoted(namespace)}").collect()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.model.checks import (
     CheckResult,
+    Diff,
     EdgePartition,
     EdgeReport,
+    MeasureTotal,
     Validation,
 )
+from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.contract import Measure
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
@@ -42,49 +48,39 @@ def validate(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, Validat
     return status, result, digest
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What was measured on both sides: files, checksums by partition, diff, totals, edges."""
+
+    shadow: TableInfo
+    old_files: list[LiveFile]
+    new_files: list[LiveFile]
+    old: dict[str, Checksum]
+    new: dict[str, Checksum]
+    diff: Diff
+    totals: tuple[MeasureTotal, ...]
+    edge: EdgeReport | None
+
+    @property
+    def shape(self) -> str:
+        """The shape of the checksums; empty when neither side holds a row."""
+        return next((found.shape for found in (*self.new.values(), *self.old.values())), "")
+
+
 def _judge(bench: Workbench, plan: Plan) -> Validation:
-    shadow = bench.tables.describe(plan.shadow_table)
-    if shadow is None:
-        raise NotFound(
-            f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
-        )
-    compute, scope, target = bench.compute(), plan.resolved.scope, plan.resolved.target
     bench.progress.start("validate", 6, "steps")
-    new_files = bench.tables.files(plan.shadow_table, shadow.snapshot_id, scope.field)
-    old_files = _base_files(bench, plan)
-    new = compute.measuring.checksums(plan.shadow_table, shadow.snapshot_id, scope, LINEAGE_NAMES)
-    old = compute.measuring.checksums(target.table, target.snapshot_id, scope, LINEAGE_NAMES)
-    bench.progress.advance()
-    shape = next(iter([*new.values(), *old.values()])).shape if new or old else ""
-    balances = gates.balances(scope.partitions, old, new, shape)
-    diff = compare.diff_run(bench, plan.run_id, None, "auto", SAMPLES)
-    bench.progress.advance()
-    totals = compute.measuring.totals(
-        (target.table, target.snapshot_id),
-        (plan.shadow_table, shadow.snapshot_id),
-        scope,
-        plan.resolved.contract.measures,
-    )
-    bench.progress.advance()
-    edge = _edges(compute, plan) if target.snapshot_id is not None else None
-    bench.progress.advance()
-    chunks = bench.ledger.chunks(plan.run_id)
-    tolerance = plan.resolved.manifest.validation.edge_tolerance_rows
-    checks: list[CheckResult] = [
-        gates.chunks_complete(plan, chunks),
-        gates.row_count(plan, chunks),
-        gates.partitions_written(plan, new, set(old)),
-        gates.outside_unchanged(old_files, new_files, plan),
-        *gates.schema_kept(plan.resolved.contract, shadow),
-        gates.stored_as_computed(plan, chunks, new, shape),
-        gates.diff_adds_up(diff, balances),
-        gates.keys_unique(diff),
-        *compute.measuring.source_totals(
-            plan, plan.resolved.contract.source_totals, plan.resolved.contract.measures
-        ),
-        *gates.thresholds(plan.resolved.contract.thresholds, totals),
-        edges.check(edge, tolerance),
-        *golden_checks(bench, plan, shadow),
+    compute = bench.compute()
+    seen = _measure(bench, compute, plan)
+    balances = gates.balances(plan.resolved.scope.partitions, seen.old, seen.new, seen.shape)
+    checks = [
+        *_technical(bench, plan, seen),
+        *_lineage(compute, plan, seen),
+        *gates.schema_kept(plan.resolved.contract, seen.shadow),
+        gates.diff_adds_up(seen.diff, balances),
+        gates.keys_unique(seen.diff),
+        *_totals(compute, plan, seen),
+        edges.check(seen.edge, plan.resolved.manifest.validation.edge_tolerance_rows),
+        *golden_checks(bench, plan, seen.shadow),
     ]
     bench.progress.advance()
     checks += _quality(compute, plan)
@@ -93,13 +89,74 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
     return Validation(
         run_id=plan.run_id,
         manifest_hash=plan.manifest_hash,
-        shadow_snapshot_id=shadow.snapshot_id,
+        shadow_snapshot_id=seen.shadow.snapshot_id,
         checks=tuple(checks),
-        diff=diff,
+        diff=seen.diff,
         balances=balances,
+        totals=seen.totals,
+        edge=seen.edge,
+    )
+
+
+def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
+    shadow = bench.tables.describe(plan.shadow_table)
+    if shadow is None:
+        raise NotFound(
+            f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
+        )
+    scope, target = plan.resolved.scope, plan.resolved.target
+    old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
+    new = compute.measuring.checksums(*new_side, scope, LINEAGE_NAMES)
+    old = compute.measuring.checksums(*old_side, scope, LINEAGE_NAMES)
+    bench.progress.advance()
+    diff = compare.diff_run(bench, plan.run_id, None, "auto", SAMPLES)
+    bench.progress.advance()
+    measures = plan.resolved.contract.measures
+    totals = compute.measuring.totals(old_side, new_side, scope, measures)
+    bench.progress.advance()
+    edge = _edges(compute, plan) if target.snapshot_id is not None else None
+    bench.progress.advance()
+    return _Seen(
+        shadow=shadow,
+        old_files=_base_files(bench, plan),
+        new_files=bench.tables.files(*new_side, scope.field),
+        old=old,
+        new=new,
+        diff=diff,
         totals=totals,
         edge=edge,
     )
+
+
+def _technical(bench: Workbench, plan: Plan, seen: _Seen) -> tuple[CheckResult, ...]:
+    chunks = bench.ledger.chunks(plan.run_id)
+    return (
+        gates.chunks_complete(plan, chunks),
+        gates.row_count(plan, chunks),
+        gates.partitions_written(plan, seen.new, set(seen.old)),
+        gates.outside_unchanged(seen.old_files, seen.new_files, plan),
+        gates.file_sizes(plan, seen.new_files, seen.shadow),
+        gates.stored_as_computed(plan, chunks, seen.new, seen.shape),
+    )
+
+
+def _lineage(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
+    """Rows that carry lineage columns carry them whole: as many values as rows."""
+    if not plan.resolved.contract.lineage_columns:
+        return []
+    side = (seen.shadow.table, seen.shadow.snapshot_id)
+    counts = tuple(Measure(name=name, count=name) for name in gates.REQUIRED_LINEAGE)
+    rows = sum(partition.rows for partition in seen.new.values())
+    found = compute.measuring.totals(side, side, plan.resolved.scope, counts)
+    return [gates.lineage_complete(found, rows)]
+
+
+def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
+    contract = plan.resolved.contract
+    results: list[CheckResult] = []
+    if contract.source_totals:
+        results += compute.measuring.source_totals(plan, contract.source_totals, contract.measures)
+    return [*results, *gates.thresholds(contract.thresholds, seen.totals)]
 
 
 def _base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:

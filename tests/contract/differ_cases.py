@@ -1,7 +1,7 @@
 """Pairs of snapshots that every differ has to compare alike.
 
-`CASES` is the conformance suite of the port `Differ`: build a case in any catalog that PyIceberg and the
-engine share, then `check(differ, built)`.
+`CASES` is the conformance suite of the port `Differ`: build a case in any catalog that PyIceberg
+and the engine share, then `check(differ, built)`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def arrow(table: Table, rows: Sequence[Row]) -> pa.Table:
         return value.bytes if isinstance(value, UUID) else value
 
     schema = table.schema().as_arrow()
-    return pa.Table.from_pylist([{k: cell(v) for k, v in row.items()} for row in rows], schema=schema)
+    return pa.Table.from_pylist(
+        [{k: cell(v) for k, v in row.items()} for row in rows], schema=schema
+    )
 
 
 def append(table: Table, rows: Sequence[Row]) -> int:
@@ -144,9 +146,7 @@ def append(table: Table, rows: Sequence[Row]) -> int:
     return table.metadata.current_snapshot_id or 0
 
 
-def overwrite(
-    table: Table, rows: Sequence[Row], what: BooleanExpression | None = None
-) -> int:
+def overwrite(table: Table, rows: Sequence[Row], what: BooleanExpression | None = None) -> int:
     table.overwrite(arrow(table, rows), overwrite_filter=what or AlwaysTrue())
     return table.metadata.current_snapshot_id or 0
 
@@ -172,7 +172,9 @@ SIMPLE: dict[str, IcebergType] = {"d": DateType(), "k": LongType(), "v": LongTyp
 
 
 def simple(days: int = 4, keys: int = 3, **change: Any) -> list[Row]:
-    return [{"d": day(d), "k": k, "v": d * 10 + k, **change} for d in range(days) for k in range(keys)]
+    return [
+        {"d": day(d), "k": k, "v": d * 10 + k, **change} for d in range(days) for k in range(keys)
+    ]
 
 
 def _all_types(make: Maker, *, with_time: bool) -> Built:
@@ -183,13 +185,13 @@ def _all_types(make: Maker, *, with_time: bool) -> Built:
     }  # fmt: skip
     one: Row = {
         "flag": True, "i": -7, "f": 0.5, "x": 1e300, "money": Decimal("1234567890123456.7891"),
-        "d": date(1969, 12, 31), "ts": datetime(2024, 1, 1, 1, 2, 3, 4),
+        "d": date(1969, 12, 31), "ts": datetime.fromisoformat("2024-01-01T01:02:03.000004"),
         "tz": datetime(2024, 1, 1, 1, 2, 3, 4, tzinfo=U), "s": "ä'\"; --", "b": b"\x00\xff",
         "fx": b"abc",
     }  # fmt: skip
     other: Row = {
         "flag": False, "i": 7, "f": 0.25, "x": 1e299, "money": Decimal("1234567890123456.7890"),
-        "d": date(1970, 1, 1), "ts": datetime(2024, 1, 1, 1, 2, 3, 5),
+        "d": date(1970, 1, 1), "ts": datetime.fromisoformat("2024-01-01T01:02:03.000005"),
         "tz": datetime(2024, 1, 1, 1, 2, 3, 5, tzinfo=U), "s": "a", "b": b"\x00", "fx": b"abd",
     }  # fmt: skip
     if with_time:
@@ -207,7 +209,9 @@ def _nested(make: Maker) -> Built:
         "k": LongType(),
         "st": StructType(
             NestedField(10, "a", LongType(), required=False),
-            NestedField(11, "b", ListType(12, StringType(), element_required=False), required=False),
+            NestedField(
+                11, "b", ListType(12, StringType(), element_required=False), required=False
+            ),
         ),
         "ls": ListType(13, DoubleType(), element_required=False),
         "mp": MapType(14, StringType(), 15, LongType(), value_required=False),
@@ -230,16 +234,32 @@ def _nested(make: Maker) -> Built:
 
 def _nulls(make: Maker) -> Built:
     columns: dict[str, IcebergType] = {"k": StringType(), "j": LongType(), "v": StringType()}
-    old = [{"k": None, "j": 1, "v": "a"}, {"k": "", "j": 1, "v": "b"}, {"k": None, "j": None, "v": "c"}]
-    new = [{"k": None, "j": 1, "v": None}, {"k": "", "j": 1, "v": ""}, {"k": None, "j": None, "v": "c"}]
+    old = [
+        {"k": None, "j": 1, "v": "a"},
+        {"k": "", "j": 1, "v": "b"},
+        {"k": None, "j": None, "v": "c"},
+    ]
+    new = [
+        {"k": None, "j": 1, "v": None},
+        {"k": "", "j": 1, "v": ""},
+        {"k": None, "j": None, "v": "c"},
+    ]
     return plain_pair(make, columns, old, new, ("k", "j"))
 
 
 def _floats(make: Maker) -> Built:
     nan = float("nan")
     columns: dict[str, IcebergType] = {"k": DoubleType(), "x": DoubleType(), "f": FloatType()}
-    old = [{"k": nan, "x": nan, "f": nan}, {"k": 0.0, "x": 0.0, "f": -0.0}, {"k": 1.0, "x": nan, "f": 1.0}]
-    new = [{"k": nan, "x": nan, "f": nan}, {"k": -0.0, "x": -0.0, "f": 0.0}, {"k": 1.0, "x": 1.0, "f": nan}]
+    old = [
+        {"k": nan, "x": nan, "f": nan},
+        {"k": 0.0, "x": 0.0, "f": -0.0},
+        {"k": 1.0, "x": nan, "f": 1.0},
+    ]
+    new = [
+        {"k": nan, "x": nan, "f": nan},
+        {"k": -0.0, "x": -0.0, "f": 0.0},
+        {"k": 1.0, "x": 1.0, "f": nan},
+    ]
     return plain_pair(make, columns, old, new, ("k",))
 
 
@@ -257,7 +277,17 @@ DUPES: dict[str, IcebergType] = {"k": LongType(), "v": StringType()}
 
 def _duplicates(make: Maker) -> Built:
     pairs_old = [(1, "a"), (1, "a"), (1, "b"), (2, "x"), (3, "y"), (4, "p"), (4, "q"), (6, "z")]
-    pairs_new = [(1, "a"), (1, "b"), (1, "c"), (2, "x"), (2, "x"), (3, "w"), (4, "p"), (5, None), (5, None)]
+    pairs_new = [
+        (1, "a"),
+        (1, "b"),
+        (1, "c"),
+        (2, "x"),
+        (2, "x"),
+        (3, "w"),
+        (4, "p"),
+        (5, None),
+        (5, None),
+    ]
     old, new = ([{"k": k, "v": v} for k, v in pairs] for pairs in (pairs_old, pairs_new))
     return plain_pair(make, DUPES, old, new, ("k",))
 
@@ -314,7 +344,9 @@ def _ignored(make: Maker) -> Built:
 
 def _scoped(make: Maker) -> Built:
     new = [dict(row, v=-1) for row in simple()]
-    scope = Scope(field=DAY, partitions=(day(1).isoformat(), day(3).isoformat(), day(9).isoformat()))
+    scope = Scope(
+        field=DAY, partitions=(day(1).isoformat(), day(3).isoformat(), day(9).isoformat())
+    )
     built = _by_day(make, simple(), new, ("d", "k"), scope=scope)
     inside = built.question
     inside.keeps = lambda row: row["d"] in (day(1), day(3))
@@ -369,7 +401,9 @@ def _timed(make: Maker, transform: Any, kind: IcebergType, label: str) -> Built:
     columns: dict[str, IcebergType] = {"at": kind, "k": LongType(), "v": LongType()}
     table = make.table(columns, [("at", transform)])
     zone = U if isinstance(kind, TimestamptzType) else None
-    moments: list[Any] = [datetime(2023, 12, 31, 22, 59, tzinfo=zone) + timedelta(hours=h) for h in range(4)]
+    moments: list[Any] = [
+        datetime(2023, 12, 31, 22, 59, tzinfo=zone) + timedelta(hours=h) for h in range(4)
+    ]
     if isinstance(kind, DateType):
         moments = [date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29)]
     old = [{"at": at, "k": k, "v": 1} for k, at in enumerate([*moments, None])]
@@ -416,9 +450,7 @@ def _bucket(make: Maker) -> Built:
     table = make.table(SIMPLE, [("k", BucketTransform(1))])
     before = append(table, simple())
     after = overwrite(table, simple(3))
-    question = Question(
-        simple(), simple(3), tuple(SIMPLE), ("d", "k"), label=lambda _: "k_0=0"
-    )
+    question = Question(simple(), simple(3), tuple(SIMPLE), ("d", "k"), label=lambda _: "k_0=0")
     return Built(make.request(table, before, after, ("d", "k")), question)
 
 
@@ -645,9 +677,7 @@ def _names(make: Maker) -> Built:
 
 def _twin_names(make: Maker) -> Built:
     columns: dict[str, IcebergType] = {"k": LongType(), "v": LongType(), "V": LongType()}
-    return plain_pair(
-        make, columns, [{"k": 1, "v": 1, "V": 2}], [{"k": 1, "v": 1, "V": 3}], ("k",)
-    )
+    return plain_pair(make, columns, [{"k": 1, "v": 1, "V": 2}], [{"k": 1, "v": 1, "V": 3}], ("k",))
 
 
 def _only_keys(make: Maker) -> Built:
@@ -677,7 +707,10 @@ CASES = (
     Case("null partition", _null_partition),
     Case("text partitions", _texts),
     Case("days", lambda make: _timed(make, DayTransform(), TimestampType(), "%Y-%m-%d")),
-    Case("hours with zone", lambda make: _timed(make, HourTransform(), TimestamptzType(), "%Y-%m-%dT%H")),
+    Case(
+        "hours with zone",
+        lambda make: _timed(make, HourTransform(), TimestamptzType(), "%Y-%m-%dT%H"),
+    ),
     Case("months", lambda make: _timed(make, MonthTransform(), DateType(), "%Y-%m")),
     Case("years", lambda make: _timed(make, YearTransform(), TimestampType(), "%Y")),
     Case("instants as partitions", _identity_instant),

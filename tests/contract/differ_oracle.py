@@ -1,4 +1,4 @@
-"""What a diff must say, worked out row by row in plain Python from the lists that filled the tables."""
+"""What a diff must say, worked out row by row from the lists that filled the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Expected:
-    """The comparable part of a diff; partitions are (old, new, added, removed, changed, unchanged)."""
+    """What is compared; partitions: (old, new, added, removed, changed, unchanged)."""
 
     partitions: dict[str | None, tuple[int, ...]]
     changed: dict[str, int]

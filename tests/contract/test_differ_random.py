@@ -70,7 +70,9 @@ def test_any_two_contents_are_compared_as_row_by_row(
     else:
         table.overwrite(arrow(table, new), overwrite_filter=AlwaysTrue())
     after = table.metadata.current_snapshot_id
-    question = Question(old, new, tuple(COLUMNS), key, label=label if is_partitioned else lambda _: None)
+    question = Question(
+        old, new, tuple(COLUMNS), key, label=label if is_partitioned else lambda _: None
+    )
     if is_partitioned:
         question.duplicates_in = {
             label(row)

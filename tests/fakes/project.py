@@ -17,11 +17,11 @@ CHECKS = [
 SUMMARY = {"old_rows": 31, "new_rows": 30, "added": 1, "removed": 2, "changed": 3, "unchanged": 26}
 PIN = {
     "name": "flights",
+    "role": "source",
     "table": "bronze.flights",
+    "requested": "bronze.flights@good",
     "snapshot_id": 7420231112223334445,
     "mode": "tag",
-    "range": {"column": "time_hour", "from": "2013-02-12", "to": "2013-04-05"},
-    "warm_up_days": 2,
 }
 RUN = {"run_id": "bf-1", "product": "silver.arrivals_daily"}
 
@@ -37,6 +37,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
         "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
         "pins": [PIN],
+        "revises": None,
+        "target": "silver.arrivals_daily",
+        "shadow_table": "lakehouse_backfill_shadow.arrivals_daily__bf_1",
+        "partition_field": {"column": "arrival_date", "transform": "identity", "type": "date"},
+        "undo": "lakehouse-backfill cancel bf-1",
+        "warm_up_proof": None,
         "estimate": {
             "input_files": 3,
             "input_rows": 47_000,
@@ -68,11 +74,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "cancel": {**RUN, "state": "cancelled", "approvals": []},
     "run": {**RUN, "state": "validated", "chunks_done": 3, "chunks_redone": 1, "rows": 30},
     "stage": {**RUN, "state": "staged", "chunks_done": 3, "chunks_redone": 0, "rows": 30},
-    "validate": {**RUN, "state": "validated", "ok": True, "checks": CHECKS[:1],
-                 "summary": SUMMARY, "digest": "b" * 64, "report": "/p/bf-1.html"},
+    "validate": {**RUN, "state": "validated", "passed": True, "checks": CHECKS[:1],
+                 "diff": {"summary": SUMMARY}, "partitions": [],
+                 "totals": [{"name": "flights", "old": 31, "new": 30}],
+                 "edge": {"is_closed": True}, "digest": "b" * 64, "report": "/p/bf-1.html"},
     "publish": {**RUN, "state": "published", "version": 2, "snapshot_id": 99, "files_added": 45,
-                "files_removed": 46, "seconds": 0.06},
-    "rollback": {**RUN, "state": "rolled_back", "version": 0, "snapshot_id": 100, "files_added": 46,
+                "files_removed": 46, "rows_added": 30, "rows_removed": 31, "seconds": 0.06,
+                "was_published": False, "supersedes": 1},
+    "rollback": {"product": "silver.arrivals_daily", "version": 0, "partitions": ["2013-02-15"],
+                 "reason": "wrong", "snapshot_id": 100, "files_added": 46,
                  "files_removed": 45, "seconds": 0.06},
     "status": {
         "runs": [
@@ -131,8 +141,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "product": "silver.arrivals_daily",
         "versions": [
             {"version": 1, "run_id": "bf-1", "table": "silver.arrivals_daily", "snapshot_id": 99,
-             "action": "publish", "accepted_at": "2026-03-01T12:00:00Z", "accepted_by": "ana",
-             "supersedes": 0},
+             "action": "publish", "accepted_at": "2026-03-01T12:00:00Z", "accepted_by": ["ana"],
+             "supersedes": 0, "partitions": 45},
         ],
     },
     "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},

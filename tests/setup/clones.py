@@ -83,9 +83,6 @@ class Clone:
             environ.update(dict.fromkeys(names, closed))
         return full, environ
 
-    def shell_env(self) -> dict[str, str]:
-        return dict(self.env)
-
 
 def copy_clone(folder: Path) -> Path:
     """Copy what a commit of this work tree would hold."""

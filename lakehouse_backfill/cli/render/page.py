@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
@@ -110,6 +111,14 @@ def cell(value: Any) -> Text:
     if isinstance(value, list | tuple):
         return Text(", ".join(clean(inner) for inner in value) or "-")
     return Text(clean(value))
+
+
+def here(path: str) -> str:
+    """Give a path as it can be typed where the reader is."""
+    try:
+        return Path(path).relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path
 
 
 def name_of(identity: Any) -> Text:

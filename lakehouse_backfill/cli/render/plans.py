@@ -22,7 +22,7 @@ def plan(page: Page, data: Data) -> None:
     _estimate(page, data.get("estimate") or {})
     _consumers(page, data.get("consumers") or ())
     _checklist(page, data.get("checklist") or ())
-    _proof(page, data.get("proof") or data.get("warm_up_proof"))
+    _proof(page, data.get("warm_up_proof"))
     page.line()
     for note in data.get("notes") or ():
         page.line(f"- {note}")
@@ -32,44 +32,31 @@ def plan(page: Page, data: Data) -> None:
 
 def _intent(data: Data) -> list[tuple[str, Any]]:
     partitions, chunks = list(data.get("partitions") or ()), list(data.get("chunks") or ())
-    column = data.get("partition_column") or data.get("column")
+    field = data.get("partition_field") or {}
     return [
         ("product", data.get("product")),
-        ("why", data.get("reason")),
-        ("changes", f"{span(partitions)}{f' of {column}' if column else ''}, and nothing else"),
+        ("changes", f"{span(partitions)} of {field.get('column')}, and nothing else"),
         ("target", data.get("target")),
-        ("publish mode", data.get("publish_mode")),
-        ("transform", data.get("transform")),
         ("chunks", f"{len(chunks):,}, each one commit to the shadow table"),
         ("shadow", data.get("shadow_table")),
         ("revises", data.get("revises")),
         ("manifest hash", data.get("manifest_hash")),
+        ("undo", data.get("undo")),
     ]
 
 
 def _pins(page: Page, pins: Sequence[Any]) -> None:
-    rows = []
-    for pin in pins:
-        item = pin if isinstance(pin, Mapping) else {"name": pin}
-        rows.append(
-            (
-                item.get("name"),
-                item.get("table"),
-                name_of(item.get("snapshot_id")),
-                item.get("mode"),
-                _range(item),
-            )
+    rows = [
+        (
+            pin.get("name"),
+            pin.get("role"),
+            pin.get("requested"),
+            name_of(pin.get("snapshot_id")),
+            pin.get("mode"),
         )
-    page.table("reads, pinned", ("name", "table", "snapshot", "pin", "range"), rows)
-
-
-def _range(pin: Mapping[str, Any]) -> str:
-    found = pin.get("range")
-    if not isinstance(found, Mapping):
-        return "whole" if found is None else str(found)
-    first, stop = found.get("from", found.get("from_")), found.get("to")
-    around = f", {pin.get('warm_up_days') or 0}+{pin.get('cool_down_days') or 0} days around"
-    return f"{found.get('column')} {first} to {stop}{around}"
+        for pin in pins
+    ]
+    page.table("pinned", ("name", "role", "as asked for", "snapshot", "pin"), rows)
 
 
 def _estimate(page: Page, estimate: Mapping[str, Any]) -> None:
@@ -127,9 +114,7 @@ def _proof(page: Page, proof: Any) -> None:
     page.line(f"warm-up: twice as much input for {proof.get('partition')} {same}")
 
 
-def _next(data: Data) -> str | None:
-    if data.get("next_command"):
-        return str(data["next_command"])
-    if data.get("state") == "planned":
-        return f"lakehouse-backfill approve {data.get('run_id')} --by WHO"
-    return None
+def _next(data: Data) -> str:
+    if data.get("state") is None:
+        return "the same command without --dry-run"
+    return f"lakehouse-backfill approve {data.get('run_id')} --by WHO"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakehouse_backfill.cli.render.page import Page, moment, name_of, span
-from lakehouse_backfill.cli.render.runs import flat, next_of
+from lakehouse_backfill.cli.render.runs import next_of
 
 Data = Mapping[str, Any]
 
@@ -33,11 +33,21 @@ def versions(page: Page, data: Data) -> None:
             name_of(row.get("snapshot_id")),
             moment(row.get("accepted_at")),
             row.get("accepted_by"),
+            row.get("partitions"),
             name_of(row.get("supersedes")),
         )
         for row in data["versions"]
     ]
-    names = ("version", "action", "run", "snapshot", "accepted at", "by", "supersedes")
+    names = (
+        "version",
+        "action",
+        "run",
+        "snapshot",
+        "accepted at",
+        "by",
+        "partitions",
+        "supersedes",
+    )
     page.table(str(data.get("product", "")), names, rows, most=50)
 
 
@@ -54,7 +64,7 @@ def _outcome(page: Page, data: Data, done: str) -> None:
         page.line(f"was {done} version {version} before; nothing was changed", "bold")
     else:
         page.line(f"{done} version {version}", "bold")
-    seconds, partitions = data.get("seconds"), data.get("partitions")
+    partitions = data.get("partitions")
     page.facts(
         (
             ("product", data.get("product")),
@@ -64,9 +74,12 @@ def _outcome(page: Page, data: Data, done: str) -> None:
             ("snapshot", name_of(data["snapshot_id"]) if data.get("snapshot_id") else None),
             ("files in", data.get("files_added")),
             ("files out", data.get("files_removed")),
-            ("seconds", seconds),
-            ("supersedes", name_of(data["supersedes"]) if data.get("supersedes") else None),
-            ("readers", flat(data).get("readers_see")),
+            ("rows in", data.get("rows_added")),
+            ("rows out", data.get("rows_removed")),
+            ("seconds", data.get("seconds")),
+            ("runs undone", data.get("runs_undone")),
+            ("reason", data.get("reason") or None),
+            ("supersedes", name_of(data["supersedes"]) if "supersedes" in data else None),
         )
     )
 

@@ -54,13 +54,15 @@ def validated(page: Page, data: Data) -> None:
     _headline(page, data)
     _gates(page, data.get("checks") or ())
     _summary(page, data)
+    _totals(page, data.get("totals") or ())
+    _edge(page, data.get("edge") or {})
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
     page.next(next_of(data))
 
 
 def status(page: Page, data: Data) -> None:
     """Draw one run as the answers to three questions, several as a table."""
-    found = [flat(line) for line in data["runs"]]
+    found = list(data["runs"])
     if not found:
         page.line("no open run; lakehouse-backfill status --all lists the closed ones")
     elif len(found) == 1:
@@ -108,23 +110,17 @@ def chunks(page: Page, data: Data) -> None:
     page.table("", names, rows, most=None)
 
 
-def flat(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the three answers beside the fields of the run."""
-    return {**line, **(line.get("standing") or {})}
-
-
 def next_of(data: Data) -> str | None:
     """Give what to type next: as the result says, else by the run's state."""
-    found = flat(data)
-    if found.get("next_command"):
-        return str(found["next_command"])
-    run, state = found.get("run_id"), found.get("state")
+    if data.get("next_command"):
+        return str(data["next_command"])
+    run, state = data.get("run_id"), data.get("state")
     if not run or not state:
         return None
     from lakehouse_backfill.model.run import State
     from lakehouse_backfill.rules.standing import standing
 
-    return standing(State(state), str(run), str(found.get("product", "PRODUCT"))).next_command
+    return standing(State(state), str(run), str(data.get("product", "PRODUCT"))).next_command
 
 
 def _one(page: Page, item: Mapping[str, Any]) -> None:
@@ -142,15 +138,8 @@ def _one(page: Page, item: Mapping[str, Any]) -> None:
             ("state", _state(item)),
             ("since", moment(item["at"]) if item.get("at") else None),
             ("driver", item.get("driver")),
-            ("partitions", _labels(item.get("partitions"))),
-            ("chunks done", item.get("chunks_done")),
         )
     )
-    _approvals(page, item.get("approvals") or ())
-
-
-def _labels(partitions: Any) -> Any:
-    return span(partitions) if isinstance(partitions, list | tuple) else partitions
 
 
 def _headline(page: Page, data: Data) -> None:
@@ -203,7 +192,7 @@ def _closed(check: Mapping[str, Any]) -> Text:
 
 
 def _summary(page: Page, data: Data) -> None:
-    summary = data.get("summary") or (data.get("diff") or {}).get("summary")
+    summary = (data.get("diff") or {}).get("summary")
     if summary:
         page.facts(
             [
@@ -215,6 +204,20 @@ def _summary(page: Page, data: Data) -> None:
                 )
             ]
         )
+
+
+def _totals(page: Page, totals: Sequence[Any]) -> None:
+    rows = [(item.get("name"), item.get("old"), item.get("new")) for item in totals]
+    page.table("totals over the run's partitions", ("measure", "old", "new"), rows)
+
+
+def _edge(page: Page, edge: Mapping[str, Any]) -> None:
+    if not edge or edge.get("is_closed"):
+        return
+    first, stop = edge.get("closing_from"), edge.get("closing_to")
+    page.line("the range is open: rows beyond its edges would change too", BAD)
+    if first and stop:
+        page.line(f"  this range closes it: from: {first}, to: {stop}")
 
 
 def _publication(data: Data) -> list[tuple[str, Any]]:

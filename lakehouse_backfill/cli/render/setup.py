@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.cli.render.page import Page, cell, mark
+from lakehouse_backfill.cli.render.page import Page, cell, here, mark
 
 Data = Mapping[str, Any]
 
@@ -47,14 +48,17 @@ def demo(page: Page, data: Data) -> None:
 
 def draft(page: Page, data: Data) -> None:
     """Draw where the draft lies and what a person has to answer in it."""
-    page.line(f"drafted {data['file']}")
+    file = here(str(data["file"]))
+    page.line(f"drafted {file}")
     questions = list(data.get("questions", ()))
     if questions:
         page.line()
         page.line("answer in it:")
         page.facts((f"{number}.", cell(text)) for number, text in enumerate(questions, start=1))
-    is_manifest = "contracts" not in str(data["file"])
-    page.next(f"lakehouse-backfill plan {data['file']} --dry-run" if is_manifest else None)
+    if Path(file).parent.name == "contracts":
+        page.next(f"lakehouse-backfill new {Path(file).stem} --from P --to P --reason TEXT")
+    else:
+        page.next(f"lakehouse-backfill plan {file} --dry-run")
 
 
 def schema(page: Page, data: Data) -> None:

@@ -203,7 +203,9 @@ def test_a_wrong_command_line_is_exit_code_2_and_the_json_object(
 
 
 def test_closed_gates_are_exit_code_3_and_named() -> None:
-    answers = {"validate": {"run_id": "bf-1", "state": "rejected", "ok": False, "checks": CHECKS}}
+    answers = {
+        "validate": {"run_id": "bf-1", "state": "rejected", "passed": False, "checks": CHECKS}
+    }
     found = answer(invoke("validate bf-1 --json", FakeProject(answers=answers)))
     assert found["exit_code"] == 3
     assert found["error"]["problem"] == "bf-1: 1 gate is closed: edges"

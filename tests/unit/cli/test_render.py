@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,16 @@ def test_the_status_of_a_run_answers_three_questions_first() -> None:
     assert "lakehouse-backfill accept bf-1 --by WHO" in lines[2]
 
 
+def test_a_draft_is_named_as_it_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifest = drawn("new", {"file": str(tmp_path / "jobs/a/run.yaml"), "questions": []})
+    contract = drawn("product add", {"file": "/p/catalog/contracts/silver.a.yaml"})
+    assert "lakehouse-backfill plan jobs/a/run.yaml --dry-run" in manifest
+    assert "lakehouse-backfill new silver.a --from P --to P --reason TEXT" in contract
+
+
 def test_a_long_list_says_how_much_more_there_is() -> None:
     text = drawn("diff", ANSWERS["diff"])
     assert "2013-02-20" in text
@@ -75,7 +86,7 @@ def test_a_long_list_says_how_much_more_there_is() -> None:
 def test_a_plan_shows_what_blocks_it() -> None:
     text = drawn("plan", ANSWERS["plan"])
     for part in (
-        "4 partitions, 2013-02-15 to 2013-02-18, and nothing else",
+        "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
         "7420231112223334445",
         "DOES NOT tolerate",
         "NOT ANSWERED: blocks approval",
@@ -84,6 +95,18 @@ def test_a_plan_shows_what_blocks_it() -> None:
         "lakehouse-backfill approve bf-1 --by WHO",
     ):
         assert part in text
+
+
+def test_an_open_edge_names_the_range_that_closes_it() -> None:
+    edge = {"is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02"}
+    text = drawn("validate", {**ANSWERS["validate"], "edge": edge})
+    assert "this range closes it: from: 2013-02-14, to: 2013-04-02" in text
+
+
+def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
+    text = drawn("plan", {**ANSWERS["plan"], "state": None})
+    assert text.startswith("bf-1  not registered (dry run)")
+    assert "approve" not in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ def fault(text: str) -> tuple[int, str, str]:
             "2013-02-15T06:00:00.5+01:00",
             datetime(2013, 2, 15, 6, 0, 0, 500_000, timezone(timedelta(hours=1))),
         ),
+        ("2013-02-15T06:00:00+0100", "2013-02-15T06:00:00+0100"),
+        ("2013-02-15 6:00:00 -5", datetime(2013, 2, 15, 6, tzinfo=timezone(timedelta(hours=-5)))),
         ("{a: [1, b]}", {"a": [1, "b"]}),
     ],
 )

@@ -13,7 +13,9 @@ from lakehouse_backfill.local.golden import read_golden
 @pytest.mark.req("Q5", "T7")
 def test_cells_are_texts_and_empty_cells_null(tmp_path: Path) -> None:
     file = tmp_path / "golden.csv"
-    file.write_text('\ufeffday,dest,mean\n2013-02-15,"A,T",\n\n2013-02-16,B,1.50\n', encoding="utf-8")
+    file.write_text(
+        '\ufeffday,dest,mean\n2013-02-15,"A,T",\n\n2013-02-16,B,1.50\n', encoding="utf-8"
+    )
     assert read_golden(file) == [
         {"day": "2013-02-15", "dest": "A,T", "mean": None},
         {"day": "2013-02-16", "dest": "B", "mean": "1.50"},

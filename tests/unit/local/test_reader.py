@@ -79,7 +79,7 @@ def test_rows_are_found_by_keys_of_text(table: tuple[SqlCatalog, int, int]) -> N
 def test_a_key_that_does_not_fit_is_refused(
     table: tuple[SqlCatalog, int, int], key: dict[str, str]
 ) -> None:
-    with pytest.raises(ConfigError, match="does not fit n.t"):
+    with pytest.raises(ConfigError, match=r"does not fit n\.t"):
         rows_by_key(table[0], "n.t", table[1], [key])
 
 

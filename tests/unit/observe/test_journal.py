@@ -72,7 +72,6 @@ def test_a_line_has_every_label_and_what_was_bound(tmp_path: Path) -> None:
 def test_spans_nest_and_say_how_long_and_how_it_ended(tmp_path: Path) -> None:
     journal = JsonJournal(tmp_path, Noon()).bind(run_id="bf-1")
 
-
     def publish() -> None:
         with journal.span("publish"):
             with journal.span("adopt", version=3):

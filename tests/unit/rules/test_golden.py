@@ -73,7 +73,10 @@ def test_a_key_that_two_rows_hold_fails() -> None:
     [
         ({"dest": "ATL"}, "lacks key"),
         ({"day": "2013-02-15", "dest": "ATL", "fligths": "1"}, "unknown columns"),
-        ({"day": "2013-02-15", "dest": "ATL", "flights": "many"}, "column flights: 'many' is no long"),
+        (
+            {"day": "2013-02-15", "dest": "ATL", "flights": "many"},
+            "column flights: 'many' is no long",
+        ),
         ({"day": "2013-02-15", "dest": "ATL", "flights": "1.5"}, "column flights"),
         ({"day": "soon", "dest": "ATL"}, "column day"),
     ],

@@ -1,0 +1,37 @@
+"""Starting fast: what a command that computes nothing leaves out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _NoPandas(MetaPathFinder):
+    """Says that there is no pandas."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Refuse pandas; leave everything else to the other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"{fullname} is left out", name=fullname)
+        return None
+
+
+def leave_out_pandas() -> None:
+    """Load pyarrow's datasets without pandas.
+
+    `import pyarrow.dataset` loads pandas only to learn whether it is there, which takes longer
+    than everything else that such a command loads. pyarrow of this process then knows no pandas.
+    """
+    if "pyarrow.dataset" in sys.modules:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow.dataset  # noqa: F401 (loaded for its effect)
+    finally:
+        sys.meta_path.remove(finder)
