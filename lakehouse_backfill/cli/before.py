@@ -72,7 +72,9 @@ def product_add(
     Examples:
       lakehouse-backfill product add silver.orders --owner ana
     """
-    session(context).show(context, session(context).project(computes=True).add_product(table, owner))
+    session(context).show(
+        context, session(context).project(computes=True).add_product(table, owner)
+    )
 
 
 def new(

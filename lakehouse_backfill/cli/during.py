@@ -42,7 +42,9 @@ def validate(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill validate bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project(computes=True).validate(run, whoami(by)))
+    session(context).show(
+        context, session(context).project(computes=True).validate(run, whoami(by))
+    )
 
 
 def status(

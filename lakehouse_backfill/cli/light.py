@@ -12,8 +12,12 @@ from types import ModuleType
 class _NoPandas(MetaPathFinder):
     """Says that there is no pandas."""
 
+    # The import machinery gives all three arguments; the name alone decides.
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Refuse pandas; leave everything else to the other finders."""
         if fullname == "pandas":

@@ -106,31 +106,47 @@ def draft_manifest(
     inputs = found.inputs or tuple(sources or ()) or ("source",)
     known, window = dict(sources or {}), _widened(scoped, from_, to)
     lines = [
-        "# yaml-language-server: $schema=../../schemas/manifest.json",
-        "# What is to be restated, and why. Next: lakehouse-backfill plan THIS_FILE",
-        "api_version: lakehouse-backfill/v1",
-        "run:",
-        "  kind: restatement",
-        f"  requested_by: {_text(requested_by)}",
-        f"  reason: {_text(reason)}",
-        f"  reason_code: {_text(reason_code)}",
-        f"product: {contract.product}",
-        "transform:",
-        f"  name: {found.name}",
-        f"  version: {found.version}",
-        f"  file: {_text(found.file)}",
+        *_intent_lines(contract, reason, reason_code, requested_by),
+        *_job_lines(found),
         "sources:",
         *(line for name in inputs for line in _source_lines(name, known.get(name), window)),
-        "target:",
-        "  publish_mode: replace_partitions",
-        *_scope_lines(contract, scoped, from_, to),
-        "safety:",
-        "  manual_publish: true # `run` stops before publication",
-        "validation:",
-        "  edge_partitions: 2 # partitions compared beyond each end of the range",
-    ]  # fmt: skip
+        *_target_lines(contract, scoped, from_, to),
+    ]
     questions = tuple(_manifest_questions(contract, transform, inputs, known, scoped))
     return Draft("\n".join(lines) + "\n", questions)
+
+
+def _intent_lines(
+    contract: Contract, reason: str, reason_code: str, requested_by: str
+) -> Iterator[str]:
+    yield "# yaml-language-server: $schema=../../schemas/manifest.json"
+    yield "# What is to be restated, and why. Next: lakehouse-backfill plan THIS_FILE"
+    yield "api_version: lakehouse-backfill/v1"
+    yield "run:"
+    yield "  kind: restatement"
+    yield f"  requested_by: {_text(requested_by)}"
+    yield f"  reason: {_text(reason)}"
+    yield f"  reason_code: {_text(reason_code)}"
+    yield f"product: {contract.product}"
+
+
+def _job_lines(found: FoundTransform) -> Iterator[str]:
+    yield "transform:"
+    yield f"  name: {found.name}"
+    yield f"  version: {found.version}"
+    yield f"  file: {_text(found.file)}"
+
+
+def _target_lines(
+    contract: Contract, scoped: ContractPartition, from_: str, to: str
+) -> Iterator[str]:
+    yield "target:"
+    yield "  publish_mode: replace_partitions"
+    yield from _scope_lines(contract, scoped, from_, to)
+    yield "safety:"
+    yield "  manual_publish: true # `run` stops before publication"
+    yield "validation:"
+    yield "  edge_partitions: 2 # partitions compared beyond each end of the range"
 
 
 def scoped_field(contract: Contract) -> ContractPartition:

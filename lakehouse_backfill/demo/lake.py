@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lakehouse_backfill.project import Project
 
 PRODUCT = "silver.arrivals_daily"
 BAD_FROM, BAD_TO = date(2013, 2, 15), date(2013, 4, 1)
+DAY = timedelta(days=1)
 PARTS = ("catalog", "expectations", "jobs")
 
 
@@ -82,13 +83,12 @@ class DemoLake:
         """Leave behind what the releases did: 1.0.0 everywhere, 1.1.0 in the bad partitions."""
         self.project.wiring.bench.tables.create(self.project.wiring.contract(PRODUCT))
         self._computed("1.0.0").writeTo(self._target).append()
-        bad = self._computed("1.1.0").where(_between(BAD_FROM, BAD_TO))
-        bad.writeTo(self._target).overwritePartitions()
+        self._computed("1.1.0", BAD_FROM, BAD_TO).writeTo(self._target).overwritePartitions()
 
     def live_job(self) -> None:
         """Do what the nightly job does meanwhile: overwrite 2013-12-31, write 2014-01-01."""
         for day in (date(2013, 12, 31), date(2014, 1, 1)):
-            rows = self._computed("1.0.0").where(f"arrival_date = DATE'{day.isoformat()}'")
+            rows = self._computed("1.0.0", day, day + DAY)
             rows.writeTo(self._target).overwritePartitions()
 
     def flights_counted(self) -> int:
@@ -106,7 +106,8 @@ class DemoLake:
     def _target(self) -> str:
         return f"{self.project.wiring.profile.catalog['name']}.{PRODUCT}"
 
-    def _computed(self, version: str) -> Any:
+    def _computed(self, version: str, first: date | None = None, stop: date | None = None) -> Any:
+        """Compute the product as a release did, all of it or the partitions from first to stop."""
         from lakehouse_backfill.spark.jobs import JobContext, load_job
 
         wanted = TransformRef(
@@ -124,8 +125,12 @@ class DemoLake:
         frames = {
             name: self.spark.table(f"{catalog}.bronze.{name}") for name in ("flights", "airports")
         }
-        return job.run(context, frames)
+        if first is None or stop is None:
+            return job.run(context, frames)
+        departures = _between("CAST(time_hour AS DATE)", first - DAY, stop + DAY)
+        frames["flights"] = frames["flights"].where(departures)
+        return job.run(context, frames).where(_between("arrival_date", first, stop))
 
 
-def _between(first: date, stop: date) -> str:
-    return f"arrival_date >= DATE'{first.isoformat()}' AND arrival_date < DATE'{stop.isoformat()}'"
+def _between(column: str, first: date, stop: date) -> str:
+    return f"{column} >= DATE'{first.isoformat()}' AND {column} < DATE'{stop.isoformat()}'"

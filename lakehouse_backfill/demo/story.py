@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -205,21 +208,29 @@ def _until_validated(project: Project, manifest: str, revises: str | None) -> st
 
 
 def _closing_words(echo: Echo, folder: Path, report: str, run_id: str) -> None:
+    name = _program()
     echo(f"\nThe evidence page: {report}")
     echo(
         "\nThe project stays; try next:\n"
-        f"  cd {folder}\n"
-        f"  lakehouse-backfill status {run_id}\n"
-        f"  lakehouse-backfill versions {PRODUCT}\n"
-        f"  lakehouse-backfill diff {run_id}"
+        f"  cd {shlex.quote(str(folder))}\n"
+        f"  {name} status {run_id}\n"
+        f"  {name} versions {PRODUCT}\n"
+        f"  {name} diff {run_id}"
     )
     echo(
         "\nFor a table of your own:\n"
-        "  lakehouse-backfill init my-project    # then edit catalog/profiles.yaml\n"
-        "  lakehouse-backfill product add NAMESPACE.TABLE\n"
-        "  lakehouse-backfill new NAMESPACE.TABLE --from 2026-01-01 --to 2026-02-01 "
-        "--reason TEXT"
+        f"  {name} init my-project    # then edit catalog/profiles.yaml\n"
+        f"  {name} product add NAMESPACE.TABLE\n"
+        f"  {name} new NAMESPACE.TABLE --from 2026-01-01 --to 2026-02-01 --reason TEXT"
     )
+
+
+def _program() -> str:
+    """Name the program as this user can type it from another folder."""
+    if shutil.which("lakehouse-backfill"):
+        return "lakehouse-backfill"
+    here = Path(sys.executable).with_name("lakehouse-backfill")
+    return shlex.quote(str(here)) if here.is_file() else "lakehouse-backfill"
 
 
 def _must(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)

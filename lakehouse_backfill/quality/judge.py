@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.compute import Frame
 
 _EXAMPLES = 5
+_LIBRARY = "great_expectations"
+_IMPORTS: list[Thread] = []
 
 
 class ExpectationsJudge:
@@ -46,6 +48,7 @@ class ExpectationsJudge:
         or `info` do not block.
         """
         with _quiet():
+            _imported()
             columns = tuple(frame.columns)
             suite = load_suite(self._project / suite_file, parameters, columns)
             selected = frame.select(*(_quoted(name) for name in suite.columns(columns)))
@@ -72,13 +75,20 @@ def _quoted(name: str) -> str:
     return f"`{doubled}`"
 
 
-def import_early() -> Thread:
+def import_early() -> None:
     """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts."""
-    thread = Thread(
-        target=import_module, args=("great_expectations",), name="import-gx", daemon=True
-    )
-    thread.start()
-    return thread
+    if not _IMPORTS:
+        _IMPORTS.append(
+            Thread(target=import_module, args=(_LIBRARY,), name="import-gx", daemon=True)
+        )
+        _IMPORTS[0].start()
+
+
+def _imported() -> None:
+    """Wait for the import that was begun: half a library knows no expectations."""
+    for thread in _IMPORTS:
+        thread.join()
+    import_module(_LIBRARY)
 
 
 def _run(

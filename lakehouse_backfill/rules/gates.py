@@ -16,7 +16,6 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.table import LiveFile, TableInfo
 
-
 #: Iceberg's default of write.target-file-size-bytes.
 DEFAULT_FILE_BYTES = 512 * 1024 * 1024
 #: A partition may have this many files, however small.

@@ -1,4 +1,4 @@
-"""Derives Spark's catalog settings from a profile's PyIceberg properties: one definition, two engines.
+"""Derives Spark's catalog settings from PyIceberg's properties: one definition, two engines.
 
 Pure: properties in, properties out. The promise is that both engines meet the same tables in the
 same catalog; what has no counterpart on the other side is passed through under its own name.
@@ -6,7 +6,7 @@ same catalog; what has no counterpart on the other side is passed through under 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -35,11 +35,10 @@ def spark_catalog(properties: Mapping[str, str]) -> dict[str, str]:
     Raises ConfigError when the catalog's type or uri has no counterpart in Spark.
     """
     kind = catalog_type(properties)
-    translate = _TRANSLATORS.get(kind)
-    if translate is None:
+    if kind not in ("sql", *_ALIKE):
         raise ConfigError(
             f"catalog type {kind!r} is not known to Spark",
-            fix=f"use one of {', '.join(sorted(_TRANSLATORS))} in catalog/profiles",
+            fix=f"use one of {', '.join(_ALIKE)}, sql in the profile's catalog",
         )
     rest = {
         key: value
@@ -47,7 +46,8 @@ def spark_catalog(properties: Mapping[str, str]) -> dict[str, str]:
         if key not in _NOT_FOR_SPARK and not key.startswith(("s3.", "client."))
     }
     # A cached table shows old data to a session for as long as it keeps reading (pitfall 45).
-    return {**rest, **translate(properties), **_object_store(properties), "cache-enabled": "false"}
+    own = _sql(properties) if kind == "sql" else {"type": kind}
+    return {**rest, **own, **_object_store(properties), "cache-enabled": "false"}
 
 
 def coordinates(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,19 +117,8 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
     return {"type": "jdbc", "jdbc.schema-version": "V1", **jdbc_settings(properties["uri"])}
 
 
-def _same(kind: str) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    def translate(properties: Mapping[str, str]) -> dict[str, str]:
-        return {"type": kind}
-
-    return translate
-
-
-_TRANSLATORS: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
-    "sql": _sql,
-    "rest": _same("rest"),
-    "hive": _same("hive"),
-    "glue": _same("glue"),
-}
+#: Catalogs whose properties have the same names on both sides.
+_ALIKE = ("glue", "hive", "rest")
 
 
 def _uses_s3(properties: Mapping[str, str]) -> bool:

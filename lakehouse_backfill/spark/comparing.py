@@ -1,7 +1,7 @@
 """Old against new by key and row hash: what the diff and the edge check share.
 
-Wide rows are never shuffled: only partition, key and one 64-bit hash. Rows of a key that stands more
-than once are compared as a multiset inside the key, so that a join never multiplies them.
+Wide rows are never shuffled: only partition, key and one 64-bit hash. Rows of a key that stands
+more than once are compared as a multiset inside the key, so that a join never multiplies them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADDED, REMOVED, CHANGED, UNCHANGED = "lhb_added", "lhb_removed", "lhb_changed", 
 _KEY = "lhb_key_"
 
 
-def key_names(key: Sequence[str]) -> list[str]:
+def key_names(key: Sequence[object]) -> list[str]:
     """Give the names under which the key's columns stand in compared frames."""
     return [f"{_KEY}{place}" for place in range(len(key))]
 

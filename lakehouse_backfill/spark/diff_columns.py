@@ -82,9 +82,7 @@ def aligned(
     frame: DataFrame, side: Literal["old", "new"], columns: tuple[DiffColumn, ...], *extra: Column
 ) -> DataFrame:
     """Give a side's rows under the short names, plus extra columns."""
-    chosen = [
-        each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns
-    ]
+    chosen = [each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns]
     return frame.select(*extra, *chosen)
 
 
@@ -93,9 +91,10 @@ def common_type(one: DataType | None, other: DataType | None) -> DataType | None
     from pyspark.sql import types as T
 
     if one is None or other is None:
-        return one or other
+        only = one or other
+        return None if only is None else _without_maps(only)
     if one.simpleString() == other.simpleString():
-        return one
+        return _without_maps(one)
     names = {one.typeName(), other.typeName()}
     if names <= set(_WHOLE):
         return T.LongType()
@@ -106,6 +105,18 @@ def common_type(one: DataType | None, other: DataType | None) -> DataType | None
     if names == {"date", "timestamp_ntz"}:
         return T.TimestampNTZType()
     return _common_nested(one, other)
+
+
+def _without_maps(kind: DataType) -> DataType:
+    """Maps cannot be compared: they are by their entries, in the order of the keys."""
+    from pyspark.sql import types as T
+
+    if not isinstance(kind, T.MapType):
+        return kind
+    entry = T.StructType(
+        [T.StructField("key", kind.keyType, nullable=False), T.StructField("value", kind.valueType)]
+    )
+    return T.ArrayType(entry)
 
 
 def _common_nested(one: DataType, other: DataType) -> DataType | None:
@@ -133,6 +144,8 @@ def _fitted(value: Column, own: DataType, common: DataType) -> Column:
 
     if own.simpleString() == common.simpleString():
         return value
+    if isinstance(own, T.MapType) and isinstance(common, T.ArrayType):
+        return F.array_sort(F.map_entries(value)).cast(common)
     if isinstance(own, T.ArrayType) and isinstance(common, T.ArrayType):
         inner, wanted = own.elementType, common.elementType
         return F.transform(value, lambda element: _fitted(element, inner, wanted))
@@ -173,7 +186,8 @@ def _require_key(name: str, sides: list[dict[str, DataType]]) -> None:
     if not all(name in side for side in known):
         both = sorted(set.intersection(*(set(side) for side in known)))
         raise ConfigError(
-            f"key column {name} is not on both sides", fix=f"choose key columns from: {', '.join(both)}"
+            f"key column {name} is not on both sides",
+            fix=f"choose key columns from: {', '.join(both)}",
         )
     types = [side[name] for side in known]
     nested = any(kind.typeName() in _NESTED for kind in types)

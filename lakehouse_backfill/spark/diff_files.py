@@ -18,6 +18,8 @@ from lakehouse_backfill.spark.names import full_name, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_READ = ("file_path", "record_count", "file_size_in_bytes", "content")
+
 
 @dataclass(frozen=True)
 class File:
@@ -25,6 +27,7 @@ class File:
 
     path: str
     rows: int
+    size_bytes: int
     label: str | None
 
 
@@ -40,11 +43,12 @@ class Files:
 class Split:
     """What need not be read: `skipped` files are the same on both sides.
 
-    `unchanged` counts their rows by label. `touched` names the partitions in which files differ;
+    `differing_bytes` is the size of the others. `unchanged` counts rows by label. `touched` names the partitions in which files differ;
     None means that this is not known, and everything must be read.
     """
 
     files: SharedFiles
+    differing_bytes: int
     skipped: frozenset[str] = frozenset()
     unchanged: dict[str | None, int] = field(default_factory=dict)
     touched: frozenset[str] | None = None
@@ -53,7 +57,7 @@ class Split:
 def split(
     old: Files, new: Files, layout: Layout, scope: Scope | None, *, reads_alike: bool
 ) -> Split:
-    """Compare the file lists; nothing is skipped when a side has deletes or reads files otherwise."""
+    """Compare the file lists; nothing is skipped where a side has deletes or reads otherwise."""
     sides = [_in_scope(side.data, scope) for side in (old, new)]
     paths = [Counter(each.path for each in side) for side in sides]
     common = paths[0] & paths[1]
@@ -62,10 +66,11 @@ def split(
         shared=shared, old_only=len(sides[0]) - shared, new_only=len(sides[1]) - shared
     )
     every = (*sides[0], *sides[1])
+    weight = sum(each.size_bytes for each in every if each.path not in common)
     is_labelled = all(each.label is not None for each in every)
     unknown = (layout.field is not None or layout.parts) and not is_labelled
     if old.has_deletes or new.has_deletes or not reads_alike or unknown:
-        return Split(counted)
+        return Split(counted, weight)
     unchanged: Counter[str | None] = Counter()
     for each in sides[1]:
         if each.path in common:
@@ -74,7 +79,7 @@ def split(
     touched = frozenset(label for label in differing if label is not None)
     # Only labels of a field say which rows to read.
     is_known = not differing or (layout.field is not None and None not in differing)
-    return Split(counted, frozenset(common), dict(unchanged), touched if is_known else None)
+    return Split(counted, weight, frozenset(common), dict(unchanged), touched if is_known else None)
 
 
 def files_of(
@@ -95,16 +100,12 @@ def files_of(
         name = f"{full_name(catalog, table)}.`files`"
         frame = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
         part = layout.of_files(frame)
-        chosen = ["content", "file_path", "record_count", *([f"{part} AS part"] if part else [])]
+        chosen = [*_READ, *([f"{part} AS part"] if part else [])]
         if part is None and scope is not None:
             frame = frame.where(_may_hold(frame, scope))
         rows = frame.selectExpr(*chosen).collect()
     data = tuple(
-        File(
-            row["file_path"],
-            row["record_count"],
-            layout.label_of_file(row["part"]) if part else None,
-        )
+        File(row[0], row[1], row[2], layout.label_of_file(row["part"]) if part else None)
         for row in rows
         if row["content"] == 0
     )

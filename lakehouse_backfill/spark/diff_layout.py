@@ -49,17 +49,21 @@ class Layout:
     parts: tuple[Part, ...] = ()
 
     def raw(self) -> Column:
-        """Give the text of a row from which `label` makes its partition's label."""
+        """Give the value of a row from which `label` makes its partition's label."""
         from pyspark.sql import functions as F
 
         if self.field is not None:
             return labels.raw_label(self.field)
-        if self.parts:
-            return F.expr(_AS_JSON.format("_partition"))
-        return F.lit(None).cast("string")
+        return F.expr(_AS_JSON.format("_partition")) if self.parts else self.nothing()
 
-    def label(self, raw: str | None) -> str | None:
-        """Give the label of a row's text."""
+    def nothing(self) -> Column:
+        """Give the value of rows that are in no partition, in the type of `raw`."""
+        from pyspark.sql import functions as F
+
+        return F.lit(None).cast(labels.raw_type(self.field) if self.field else "string")
+
+    def label(self, raw: Any) -> str | None:
+        """Give the label of what `raw` gave."""
         if self.field is not None:
             return labels.label(self.field, raw)
         return self._path(json.loads(raw)) if raw else None
@@ -187,7 +191,7 @@ def _value_label(by: ScopeField, value: Any) -> str:
     if isinstance(value, date):
         return label_of(by, datetime(value.year, value.month, value.day, tzinfo=timezone.utc))
     if by.type in ("timestamp", "timestamptz"):
-        return str(labels.label(by, str(value)))
+        return labels.label(by, int(value))
     return label_of(by, value)
 
 
@@ -195,5 +199,5 @@ def _human(transform: str, value: Any) -> str:
     if value is None:
         return "null"
     if transform in ("year", "month", "hour"):
-        return _value_label(ScopeField(column="x", transform=transform, type="timestamp"), value)  # type: ignore[arg-type]
+        return _value_label(ScopeField(column="x", transform=transform, type="timestamp"), value)
     return str(value)

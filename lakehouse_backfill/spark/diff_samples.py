@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.model.checks import DiffSample
-from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.spark import comparing
 from lakehouse_backfill.spark.diff_columns import DiffColumn
@@ -27,7 +26,6 @@ class Wide:
     old: DataFrame
     new: DataFrame
     columns: tuple[DiffColumn, ...]
-    field: ScopeField | None
 
     @property
     def key(self) -> list[DiffColumn]:
@@ -51,9 +49,7 @@ def changed_counts(wide: Wide, counted: DataFrame) -> dict[str, int]:
     return dict(pairs.agg(*sums).collect()[0].asDict())
 
 
-def samples(
-    wide: Wide, rows: DataFrame, counted: DataFrame, limit: int
-) -> tuple[DiffSample, ...]:
+def samples(wide: Wide, rows: DataFrame, counted: DataFrame, limit: int) -> tuple[DiffSample, ...]:
     """Give up to `limit` rows of each kind: the first by partition, then key, nulls first."""
     if limit <= 0:
         return ()
@@ -78,7 +74,7 @@ def _whole(
         same = comparing.same_keys("m", "u", names)
         more = more.alias("m").join(unchanged.alias("u"), same, "left_semi")
     # Without a key, the order among rows is only known once the whole rows are joined back.
-    first = more.orderBy(*_order(wide, names)).limit(_ROWS_PER_KEY * limit) if wide.key else more
+    first = more.orderBy(*_order(names)).limit(_ROWS_PER_KEY * limit) if wide.key else more
     side = wide.new if kind == "added" else wide.old
     on = comparing.same_keys("w", "f", [comparing.LABEL, comparing.HASH])
     for each, short in zip(wide.key, comparing.key_names(wide.key), strict=True):
@@ -88,9 +84,15 @@ def _whole(
     shown = joined.select("w.*", f"f.{_TIMES}").dropDuplicates(
         [comparing.LABEL, comparing.HASH, *(each.slot for each in wide.key)]
     )
-    ordered = shown.orderBy(*_order(wide, [comparing.LABEL, *_sortable(wide, slots)])).limit(limit)
+    ordered = shown.orderBy(*_order([comparing.LABEL, *_sortable(wide, slots)])).limit(limit)
+    return _as_samples(wide, kind, ordered.toArrow().to_pylist(), limit)
+
+
+def _as_samples(
+    wide: Wide, kind: Literal["added", "removed"], rows: list[dict[str, Any]], limit: int
+) -> list[DiffSample]:
     found: list[DiffSample] = []
-    for row in ordered.toArrow().to_pylist():
+    for row in rows:
         values = plain_value({each.name: row[each.slot] for each in wide.compared})
         sample = DiffSample(
             kind=kind,
@@ -106,7 +108,7 @@ def _changed_samples(wide: Wide, counted: DataFrame, limit: int) -> list[DiffSam
     pairs = _changed(wide, counted)
     names = [comparing.LABEL, *comparing.key_names(wide.key)]
     flags = [_differs(each).alias(f"d_{each.slot}") for each in wide.compared]
-    first = pairs.orderBy(*_order(wide, names)).limit(limit).select("*", *flags)
+    first = pairs.orderBy(*_order(names)).limit(limit).select("*", *flags)
     found = []
     for row in first.toArrow().to_pylist():
         differing = [each for each in wide.compared if row[f"d_{each.slot}"]]
@@ -158,13 +160,11 @@ def _differs(column: DiffColumn) -> Column:
     return ~old.eqNullSafe(new)
 
 
-def _order(wide: Wide, names: Sequence[str]) -> list[Column]:
-    """Order by partition as people read it, then by the rest, nulls first."""
+def _order(names: Sequence[str]) -> list[Column]:
+    """Order by partition, then by the rest, nulls first."""
     from pyspark.sql import functions as F
 
-    is_number = wide.field is not None and wide.field.type in ("int", "long")
-    first = F.col(names[0]).cast("bigint") if is_number else F.col(names[0])
-    return [first.asc_nulls_first(), *(F.col(name).asc_nulls_first() for name in names[1:])]
+    return [F.col(name).asc_nulls_first() for name in names]
 
 
 def _sortable(wide: Wide, slots: Sequence[str]) -> list[str]:

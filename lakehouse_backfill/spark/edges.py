@@ -1,4 +1,4 @@
-"""Partitions beyond the publish range: what is accepted there against what the run computes (Q10)."""
+"""Partitions beyond the publish range: what is accepted there against what is computed (Q10)."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def _measure_differences(
         return {}
     keys = [comparing.LABEL, *comparing.key_names(contract.key)]
     sides = [
-        _measured(frame, sign, contract, scope)
-        for frame, sign in ((accepted, 1), (computed, -1))
+        _measured(frame, sign, contract, scope) for frame, sign in ((accepted, 1), (computed, -1))
     ]
     by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
     names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]

@@ -60,8 +60,9 @@ _FORBIDDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pyspark.sql.conf", "RuntimeConfig", ("set", "unset")),
     ("pyspark.sql.connect.conf", "RuntimeConf", ("set", "unset")),
     *(
-        (f"pyspark.sql.{part}session", "SparkSession", ("stop", "copyFromLocalToFs", "addArtifacts"))
+        (f"pyspark.sql.{part}session", "SparkSession", members)
         for part in ("", "connect.")
+        for members in (("stop", "copyFromLocalToFs", "addArtifacts"),)
     ),
 )
 _SESSIONS = ("pyspark.sql.session", "pyspark.sql.connect.session")
@@ -77,7 +78,7 @@ _thread = threading.local()
 @contextmanager
 def job_code() -> Iterator[None]:
     """Forbid writing until the block ends; raises WriteForbidden from inside it, never later."""
-    global _entered  # noqa: PLW0603 (classes are patched once for the process)
+    global _entered  # Classes are patched once for the process.
     with _lock:
         if _entered == 0:
             _install()

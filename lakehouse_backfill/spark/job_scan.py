@@ -16,7 +16,7 @@ _REFLECTION_NAMES = frozenset({"reflect", "java_method", "try_reflect"})
 
 
 def check_source(text: str, file: str) -> None:
-    """Refuse a Python job that reaches past the DataFrame API; raises ConfigError with all faults."""
+    """Refuse a Python job that reaches past the DataFrame API: ConfigError with all faults."""
     try:
         tree = ast.parse(text, filename=file)
     except SyntaxError as error:

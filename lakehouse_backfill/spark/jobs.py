@@ -31,8 +31,8 @@ _HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILIN
 class JobContext:
     """What a transform may know besides its inputs; the same for the same plan, so runs repeat.
 
-    `clock` is the run's, never the wall clock. `publish_from`/`publish_to` bound the partitions that
-    are computed (half-open); None where partitions have no order.
+    `clock` is the run's, never the wall clock. `publish_from`/`publish_to` bound the partitions
+    that are computed (half-open); None where partitions have no order.
     """
 
     run_id: str
@@ -83,10 +83,12 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     """
     path = _inside(project, wanted.file)
     text = path.read_text(encoding="utf-8")
-    loader = {".py": _python_jobs, ".sql": _sql_jobs}.get(path.suffix)
-    if loader is None:
+    is_python = path.suffix == ".py"
+    if not is_python and path.suffix != ".sql":
         raise ConfigError(f"{wanted.file} is neither .py nor .sql", fix="correct transform.file")
-    jobs = loader(spark, path, wanted.file, text)
+    jobs = (
+        _python_jobs(path, wanted.file, text) if is_python else _sql_jobs(spark, wanted.file, text)
+    )
     job = next(
         (j for j in jobs if (j.info.name, j.info.version) == (wanted.name, wanted.version)), None
     )
@@ -115,7 +117,7 @@ def _inside(project: Path, file: str) -> Path:
     return path
 
 
-def _python_jobs(spark: SparkSession, path: Path, file: str, text: str) -> list[Job]:
+def _python_jobs(path: Path, file: str, text: str) -> list[Job]:
     check_source(text, file)
     module = _import(path, file, text)
     found = [(info, value) for value in vars(module).values() if (info := transform_info(value))]
@@ -142,7 +144,7 @@ def _import(path: Path, file: str, text: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module
     # Executors do not have the file: its functions travel with the tasks.
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         with guard.job_code():
             spec.loader.exec_module(module)
@@ -155,7 +157,7 @@ def _import(path: Path, file: str, text: str) -> ModuleType:
     return module
 
 
-def _sql_jobs(spark: SparkSession, path: Path, file: str, text: str) -> list[Job]:
+def _sql_jobs(spark: SparkSession, file: str, text: str) -> list[Job]:
     info = _header(file, text)
     try:
         query = parse_query(text)

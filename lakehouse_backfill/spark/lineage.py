@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.rules import windows
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-LINEAGE_NAMES = tuple(name for name, _ in LINEAGE_COLUMNS)
 PREFIX = "lakehouse-backfill."
 CHUNK_ID = f"{PREFIX}chunk-id"
 ATTEMPT_ID = f"{PREFIX}attempt-id"
@@ -60,10 +59,7 @@ def with_lineage(frame: DataFrame, plan: Plan, scope: Scope, target: StructType)
     values = _values(plan, scope)
     types = {field.name: field.dataType for field in target.fields}
     return frame.withColumns(
-        {
-            name: F.lit(_text(values[name])).cast(types.get(name, "string"))
-            for name in LINEAGE_NAMES
-        }
+        {name: F.lit(_text(values[name])).cast(types.get(name, "string")) for name in LINEAGE_NAMES}
     )
 
 

@@ -40,25 +40,6 @@ def parse_query(text: str) -> exp.Query:
     return statement
 
 
-def parse_condition(text: str) -> exp.Expr:
-    """Parse `text` as exactly one expression over the columns of a row; raises NotAQuery."""
-    try:
-        found = sqlglot.parse(f"SELECT 1 WHERE ({text}\n)", read="spark")
-    except SqlglotError as error:
-        raise NotAQuery(f"not readable as one condition ({_first_line(error)})") from error
-    select = found[0] if len(found) == 1 else None
-    where = select.args.get("where") if isinstance(select, exp.Select) else None
-    plain = {"kind", "expressions", "where"}
-    if where is None or any(v for k, v in select.args.items() if k not in plain):
-        raise NotAQuery("not one condition")
-    body = where.this.unnest()
-    if body.find(exp.Query):
-        raise NotAQuery("a condition must not hold a query of its own")
-    for node in body.walk():
-        _refuse_side_effects(node)
-    return body
-
-
 def tables_read(query: exp.Query) -> set[str]:
     """Name the tables that a query reads, its own common table expressions left out."""
     own = {cte.alias_or_name.lower() for cte in query.find_all(exp.CTE)}

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def read(
-    spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None
-) -> DataFrame:
+def read(spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None) -> DataFrame:
     """Give a table at a snapshot, in that snapshot's schema; its head when the id is None.
 
     What others commit afterwards is not seen. Raises NotFound.

@@ -25,11 +25,13 @@ NULL_HASH = 42
 #: The hash is summed in three parts, so that a group may hold 2^41 rows before a sum overflows.
 _PART_BITS = 22
 _PREFIX = "lhb_"
+_BY_BYTES = "UTF8_BINARY"
 
 
 def shape(schema: StructType, ignore: Collection[str] = ()) -> str:
     """Give the digest (64 hex digits) of the hashed columns' names and canonical types."""
-    return digest([[field.name, canonical_type(field.dataType)] for field in _hashed(schema, ignore)])
+    fields = _hashed(schema, ignore)
+    return digest([[field.name, canonical_type(field.dataType)] for field in fields])
 
 
 def row_hash(schema: StructType, ignore: Collection[str] = ()) -> Column:
@@ -44,7 +46,7 @@ def row_hash(schema: StructType, ignore: Collection[str] = ()) -> Column:
 def checksum_columns(
     schema: StructType, ignore: Collection[str] = (), where: Column | None = None
 ) -> list[Column]:
-    """Give the aggregates that `to_checksum` reads; rows for which `where` is not true are left out."""
+    """Give the aggregates that `to_checksum` reads; rows where `where` is not true are left out."""
     from pyspark.sql import functions as F
 
     hashed = row_hash(schema, ignore)
@@ -85,7 +87,7 @@ def canonical_type(kind: DataType) -> Any:
         return ["map", canonical_type(kind.keyType), canonical_type(kind.valueType)]
     if isinstance(kind, T.DecimalType):
         return f"decimal{18 if kind.precision <= 18 else 38}:{kind.scale}"
-    if isinstance(kind, T.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+    if getattr(kind, "collation", _BY_BYTES) != _BY_BYTES:
         raise _unsupported(kind)
     name = _SCALARS.get(kind.typeName())
     if name is None:

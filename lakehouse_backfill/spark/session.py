@@ -94,7 +94,7 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
 
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
     # Java and its Python workers inherit these for life: their warnings never reach the terminal.
-    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     context = SparkContext(conf=SparkConf(loadDefaults=True, _jvm=gateway.jvm), gateway=gateway)
     context.setLogLevel("ERROR")
     return SparkSession.builder.getOrCreate()
@@ -165,7 +165,7 @@ def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
 
 
 def _open_log() -> IO[bytes]:
-    """Open the file that takes Spark's own output: the one asked for, else one that is temporary."""
+    """Open the file that takes Spark's own output: the one asked for, else a temporary one."""
     asked = os.environ.get(LOG_VARIABLE)
     if asked:
         return Path(asked).open("ab+")
@@ -173,7 +173,7 @@ def _open_log() -> IO[bytes]:
         prefix="lakehouse-backfill-spark-", suffix=".log", delete=False
     )
     atexit.register(_remove, Path(log.name))
-    return log  # type: ignore[return-value]
+    return log
 
 
 def _remove(path: Path) -> None:

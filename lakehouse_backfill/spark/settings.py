@@ -97,9 +97,7 @@ def _extensions(own: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys([*wanted, EXTENSIONS]))
 
 
-def _jars(
-    settings: SparkSettings, properties: Mapping[str, str], project: Path
-) -> dict[str, str]:
+def _jars(settings: SparkSettings, properties: Mapping[str, str], project: Path) -> dict[str, str]:
     """Use the jars of a folder when there is one, else let Spark fetch exact coordinates."""
     if {"spark.jars", "spark.jars.packages"} & set(settings.options):
         return {}
@@ -110,7 +108,8 @@ def _jars(
         return {"spark.jars": ",".join(map(str, jars))}
     # On the class path a local session neither copies the jars nor opens a second class loader.
     own = settings.options.get("spark.driver.extraClassPath")
-    return {"spark.driver.extraClassPath": os.pathsep.join([*([own] if own else []), *map(str, jars)])}
+    parts = [*([own] if own else []), *map(str, jars)]
+    return {"spark.driver.extraClassPath": os.pathsep.join(parts)}
 
 
 def local_jars(project: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:

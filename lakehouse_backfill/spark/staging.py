@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.checks import EdgePartition
 from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.rules import partitions, windows
 from lakehouse_backfill.spark import edges, filters, lineage, readers, rowhash
+from lakehouse_backfill.spark.computing import Computing
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs
-from lakehouse_backfill.spark.jobs import Job, JobContext, load_job
-from lakehouse_backfill.spark.output_shape import fitted
 from lakehouse_backfill.spark.shadow_writer import Commit, ShadowWriter
 
 if TYPE_CHECKING:
@@ -46,14 +44,13 @@ class SparkStaging:
     def __init__(self, spark: SparkSession, catalog: str, project: Path) -> None:
         self._spark = spark
         self._catalog = catalog
-        self._project = project
         self._inputs = Inputs(spark, catalog)
+        self._computing = Computing(spark, project, self._inputs)
         self._writer = ShadowWriter(spark, catalog)
-        self._jobs: dict[str, Job] = {}
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
-        self._jobs[plan.run_id] = self._load(plan)
+        self._computing.load(plan)
 
     def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
         """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
@@ -66,7 +63,7 @@ class SparkStaging:
         target = self._schema(plan.shadow_table)
         frames = self._inputs.frames(plan, scope)
         with translated(f"computing chunk {chunk.chunk_id}"):
-            output = self._computed(plan, scope, frames, target)
+            output = self._computing.output(plan, scope, frames, target)
             input_rows = self._inputs.count(plan, frames)
         commit, counted = self._write(plan, chunk, scope, output, target)
         return ChunkRecord(
@@ -119,9 +116,9 @@ class SparkStaging:
                 self._spark, self._catalog, base.table, base.snapshot_id, scope
             )
         with translated("checking the edges"):
-            new = self._partitions(plan, scope, accepted.schema, plan.resolved.sources)
+            new = self._computing.partitions(plan, scope, accepted.schema, plan.resolved.sources)
             return edges.compare(
-                accepted.drop(*lineage.LINEAGE_NAMES), new, plan.resolved.contract, scope, side
+                accepted.drop(*LINEAGE_NAMES), new, plan.resolved.contract, scope, side
             )
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
@@ -135,34 +132,10 @@ class SparkStaging:
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
         with translated("proving the warm-up"):
             found = [
-                self._checksum(self._partitions(plan, scope, target, pins))
+                self._checksum(self._computing.partitions(plan, scope, target, pins))
                 for pins in (plan.resolved.sources, doubled)
             ]
         return found[0], found[1]
-
-    def _load(self, plan: Plan) -> Job:
-        wanted = plan.resolved.manifest.transform
-        names = {pin.name for pin in plan.resolved.sources}
-        return load_job(self._spark, self._project, wanted, names)
-
-    def _computed(
-        self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
-    ) -> DataFrame:
-        """Run the transform and fit its output to the target, lineage columns left out."""
-        if plan.run_id not in self._jobs:
-            self.load(plan)
-        output = self._jobs[plan.run_id].run(_context(plan, scope), frames)
-        left_out = lineage.LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        return fitted(output, target, left_out)
-
-    def _partitions(
-        self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
-    ) -> DataFrame:
-        """Compute exactly the scope's partitions, without writing them."""
-        frames = {pin.name: self._inputs.needed(pin, scope) for pin in pins}
-        output = self._computed(plan, scope, frames, target)
-        rows = output.where(filters.condition(partitions.ranges(scope)))
-        return rows.drop(*lineage.LINEAGE_NAMES)
 
     def _write(
         self, plan: Plan, chunk: Chunk, scope: Scope, output: DataFrame, target: StructType
@@ -175,7 +148,7 @@ class SparkStaging:
         schema = output.schema
         observation = Observation(f"chunk {uuid.uuid4()}")
         outside = F.count(F.when(~inside, F.lit(1))).alias(_OUTSIDE)
-        sums = rowhash.checksum_columns(schema, lineage.LINEAGE_NAMES, where=inside)
+        sums = rowhash.checksum_columns(schema, LINEAGE_NAMES, where=inside)
         # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
         written = output.observe(observation, outside, *sums).where(filters.condition(rows))
         if plan.resolved.contract.lineage_columns:
@@ -184,17 +157,13 @@ class SparkStaging:
         commit = self._writer.overwrite(
             written, plan.shadow_table, filters.condition(rows), properties
         )
-        seen = _observed(observation)
-        shape = rowhash.shape(schema, lineage.LINEAGE_NAMES)
         with translated(f"measuring chunk {chunk.chunk_id}"):
-            if seen is not None:
-                counted = _Counted(rowhash.to_checksum(seen, shape), int(seen[_OUTSIDE]))
-            else:
-                counted = _Counted(Checksum.empty(shape), output.where(~inside).count())
-            if seen is None or counted.checksum.rows != commit.added_rows:
+            counted = _counted(observation, schema)
+            if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks count twice, and an optimised-away plan not at all.
+                outside_rows = counted.outside_rows if counted else output.where(~inside).count()
                 stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
-                counted = replace(counted, checksum=stored)
+                counted = _Counted(stored, outside_rows)
         return commit, counted
 
     def _stored(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
@@ -202,42 +171,24 @@ class SparkStaging:
         return self._checksum(frame)
 
     def _checksum(self, frame: DataFrame) -> Checksum:
-        columns = rowhash.checksum_columns(frame.schema, lineage.LINEAGE_NAMES)
+        columns = rowhash.checksum_columns(frame.schema, LINEAGE_NAMES)
         found = frame.agg(*columns).collect()[0].asDict()
-        return rowhash.to_checksum(found, rowhash.shape(frame.schema, lineage.LINEAGE_NAMES))
+        return rowhash.to_checksum(found, rowhash.shape(frame.schema, LINEAGE_NAMES))
 
     def _schema(self, table: str) -> StructType:
         return readers.read(self._spark, self._catalog, table, None).schema
 
 
-def _context(plan: Plan, scope: Scope) -> JobContext:
-    manifest = plan.resolved.manifest
-    rows = [partitions.bounds(scope.field, label) for label in scope.partitions]
-    lowers = [row.lower for row in rows if row.lower is not None]
-    uppers = [row.upper for row in rows if row.upper is not None]
-    is_bounded = len(lowers) == len(uppers) == len(rows)
-    versions = {
-        pin.name: pin.snapshot_id for pin in plan.resolved.sources if pin.role == "reference"
-    }
-    return JobContext(
-        run_id=plan.run_id,
-        mode=manifest.run.mode,
-        clock=plan.created_at,
-        transform_version=manifest.transform.version,
-        config=MappingProxyType(dict(manifest.transform.config)),
-        publish_from=min(lowers) if is_bounded else None,  # type: ignore[type-var]
-        publish_to=max(uppers) if is_bounded else None,  # type: ignore[type-var]
-        reference_versions=MappingProxyType(versions),
-    )
-
-
-def _observed(observation: Any) -> dict[str, Any] | None:
-    """Give the metrics; None when Spark optimised the observed part of the plan away."""
+def _counted(observation: Any, schema: StructType) -> _Counted | None:
+    """Give what was counted; None when Spark optimised the observed part of the plan away."""
     try:
-        found = observation.get
+        found = dict(observation.get)
     except Exception:  # noqa: BLE001 (an assertion of the JVM: no metrics came)
         return None
-    return dict(found) if found else None
+    if _OUTSIDE not in found:
+        return None
+    shape = rowhash.shape(schema, LINEAGE_NAMES)
+    return _Counted(rowhash.to_checksum(found, shape), int(found[_OUTSIDE]))
 
 
 def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:

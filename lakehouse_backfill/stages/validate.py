@@ -19,7 +19,7 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.table import LiveFile
+from lakehouse_backfill.model.table import LiveFile, TableInfo
 from lakehouse_backfill.rules import edges, gates, lifecycle, windows
 from lakehouse_backfill.stages import compare
 from lakehouse_backfill.stages.decide import VALIDATION

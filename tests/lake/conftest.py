@@ -7,77 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.model.contract import Contract, Profile
-from lakehouse_backfill.model.manifest import RunManifest
-from lakehouse_backfill.model.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
-from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.model.contract import Profile
+from tests.lake.kit import COPY_JOB, Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-DAYS = tuple(f"2024-01-{day:02d}" for day in range(1, 11))
 _numbers = itertools.count(1)
-
-
-@dataclass
-class Lake:
-    """The embedded lake as Spark and PyIceberg see it, inside one test's namespace."""
-
-    spark: SparkSession
-    catalog: Catalog
-    profile: Profile
-    project: Path
-    namespace: str
-    name: str = "lake"
-
-    def sql(self, text: str) -> DataFrame:
-        """Run SQL in which `{ns}` stands for the test's namespace with its catalog."""
-        return self.spark.sql(text.replace("{ns}", f"{self.name}.{self.namespace}"))
-
-    def table(self, short: str) -> str:
-        """Give `namespace.table` of the test's table."""
-        return f"{self.namespace}.{short}"
-
-    def rows(self, short: str, snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
-        """Give all rows of a table, sorted."""
-        reader = self.spark.read
-        if snapshot_id is not None:
-            reader = reader.option("versionAsOf", str(snapshot_id))
-        found = reader.table(f"{self.name}.{self.table(short)}").collect()
-        return sorted((tuple(row) for row in found), key=repr)
-
-    def head(self, short: str) -> int | None:
-        """Give the table's current snapshot id."""
-        snapshot = self.catalog.load_table(self.table(short)).current_snapshot()
-        return snapshot.snapshot_id if snapshot else None
-
-    def files(self, short: str) -> set[str]:
-        """Give the paths of the live data files."""
-        tasks = self.catalog.load_table(self.table(short)).scan().plan_files()
-        return {task.file.file_path for task in tasks}
-
-    def snapshots(self, short: str) -> list[dict[str, str]]:
-        """Give the summaries of all snapshots, oldest first."""
-        table = self.catalog.load_table(self.table(short))
-        return [
-            dict(snapshot.summary.additional_properties) if snapshot.summary else {}
-            for snapshot in table.snapshots()
-        ]
-
-    def job(self, text: str, file: str = "jobs/job.py") -> str:
-        """Write a job file of the project; gives its path inside it."""
-        path = self.project / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return file
 
 
 @pytest.fixture(scope="session")
@@ -124,152 +66,6 @@ def lake(
     namespace = f"t{next(_numbers)}"
     spark.sql(f"CREATE NAMESPACE lake.{namespace}")
     return Lake(spark, catalog, profile, tmp_path, namespace)
-
-
-@dataclass
-class PlanMaker:
-    """Makes plans over a daily product `out(d, k, v)` computed from `src(d, k, v)`."""
-
-    lake: Lake
-    file: str = "jobs/job.py"
-    transform: tuple[str, str] = ("copy", "1.0.0")
-    partitions: tuple[str, ...] = DAYS[4:6]
-    per_chunk: int = 16
-    warm_up_days: int = 0
-    cool_down_days: int = 0
-    range_from: date = date(2024, 1, 1)
-    range_to: date = date(2024, 1, 31)
-    source_column: str = "d"
-    references: tuple[str, ...] = ()
-    contract: dict[str, Any] = field(default_factory=dict)
-    target: str = "out"
-    shadow: str = "shadow"
-    scope_field: ScopeField = ScopeField(column="d", transform="identity", type="date")
-    config: dict[str, Any] = field(default_factory=dict)
-
-    def make(self, run_id: str = "bf-1") -> Plan:
-        """Give a plan that pins everything at its current head."""
-        pins = (self._pin("src", "source"), *(self._pin(name, "reference") for name in self.references))
-        scope = Scope(field=self.scope_field, partitions=self.partitions)
-        chunks = tuple(
-            Chunk(chunk_id=f"c{number}", partitions=self.partitions[start : start + self.per_chunk])
-            for number, start in enumerate(range(0, len(self.partitions), self.per_chunk), 1)
-        )
-        target = TargetPin(
-            table=self.lake.table(self.target),
-            uuid="u",
-            snapshot_id=self.lake.head(self.target),
-            schema_id=0,
-            spec_id=0,
-            format_version=2,
-        )
-        resolved = Resolved(
-            manifest=self._manifest(),
-            contract=self._contract(),
-            scope=scope,
-            chunks=chunks,
-            sources=pins,
-            target=target,
-            code_hash="0" * 64,
-            git_commit=None,
-            lock_hash=None,
-        )
-        return Plan(
-            run_id=run_id,
-            revises=None,
-            created_at=datetime(2024, 2, 1, tzinfo=timezone.utc),
-            created_by="ann",
-            resolved=resolved,
-            manifest_hash=resolved.manifest_hash,
-            estimate=_NOTHING_KNOWN,
-            conflicts=(),
-            checklist=(),
-            notes=(),
-            manifest_file="jobs/run.yaml",
-            shadow_table=self.lake.table(self.shadow),
-        )
-
-    def _pin(self, short: str, role: str) -> SourcePin:
-        is_source = role == "source"
-        declared = {"column": self.source_column, "from": self.range_from, "to": self.range_to}
-        return SourcePin.model_validate(
-            {
-                "name": short,
-                "role": role,
-                "table": self.lake.table(short),
-                "requested": "head",
-                "snapshot_id": self.lake.head(short),
-                "mode": "tag",
-                "range": declared if is_source else None,
-                "warm_up_days": self.warm_up_days if is_source else 0,
-                "cool_down_days": self.cool_down_days if is_source else 0,
-            }
-        )
-
-    def _manifest(self) -> RunManifest:
-        name, version = self.transform
-        return RunManifest.model_validate(
-            {
-                "api_version": "lakehouse-backfill/v1",
-                "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
-                "product": self.lake.table(self.target),
-                "transform": {
-                    "name": name,
-                    "version": version,
-                    "file": self.file,
-                    "config": self.config,
-                },
-                "sources": {
-                    "src": {
-                        "table": self.lake.table("src"),
-                        "range": {
-                            "column": self.source_column,
-                            "from": self.range_from,
-                            "to": self.range_to,
-                        },
-                    }
-                },
-                "target": {"partitions": {"column": "d", "values": ["2024-01-05"]}},
-            }
-        )
-
-    def _contract(self) -> Contract:
-        return Contract.model_validate(
-            {
-                "api_version": "lakehouse-backfill/v1",
-                "product": self.lake.table(self.target),
-                "table": self.lake.table(self.target),
-                "description": "test product",
-                "owner": "ann",
-                "key": ["d", "k"],
-                "partitioning": [{"column": "d"}],
-                "columns": [{"name": "d", "type": "date"}],
-                **self.contract,
-            }
-        )
-
-
-_NOTHING_KNOWN = Estimate(
-    input_files=0,
-    input_rows=0,
-    input_bytes=0,
-    output_rows=None,
-    output_bytes=None,
-    output_files=None,
-    shuffle_bytes=None,
-    duration_s=None,
-    core_hours=None,
-    cost_usd=None,
-    basis="none",
-)
-
-COPY_JOB = '''
-from lakehouse_backfill.transforms import transform
-
-@transform(name="copy", version="1.0.0", inputs=("src",))
-def copy(context, src):
-    return src.select("d", "k", "v")
-'''
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from lakehouse_backfill.errors import WriteForbidden
 from lakehouse_backfill.spark import guard
 from lakehouse_backfill.spark.staging import SparkStaging
-
-from .conftest import Lake, PlanMaker
+from tests.lake.kit import Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,9 +116,11 @@ def test_reading_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) -> None:
     with guard.job_code():
         spark = type(frame.sparkSession).builder.getOrCreate()
         frame.createOrReplaceTempView("guarded_view")
-        found = spark.sql("SELECT sum(k) AS k FROM {live} WHERE k < :top", args={"top": 3}, live=frame)
+        text = "SELECT sum(k) AS k FROM {live} WHERE k < :top"
+        found = spark.sql(text, args={"top": 3}, live=frame)
         query = spark.sql(f"WITH x AS (SELECT * FROM {name}) SELECT k FROM x UNION ALL SELECT 5")
-        assert (found.collect()[0]["k"], query.count(), spark.table("guarded_view").count()) == (3, 3, 2)
+        counts = (found.collect()[0]["k"], query.count(), spark.table("guarded_view").count())
+        assert counts == (3, 3, 2)
         assert frame.toPandas().shape == (2, 1)
     spark.catalog.dropTempView("guarded_view")
 
@@ -168,7 +169,7 @@ def test_a_job_that_writes_stops_the_chunk(
 ) -> None:
     lake.sql("CREATE TABLE {ns}.live (d date, k bigint, v bigint)")
     name = f"lake.{lake.table('live')}"
-    write = f"SparkSession.getActiveSession().sql(\"INSERT INTO {name} VALUES (null, 1, 1)\")"
+    write = f'SparkSession.getActiveSession().sql("INSERT INTO {name} VALUES (null, 1, 1)")'
     if place == "in a helper that swallows errors":
         write = f"helper(lambda: {write})"
     job = f"""

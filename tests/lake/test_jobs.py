@@ -1,4 +1,4 @@
-"""Loading transforms: by name and version, from Python and SQL files, without reaching past the API."""
+"""Loading transforms: by name and version, from Python and SQL files, through the public API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from lakehouse_backfill.model.manifest import TransformRef
 from lakehouse_backfill.spark.jobs import Job, load_job
 from lakehouse_backfill.spark.readers import ensure_view
 from lakehouse_backfill.spark.staging import SparkStaging
-
-from .conftest import COPY_JOB, DAYS, Lake, PlanMaker
+from tests.lake.kit import COPY_JOB, DAYS, Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +80,7 @@ def test_reaching_past_the_api_is_refused_with_file_and_line(
 
 
 def test_a_job_that_is_not_python_is_refused_with_its_line(lake: Lake) -> None:
-    with pytest.raises(ConfigError, match="jobs/job.py:1"):
+    with pytest.raises(ConfigError, match=r"jobs/job\.py:1"):
         load(lake, "def (")
 
 

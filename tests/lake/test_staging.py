@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, Conflict, NotFound
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.spark.filters import condition
 from lakehouse_backfill.spark.measuring import SparkMeasuring
+from lakehouse_backfill.spark.shadow_writer import ShadowWriter
 from lakehouse_backfill.spark.staging import SparkStaging
-
-from .conftest import DAYS, Lake, PlanMaker
+from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
 
@@ -157,8 +158,10 @@ def test_lineage_columns_are_filled_and_left_out_of_the_checksum(lake: Lake, dai
     plan = PlanMaker(lake, contract={"lineage_columns": True}).make()
     record = staging(lake).stage(plan, plan.resolved.chunks[0])
     assert record.checksum == expected
-    rows = lake.spark.table(f"lake.{lake.table('shadow')}").where("d = date'2024-01-05'").drop(
-        "d", "k", "v", "produced_at"
+    rows = (
+        lake.spark.table(f"lake.{lake.table('shadow')}")
+        .where("d = date'2024-01-05'")
+        .drop("d", "k", "v", "produced_at")
     )
     moment = "2024-01-05 00:00:00", "2024-01-07 00:00:00"
     texts = rows.selectExpr(
@@ -247,7 +250,8 @@ from lakehouse_backfill.transforms import transform
 from pyspark.sql import functions as F, Window
 @transform(name="copy", version="1.0.0", inputs=("src",))
 def copy(context, src):
-    order = Window.partitionBy(F.col("k") % 10 * 0).orderBy(F.col("d").cast("timestamp").cast("bigint"))
+    seconds = F.col("d").cast("timestamp").cast("bigint")
+    order = Window.partitionBy(F.col("k") % 10 * 0).orderBy(seconds)
     week = order.rangeBetween(-2 * 86400, 0)
     return src.select("d", "k", F.sum("v").over(week).alias("v"))
 """
@@ -332,9 +336,7 @@ def copy(context, src):
             "(timestamp'2024-01-03 00:00:00Z', 4), (null, 5)"
         )
     by_day = ScopeField(column="ts", transform="day", type="timestamptz")
-    maker = PlanMaker(
-        lake, scope_field=by_day, partitions=("2024-01-02",), source_column="ts"
-    )
+    maker = PlanMaker(lake, scope_field=by_day, partitions=("2024-01-02",), source_column="ts")
     plan = maker.make()
     record = staging(lake).stage(plan, plan.resolved.chunks[0])
     assert (record.input_rows, record.output_rows, record.outside_rows) == (2, 2, 0)
@@ -353,11 +355,6 @@ def copy(context, src):
 
 @pytest.mark.req("X2")
 def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, daily: Daily) -> None:
-    from lakehouse_backfill.errors import Conflict
-    from lakehouse_backfill.spark.filters import condition
-    from lakehouse_backfill.model.scope import RowRange
-    from lakehouse_backfill.spark.shadow_writer import ShadowWriter
-
     daily()
     stale = lake.head("shadow")
     lake.sql("INSERT INTO {ns}.shadow VALUES (date'2024-01-05', 1000, 1)")
@@ -376,7 +373,9 @@ def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, dai
     assert lake.rows("shadow") == before
 
 
-def test_the_first_chunk_of_an_empty_shadow_needs_no_base_snapshot(lake: Lake, daily: Daily) -> None:
+def test_the_first_chunk_of_an_empty_shadow_needs_no_base_snapshot(
+    lake: Lake, daily: Daily
+) -> None:
     maker = daily()
     lake.sql("CREATE TABLE {ns}.fresh (d date, k bigint, v bigint) PARTITIONED BY (d)")
     maker.shadow = "fresh"

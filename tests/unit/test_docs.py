@@ -90,7 +90,6 @@ def _table_rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.req("M1")
 def test_the_manifest_page_lists_exactly_the_fields_of_the_model() -> None:
     assert _table_rows(_text("manifest.md")) == manifest_rows()
 

@@ -279,7 +279,7 @@ def run(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[st
     )
 
 
-HEAVY = ("pyspark", "great_expectations", "duckdb", "pandas", "pyarrow")
+HEAVY = ("pyspark", "great_expectations", "duckdb", "pandas")
 LOADS = """
 import sys
 from tests.fakes.project import FakeProject

@@ -49,7 +49,6 @@ def content(catalog: SqlCatalog) -> list[dict[str, Any]]:
     )
 
 
-@pytest.mark.req("O4")
 def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
     catalog: SqlCatalog,
 ) -> None:

@@ -77,7 +77,6 @@ def poisoned(value: Any, free: set[str]) -> Any:
     }
 
 
-@pytest.mark.req("O4")
 def test_page_and_archive_are_written_beside_each_other(
     document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -93,7 +92,6 @@ def test_the_same_document_gives_the_same_bytes(document: dict[str, Any], tmp_pa
     assert write(document, tmp_path).read_bytes() == first
 
 
-@pytest.mark.req("O4")
 def test_the_page_needs_no_script_and_no_network(document: dict[str, Any]) -> None:
     page = render(document)
     reader = read(page)
@@ -111,7 +109,6 @@ def test_every_link_leads_to_a_section(document: dict[str, Any]) -> None:
     assert {value[1:] for name, value in reader.attributes if name == "href"} == anchors
 
 
-@pytest.mark.req("O4")
 def test_the_first_screen_answers_what_how_much_safe_and_who(document: dict[str, Any]) -> None:
     first_screen = render(document).split("</header>")[0]
     for text in (

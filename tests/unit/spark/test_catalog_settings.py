@@ -107,9 +107,7 @@ def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word
         ({"type": "rest", "warehouse": "x"}, ("iceberg-spark-runtime",)),
     ],
 )
-def test_the_jars_follow_from_the_catalog(
-    given: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_the_jars_follow_from_the_catalog(given: dict[str, str], expected: tuple[str, ...]) -> None:
     found = catalog_settings.coordinates(given)
     assert len(found) == len(expected)
     assert all(word in one for word, one in zip(expected, found, strict=True))

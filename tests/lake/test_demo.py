@@ -1,0 +1,237 @@
+"""The guided demo, as a user runs it: one command, in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.oracle import arrivals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).with_name("golden") / "demo.txt"
+PRODUCT = "silver.arrivals_daily"
+BAD = ("2013-02-15", "2013-04-01")
+PROGRAM = "from lakehouse_backfill.cli.main import run; run()"
+
+
+def program(*args: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own, without colours and on a wide terminal."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *args],
+        env=environment,
+        cwd=folder or REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@dataclass
+class Demo:
+    """A finished demo."""
+
+    folder: Path
+    transcript: str
+
+    def json(self, *args: str) -> dict[str, Any]:
+        """Run a command of the demo's project and give its envelope."""
+        done = program("--json", *args, folder=self.folder)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["exit_code"] == done.returncode
+        return found
+
+    def product(self, snapshot_id: int) -> pd.DataFrame:
+        """Read the product at a snapshot, with nothing of ours but the catalog's address."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        lake = self.folder / ".lakehouse"
+        catalog = SqlCatalog(
+            "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
+        )
+        return catalog.load_table(PRODUCT).scan(snapshot_id=snapshot_id).to_arrow().to_pandas()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = tmp_path_factory.mktemp("demo") / "a demo lake"
+    done = program("demo", "--dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    return Demo(folder, done.stdout)
+
+
+@pytest.fixture(scope="module")
+def versions(demo: Demo) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = demo.json("versions", PRODUCT)["data"]["versions"]
+    return found
+
+
+def _same(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
+    import pandas as pd
+
+    key = ["arrival_date", "dest", "carrier"]
+    left = found.sort_values(key).reset_index(drop=True)
+    right = wanted[list(left.columns)].sort_values(key).reset_index(drop=True)
+    # As texts: the reader's and the oracle's types differ where their values do not.
+    pd.testing.assert_frame_equal(left.astype(str).fillna("null"), right.astype(str).fillna("null"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.req("U1", "U12", "T5", "Q10")
+def test_every_version_of_the_product_holds_what_the_oracle_says(
+    demo: Demo, versions: list[dict[str, Any]]
+) -> None:
+    actions = [(row["version"], row["action"]) for row in versions]
+    assert actions == [(2, "publish"), (0, "rollback"), (1, "publish"), (0, "baseline")]
+    history, restated = arrivals.history(), arrivals.restated()
+    for row, wanted in zip(versions, (restated, history, restated, history), strict=True):
+        _same(demo.product(row["snapshot_id"]), wanted)
+    assert int(demo.product(versions[0]["snapshot_id"])["flights"].sum()) == 336_776
+    assert int(demo.product(versions[3]["snapshot_id"])["flights"].sum()) == 336_786
+
+
+@pytest.mark.req("U1", "U11")
+def test_files_outside_the_declared_partitions_are_the_same_before_and_after(
+    demo: Demo, versions: list[dict[str, Any]]
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    lake = demo.folder / ".lakehouse"
+    table = SqlCatalog(
+        "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
+    ).load_table(PRODUCT)
+    outside = f"arrival_date < '{BAD[0]}' or arrival_date >= '{BAD[1]}'"
+    found = [
+        {
+            task.file.file_path
+            for task in table.scan(row_filter=outside, snapshot_id=row["snapshot_id"]).plan_files()
+        }
+        for row in versions
+    ]
+    assert len(found[0]) == 366 - 45
+    assert all(files == found[0] for files in found)
+
+
+def test_the_transcript_is_the_golden_one(demo: Demo) -> None:
+    assert told_plainly(demo) == GOLDEN.read_text(encoding="utf-8")
+
+
+def told_plainly(demo: Demo) -> str:
+    """Give the story without what differs from run to run and from machine to machine."""
+    told = demo.transcript.partition("\nsteps\n")[0].replace(str(demo.folder), "DEMO")
+    told = told.replace(str(Path(sys.executable).with_name("lakehouse-backfill")), "PROGRAM")
+    told = told.replace("  lakehouse-backfill", "  PROGRAM")
+    told = re.sub(r"bf-[0-9a-f]{10}", "RUN", told)
+    told = re.sub(r"\d+(\.\d+)? s\b", "N s", told)
+    return re.sub(r"reads at most [\d,]+", "reads at most N", told)
+
+
+@pytest.mark.req("Q10", "Q3")
+def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -> None:
+    assert "restate from 2013-02-15 to 2013-04-01 instead" in demo.transcript
+    assert "expect_column_values_to_be_in_set(dest)" in demo.transcript
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "status --all",
+        "status {run}",
+        "log {run}",
+        "chunks {run}",
+        f"versions {PRODUCT}",
+        "plan jobs/arrivals_daily/3-restate.yaml --dry-run",
+        f"rollback {PRODUCT} --reason x --dry-run",
+        "evidence {run}",
+        "diff {run}",
+        "doctor",
+    ],
+)
+def test_a_command_without_data_scan_starts_no_jvm(
+    demo: Demo, versions: list[dict[str, Any]], line: str
+) -> None:
+    run_id = versions[0]["run_id"]
+    args = line.format(run=run_id).split()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
+    spy = (
+        "import subprocess, sys\n"
+        "real = subprocess.Popen.__init__\n"
+        "def no_java(self, args, *rest, **named):\n"
+        "    words = [args] if isinstance(args, str) else [str(word) for word in args]\n"
+        "    assert not any('spark' in word for word in words), words\n"
+        "    return real(self, args, *rest, **named)\n"
+        "subprocess.Popen.__init__ = no_java\n"
+        f"try:\n    {PROGRAM.replace('; ', chr(10) + '    ')}\n"
+        "finally:\n    assert 'pyspark' not in sys.modules\n"
+        "    assert 'great_expectations' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", spy, *args],
+        env=environment,
+        cwd=demo.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.req("U12")
+def test_publishing_again_and_an_illegal_verb_change_nothing(
+    demo: Demo, versions: list[dict[str, Any]]
+) -> None:
+    run_id = versions[0]["run_id"]
+    again = demo.json("publish", run_id, "--by", "ana")
+    assert (again["data"]["was_published"], again["data"]["version"]) == (True, 2)
+    refused = demo.json("approve", run_id, "--by", "ana")
+    assert (refused["exit_code"], refused["error"]["code"]) == (2, "illegal-move")
+    assert demo.json("versions", PRODUCT)["data"]["versions"] == versions
+
+
+@pytest.mark.req("Q5")
+def test_the_diff_of_the_run_counts_what_the_oracle_counts(
+    demo: Demo, versions: list[dict[str, Any]]
+) -> None:
+    import pandas as pd
+
+    summary = demo.json("diff", versions[0]["run_id"])["data"]["summary"]
+    key = ["arrival_date", "dest", "carrier"]
+    sides = []
+    for table in (arrivals.history(), arrivals.restated()):
+        days = pd.to_datetime(table["arrival_date"])
+        sides.append(table[(days >= BAD[0]) & (days < BAD[1])].astype(str).fillna("null"))
+    joined = sides[0].merge(sides[1], on=key, how="outer", indicator=True, suffixes=("", "_new"))
+    values = [name for name in sides[0].columns if name not in key]
+    both = joined[joined["_merge"] == "both"]
+    same = (both[values].to_numpy() == both[[f"{name}_new" for name in values]].to_numpy()).all(1)
+    assert summary == {
+        "old_rows": len(sides[0]),
+        "new_rows": len(sides[1]),
+        "added": int((joined["_merge"] == "right_only").sum()),
+        "removed": int((joined["_merge"] == "left_only").sum()),
+        "changed": int((~same).sum()),
+        "unchanged": int(same.sum()),
+    }
+
+
+@pytest.mark.req("U13")
+def test_readers_get_the_accepted_rows_through_arrow_and_duckdb(demo: Demo) -> None:
+    from lakehouse_backfill import accepted
+
+    rows = accepted(PRODUCT, "arrow", folder=demo.folder)
+    relation = accepted(PRODUCT, "duckdb", folder=demo.folder)
+    assert sum(rows.column("flights").to_pylist()) == 336_776
+    assert relation.sum("flights").fetchall() == [(336_776,)]
