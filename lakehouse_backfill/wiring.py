@@ -76,6 +76,7 @@ class Wiring:
         from lakehouse_backfill.iceberg.shadows import IcebergShadows
         from lakehouse_backfill.iceberg.tables import IcebergTables
         from lakehouse_backfill.iceberg.versions import IcebergVersions
+        from lakehouse_backfill.spark.views import SparkViews
         from lakehouse_backfill.stages.workbench import Workbench
 
         control = ControlTables(self.catalog, self.profile.control_namespace)
@@ -91,6 +92,7 @@ class Wiring:
             compute=_once(self._compute),
             differ=self._differ,
             records=_LazyRecords(self),
+            views=SparkViews(lambda: self.spark, self.profile.catalog["name"]),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,
@@ -187,8 +189,8 @@ class Wiring:
         from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
         from lakehouse_backfill.quality.judge import ExpectationsJudge
         from lakehouse_backfill.spark.measuring import SparkMeasuring
-        from lakehouse_backfill.spark.readers import ensure_view
         from lakehouse_backfill.spark.staging import SparkStaging
+        from lakehouse_backfill.spark.views import ensure_view
         from lakehouse_backfill.stages.workbench import Compute
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace

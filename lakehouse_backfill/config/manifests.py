@@ -15,7 +15,7 @@ from lakehouse_backfill.errors import Fault
 from lakehouse_backfill.model.manifest import PublishMode, RunManifest
 
 #: What `publish` can do in this release.
-BUILT_MODES = ("replace_partitions", "shadow_only")
+BUILT_MODES = ("replace_partitions", "pointer_swap", "shadow_only")
 _PARTITIONS = ("target", "partitions")
 
 

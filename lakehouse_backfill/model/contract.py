@@ -78,6 +78,11 @@ class Contract(Value):
     publication: Literal["follow", "pinned"] = Field(
         "follow", description="follow: readers read the table; pinned: they resolve the pointer."
     )
+    view: TableName | None = Field(
+        None,
+        description="SQL view that always shows the accepted version. Spark makes it, so that "
+        "publish and rollback of the product start Spark.",
+    )
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(min_length=1)
     columns: tuple[ContractColumn, ...] = Field(min_length=1)

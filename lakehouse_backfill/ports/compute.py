@@ -123,6 +123,14 @@ class Judge(Protocol):
         ...
 
 
+class Views(Protocol):
+    """SQL views of accepted versions."""
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        """Make the view show a table at a snapshot, or its head; the same again does nothing."""
+        ...
+
+
 class Records(Protocol):
     """Single records, for golden data and spot checks; no JVM."""
 

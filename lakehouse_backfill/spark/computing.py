@@ -11,7 +11,7 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import partitions
-from lakehouse_backfill.spark import filters, lineage
+from lakehouse_backfill.spark import filters
 from lakehouse_backfill.spark.inputs import Inputs
 from lakehouse_backfill.spark.jobs import Job, JobContext, load_job
 from lakehouse_backfill.spark.output_shape import fitted

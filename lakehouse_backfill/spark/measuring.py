@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Total = int | float | str | None
 _LABEL = "lhb_label"
+_HASH = "lhb_hash"
 
 
 class SparkMeasuring:
@@ -40,10 +41,12 @@ class SparkMeasuring:
         if snapshot_id is None:
             return {}
         frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-        sums = rowhash.checksum_columns(frame.schema, ignore)
         shape = rowhash.shape(frame.schema, ignore)
+        label = labels.raw_label(scope.field).alias(_LABEL)
+        # Hashed before they are aggregated: else each aggregate carries the whole expression.
+        rows = frame.select(label, rowhash.row_hash(frame.schema, ignore).alias(_HASH))
         with translated(f"measuring {table}"):
-            found = frame.groupBy(labels.raw_label(scope.field).alias(_LABEL)).agg(*sums).collect()
+            found = rows.groupBy(_LABEL).agg(*rowhash.sums(column(_HASH))).collect()
         return {
             labels.label(scope.field, row[_LABEL]): rowhash.to_checksum(row.asDict(), shape)
             for row in found

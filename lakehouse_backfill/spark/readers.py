@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.spark import filters
 from lakehouse_backfill.spark.failures import translated
-from lakehouse_backfill.spark.names import full_name, quoted
+from lakehouse_backfill.spark.names import full_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,19 +54,3 @@ def restricted(
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """Give an empty frame: what a table that does not exist, or has no snapshot, holds."""
     return spark.createDataFrame([], schema)
-
-
-def ensure_view(
-    spark: SparkSession, catalog: str, namespace: str, name: str, select_sql: str
-) -> None:
-    """Create the view unless it is there; raises Unsupported where the catalog keeps no views."""
-    view = full_name(catalog, f"{namespace}.{name}")
-    try:
-        shown = spark.sql(f"SHOW VIEWS IN {quoted(catalog)}.{quoted(namespace)}").collect()
-        if name not in {row["viewName"] for row in shown}:
-            spark.sql(f"CREATE VIEW IF NOT EXISTS {view} AS {select_sql}")
-    except Exception as error:
-        if "UnsupportedOperation" in str(error) or "does not support" in str(error):
-            raise Unsupported(f"the catalog keeps no views, so {name} was not made") from error
-        with translated(f"creating view {name}"):
-            raise

@@ -50,16 +50,21 @@ def checksum_columns(
     from pyspark.sql import functions as F
 
     hashed = row_hash(schema, ignore)
-    value = hashed if where is None else F.when(where, hashed)
-    low = value.bitwiseAND(F.lit((1 << _PART_BITS) - 1))
-    middle = F.shiftrightunsigned(value, _PART_BITS).bitwiseAND(F.lit((1 << _PART_BITS) - 1))
-    high = F.shiftrightunsigned(value, 2 * _PART_BITS)
+    return sums(hashed if where is None else F.when(where, hashed))
+
+
+def sums(hashed: Column) -> list[Column]:
+    """Give the aggregates over row hashes that are there already; null ones are left out."""
+    from pyspark.sql import functions as F
+
+    part = F.lit((1 << _PART_BITS) - 1)
+    middle = F.shiftrightunsigned(hashed, _PART_BITS).bitwiseAND(part)
     return [
-        F.count(value).alias(f"{_PREFIX}rows"),
-        F.bit_xor(value).alias(f"{_PREFIX}xor"),
-        F.sum(low).alias(f"{_PREFIX}low"),
+        F.count(hashed).alias(f"{_PREFIX}rows"),
+        F.bit_xor(hashed).alias(f"{_PREFIX}xor"),
+        F.sum(hashed.bitwiseAND(part)).alias(f"{_PREFIX}low"),
         F.sum(middle).alias(f"{_PREFIX}middle"),
-        F.sum(high).alias(f"{_PREFIX}high"),
+        F.sum(F.shiftrightunsigned(hashed, 2 * _PART_BITS)).alias(f"{_PREFIX}high"),
     ]
 
 

@@ -8,12 +8,14 @@ from uuid import uuid4
 
 from lakehouse_backfill.errors import (
     ApprovalMissing,
+    BackfillError,
     Blocked,
     Conflict,
     OutcomeUnknown,
     Unsupported,
 )
 from lakehouse_backfill.model.checks import Validation
+from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import AdoptRequest, Pointer, Publication, Swap
 from lakehouse_backfill.model.run import Event, RunStatus, State
@@ -52,6 +54,7 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     status = bench.move(status, plan, "begin publishing", by, driver=bench.driver)
     finished = _finished_before(pointer, status, events)
     if finished is not None:
+        show_accepted(bench, plan.resolved.contract, finished)
         _finish_run(bench, plan, status, finished, by)
         return Published(finished, None, was_published=True)
     return _publish(bench, plan, status, draft(bench, plan, events, digest, by), by)
@@ -158,6 +161,17 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
     return row
 
 
+def show_accepted(bench: Workbench, contract: Contract, row: Publication) -> None:
+    """Let the contract's view, if there is one, show what the pointer says."""
+    if contract.view is not None:
+        at = row.snapshot_id if contract.publication == "pinned" else None
+        try:
+            bench.views.show(contract.view, row.table, at)
+        except BackfillError as error:
+            error.state = f"version {row.version} is accepted; only {contract.view} shows less"
+            raise
+
+
 def release(bench: Workbench, reserved: Publication) -> None:
     """Give a reserved version back after a conflict; its number is not used again."""
     row = reserved.model_copy(update={"action": "release", "at": bench.clock.now()})
@@ -184,6 +198,7 @@ def _publish(
         bench.move(status, plan, "release", by, problem=error.problem)
         raise
     publication = finalise(bench, reserved, swap, "publish")
+    show_accepted(bench, plan.resolved.contract, publication)
     _finish_run(bench, plan, status, publication, by)
     return Published(publication, swap, was_published=False)
 

@@ -11,7 +11,7 @@ from lakehouse_backfill.model.publication import Pointer, Publication, RevertReq
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.rules import publications, roles
 from lakehouse_backfill.rules.publications import Return
-from lakehouse_backfill.stages.publish import finalise, release, tags
+from lakehouse_backfill.stages.publish import finalise, release, show_accepted, tags
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -47,6 +47,7 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
         release(bench, row)
         raise
     publication = finalise(bench, row, swap, "rollback")
+    show_accepted(bench, contract, publication)
     _tell_runs(bench, way, by, reason)
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason

@@ -11,7 +11,7 @@ from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.ports.clock import Clock
-from lakehouse_backfill.ports.compute import Differ, Judge, Measuring, Records, Staging
+from lakehouse_backfill.ports.compute import Differ, Judge, Measuring, Records, Staging, Views
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
 from lakehouse_backfill.ports.progress import Journal, Progress
@@ -42,6 +42,7 @@ class Workbench:
     compute: Callable[[], Compute]
     differ: Callable[[str], Differ]
     records: Records
+    views: Views
     clock: Clock
     journal: Journal
     progress: Progress

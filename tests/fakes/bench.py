@@ -31,7 +31,7 @@ def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -
         "tables": where, "pins": where, "shadows": where, "publisher": where,
         "runs": FakeRuns(), "ledger": FakeLedger(), "versions": FakeVersions(),
         "evidence": FakeEvidence(), "compute": lambda: compute, "differ": lambda engine: compute,
-        "records": compute, "clock": FixedClock(), "journal": SilentJournal(),
+        "records": compute, "views": compute, "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
     }  # fmt: skip

@@ -45,6 +45,7 @@ class FakeCompute:
     open_edges: set[str] = field(default_factory=set)
     bad_suites: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
+    views: dict[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
     def staging(self) -> FakeCompute:
@@ -141,6 +142,9 @@ class FakeCompute:
             partitions=tuple(rows), columns=(), samples=(), engine="local",
             files=SharedFiles(shared=0, old_only=0, new_only=0),
         )  # fmt: skip
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        self.views[view] = (table, snapshot_id)
 
     def golden(self, file: str) -> list[dict[str, str | None]]:
         return []

@@ -65,7 +65,7 @@ def lake(
 ) -> Lake:
     namespace = f"t{next(_numbers)}"
     spark.sql(f"CREATE NAMESPACE lake.{namespace}")
-    return Lake(spark, catalog, profile, tmp_path, namespace)
+    return Lake(spark, catalog, profile, lake_folder, tmp_path, namespace)
 
 
 @pytest.fixture

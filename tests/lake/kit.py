@@ -27,6 +27,7 @@ class Lake:
     spark: SparkSession
     catalog: Catalog
     profile: Profile
+    profile_folder: Path
     project: Path
     namespace: str
     name: str = "lake"

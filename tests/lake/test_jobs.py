@@ -11,8 +11,8 @@ import pytest
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.model.manifest import TransformRef
 from lakehouse_backfill.spark.jobs import Job, load_job
-from lakehouse_backfill.spark.readers import ensure_view
 from lakehouse_backfill.spark.staging import SparkStaging
+from lakehouse_backfill.spark.views import ensure_view
 from tests.lake.kit import COPY_JOB, DAYS, Lake, PlanMaker
 
 if TYPE_CHECKING:

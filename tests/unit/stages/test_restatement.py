@@ -448,7 +448,7 @@ def test_the_first_publication_of_an_absent_target_and_its_rollback() -> None:
 @pytest.mark.req("U13")
 def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() -> None:
     where = lake()
-    pinned = contract(publication="pinned")
+    pinned = contract(publication="pinned", view="silver.daily_accepted")
     wanted = declared(
         contract=pinned,
         target={
@@ -462,8 +462,10 @@ def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() ->
     publish(found, run_id, "bob")
     accepted = resolve_accepted(found, pinned, strict=True)
     assert accepted.table == found.runs.plan(run_id).shadow_table
+    assert found.views.views == {"silver.daily_accepted": (accepted.table, accepted.snapshot_id)}
     rollback(found, pinned, plan_rollback(found, PRODUCT, None, ()), "x", "ana")
     assert resolve_accepted(found, pinned, strict=True).table == PRODUCT
+    assert found.views.views == {"silver.daily_accepted": (PRODUCT, 1)}
     assert (_files(where), where.calls.count("adopt")) == (before, 0)
 
 
