@@ -99,6 +99,7 @@ class Wiring:
             profile=self.profile,
             driver=f"{socket.gethostname()}:{os.getpid()}",
             is_alive=_is_alive,
+            code_hash=lambda file: _file_hash(self.folder / file),
         )
 
     def contract(self, product: str) -> Contract:

@@ -22,8 +22,14 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     "fail": (frozenset({S.STAGING}), S.FAILED),
     "halt": (frozenset({S.STAGING}), S.HALTED),
     "pause": (frozenset({S.STAGING}), S.PAUSED),
-    "pass validation": (frozenset({S.STAGED, S.VALIDATED, S.REJECTED}), S.VALIDATED),
-    "fail validation": (frozenset({S.STAGED, S.VALIDATED, S.REJECTED}), S.REJECTED),
+    "pass validation": (
+        frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
+        S.VALIDATED,
+    ),
+    "fail validation": (
+        frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
+        S.REJECTED,
+    ),
     "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
     "reject": (frozenset({S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED}), S.REJECTED),
     "begin publishing": (frozenset({S.ACCEPTED, S.PUBLISHING, S.ROLLED_BACK}), S.PUBLISHING),

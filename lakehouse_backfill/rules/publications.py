@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 from lakehouse_backfill.model.publication import Pointer, Publication, Restore
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules import partitions
 
 ACCEPTED = ("baseline", "publish", "rollback")
@@ -20,8 +20,34 @@ def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
         raise PointerMoved(
             f"{product}: version {pending.version} is being published by {pending.by} "
             f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
+            state="nothing was changed; what was staged is kept",
+            fix="wait for it, then try again; if it was cut off, finish it: lakehouse-backfill "
+            + (
+                f"publish {pending.run_id}"
+                if pending.run_id
+                else f"rollback {product} --to {pending.version}, as it was started"
+            ),
+        )
+
+
+def require_base(
+    pointer: Pointer,
+    wanted: Publication,
+    head: int | None,
+    base: tuple[str, int | None],
+) -> None:
+    """Raise PointerMoved unless readers of a pinned product see the state that a run starts from.
+
+    Before the first publication that is the product's own table, at `head`.
+    """
+    accepted = pointer.accepted
+    seen = (accepted.table, accepted.snapshot_id) if accepted else (wanted.table, head)
+    if seen != base:
+        raise PointerMoved(
+            f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
+            f"{seen[0]}@{seen[1]} by now, which the run does not contain",
             state="nothing was published; the shadow table is kept",
-            fix="wait for it, then try again",
+            fix=f"lakehouse-backfill plan MANIFEST --revise {wanted.run_id}",
         )
 
 
@@ -51,7 +77,10 @@ def baseline(
 
 @dataclass(frozen=True)
 class Return:
-    """Where a rollback leads: the version, the partitions with their old contents, runs undone."""
+    """Where a rollback leads: the version, the partitions with their old contents, rows undone.
+
+    `leaving` and `returning` are the runs whose output readers see no more, and see again.
+    """
 
     version: int
     is_partial: bool
@@ -59,6 +88,42 @@ class Return:
     restores: tuple[Restore, ...]
     undone: tuple[Publication, ...]
     established: Publication
+    leaving: tuple[str, ...]
+    returning: tuple[str, ...]
+
+
+def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
+    """Name, for each accepted version, the runs whose output readers see at it."""
+    found: dict[int, frozenset[str]] = {}
+    seen: frozenset[str] = frozenset()
+    for row in reversed(history):
+        if row.action not in ACCEPTED:
+            continue
+        if row.action == "publish" and row.run_id is not None:
+            seen |= {row.run_id}
+        # Back to a version: what was seen at it. Partly back is a version of its own.
+        seen = found.get(row.version, seen) if row.action == "rollback" else seen
+        found[row.version] = seen
+    return found
+
+
+def visible(history: tuple[Publication, ...], run_id: str) -> Publication | None:
+    """Give the publication by which readers see the run's output now, None when they do not."""
+    newest = next((row for row in history if row.action in ACCEPTED), None)
+    if newest is None or run_id not in runs_by_version(history)[newest.version]:
+        return None
+    made = (row for row in history if row.action == "publish" and row.run_id == run_id)
+    return next(made, None)
+
+
+def is_same_return(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
+    """Tell whether a pending rollback is the one that is wanted: it was cut off, and goes on."""
+    same = (pending.run_id, pending.scope, pending.supersedes) == (
+        None,
+        wanted.scope,
+        wanted.supersedes,
+    )
+    return same and (is_partial or pending.version == wanted.version)
 
 
 def way_back(
@@ -74,6 +139,7 @@ def way_back(
     undone = _undone(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
     everything = {label for scope in scopes for label in scope.partitions}
+    established = accepted[len(undone)]
     unknown = [label for label in only if label not in everything]
     if unknown:
         raise NotFound(
@@ -81,16 +147,32 @@ def way_back(
             fix=f"choose among {partitions.describe(tuple(sorted(everything)))}",
         )
     wanted = everything & set(only) if only else everything
-    field = scopes[0].field
+    field = _one_field(scopes, product, target)
+    is_partial = wanted != everything
+    before, after = (runs_by_version(history)[row.version] for row in (undone[0], established))
     labels = tuple(sorted(wanted, key=partitions.sort_key(field)))
     return Return(
         version=target,
-        is_partial=wanted != everything,
+        is_partial=is_partial,
         scope=Scope(field=field, partitions=labels),
         restores=_restores(undone, labels),
         undone=tuple(undone),
-        established=accepted[len(undone)],
+        established=established,
+        leaving=() if is_partial else tuple(sorted(before - after)),
+        returning=() if is_partial else tuple(sorted(after - before)),
     )
+
+
+def _one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
+    """Labels of two partition fields cannot be told apart: restoring by one would miss the other's."""
+    fields = list(dict.fromkeys(f"{s.field.transform}({s.field.column})" for s in scopes))
+    if len(fields) > 1:
+        raise Unsupported(
+            f"{product}: since version {target} partitions of {' and of '.join(fields)} were "
+            "restated; one rollback can only undo one of them",
+            fix="choose a later version with --to, or restate the partitions",
+        )
+    return scopes[0].field
 
 
 def _previous(accepted: list[Publication], product: str) -> int:

@@ -43,8 +43,9 @@ class Files:
 class Split:
     """What need not be read: `skipped` files are the same on both sides.
 
-    `differing_bytes` is the size of the others. `unchanged` counts rows by label. `touched` names the partitions in which files differ;
-    None means that this is not known, and everything must be read.
+    `differing_bytes` is the size of the other files. `unchanged` counts the rows of skipped ones by
+    label. `touched` names the partitions in which files differ; None means that this is not known,
+    and everything must be read.
     """
 
     files: SharedFiles

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from lakehouse_backfill.model.checks import EdgePartition
 from lakehouse_backfill.model.contract import Contract, Measure
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.spark import comparing, labels, rowhash
+from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.spark import comparing, filters, labels, rowhash
 from lakehouse_backfill.spark.names import column
+from lakehouse_backfill.spark.partition_sums import partition_checksums
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,11 +25,18 @@ def compare(
 ) -> tuple[EdgePartition, ...]:
     """Compare both by key, one result per partition of the scope, in its order.
 
-    Of a declared measure, what is accepted here but not computed here any more would be counted
-    twice once the range is published; what is computed here but not accepted here would be lost.
+    Partitions whose checksums agree are equal and need no comparison by key, which is the usual
+    case. Of a declared measure, what is accepted here but not computed here any more would be
+    counted twice once the range is published; what is computed but not accepted would be lost.
     """
-    rows = _row_differences(accepted, computed, contract.key, scope)
-    moved = _measure_differences(accepted, computed, contract, scope)
+    differing = _differing(accepted, computed, scope)
+    rows: dict[str, tuple[int, int, int]] = {}
+    moved: dict[tuple[str, str], tuple[int, int]] = {}
+    if differing is not None:
+        where = filters.inside(partitions.ranges(differing))
+        old, new = accepted.where(where), computed.where(where)
+        rows = _row_differences(old, new, contract.key, differing)
+        moved = _measure_differences(old, new, contract, differing)
     return tuple(
         EdgePartition(
             partition=label,
@@ -42,6 +51,12 @@ def compare(
         )
         for label in scope.partitions
     )
+
+
+def _differing(accepted: DataFrame, computed: DataFrame, scope: Scope) -> Scope | None:
+    old, new = partition_checksums(accepted, scope), partition_checksums(computed, scope)
+    labels_left = tuple(label for label in scope.partitions if old.get(label) != new.get(label))
+    return Scope(field=scope.field, partitions=labels_left) if labels_left else None
 
 
 def _row_differences(

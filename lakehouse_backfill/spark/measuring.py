@@ -10,17 +10,16 @@ from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.spark import labels, readers, rowhash
+from lakehouse_backfill.spark import readers
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs, pin_named
 from lakehouse_backfill.spark.names import column
+from lakehouse_backfill.spark.partition_sums import partition_checksums
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Total = int | float | str | None
-_LABEL = "lhb_label"
-_HASH = "lhb_hash"
 
 
 class SparkMeasuring:
@@ -41,16 +40,8 @@ class SparkMeasuring:
         if snapshot_id is None:
             return {}
         frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-        shape = rowhash.shape(frame.schema, ignore)
-        label = labels.raw_label(scope.field).alias(_LABEL)
-        # Hashed before they are aggregated: else each aggregate carries the whole expression.
-        rows = frame.select(label, rowhash.row_hash(frame.schema, ignore).alias(_HASH))
         with translated(f"measuring {table}"):
-            found = rows.groupBy(_LABEL).agg(*rowhash.sums(column(_HASH))).collect()
-        return {
-            labels.label(scope.field, row[_LABEL]): rowhash.to_checksum(row.asDict(), shape)
-            for row in found
-        }
+            return partition_checksums(frame, scope, ignore)
 
     def totals(
         self,

@@ -28,6 +28,7 @@ from lakehouse_backfill.rules import (
     resolve,
     windows,
 )
+from lakehouse_backfill.stages import revising
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -46,9 +47,10 @@ class Declared:
 def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None) -> Plan:
     """Work out the plan without changing anything.
 
-    Raises ConfigError, NotFound, Unsupported, LimitExceeded.
+    Raises ConfigError, NotFound, IllegalMove (the run to revise), Unsupported, LimitExceeded.
     """
-    base = bench.tables.describe(_base_table(bench, declared.contract))
+    revising.require_revisable(bench, declared.manifest.product, revise)
+    base = _base(bench, declared.contract)
     field = _scope_field(bench, declared, base)
     scope = resolve.resolve_scope(field, declared.manifest.target.partitions)
     sources = _pin_sources(bench, declared.manifest)
@@ -91,7 +93,7 @@ def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatu
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
     if plan.revises:
-        _supersede(bench, plan, by)
+        revising.supersede(bench, plan, by)
     return plan, status
 
 
@@ -145,13 +147,14 @@ def find_conflicts(
     return tuple(found)
 
 
-def _base_table(bench: Workbench, contract: Contract) -> str:
-    """Readers of a pinned product read the accepted table, so that is what a run starts from."""
+def _base(bench: Workbench, contract: Contract) -> TableInfo | None:
+    """Readers of a pinned product read the accepted snapshot, so that is what a run starts from."""
     if contract.publication == "pinned":
         accepted = bench.versions.pointer(contract.product).accepted
         if accepted is not None:
-            return accepted.table
-    return contract.table
+            info = bench.tables.describe(accepted.table)
+            return info and info.model_copy(update={"snapshot_id": accepted.snapshot_id})
+    return bench.tables.describe(contract.table)
 
 
 def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -> ScopeField:
@@ -281,12 +284,3 @@ def _pin(bench: Workbench, plan: Plan) -> None:
     target = plan.resolved.target
     if target.snapshot_id is not None:
         bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))
-
-
-def _supersede(bench: Workbench, plan: Plan, by: str) -> None:
-    if plan.revises is None or plan.revises == plan.run_id:
-        return
-    status = bench.runs.status(plan.revises)
-    if status.state is State.SUPERSEDED:
-        return
-    bench.move(status, bench.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)

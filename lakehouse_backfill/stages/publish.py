@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 from lakehouse_backfill.errors import (
     ApprovalMissing,
-    BackfillError,
     Blocked,
-    Conflict,
     OutcomeUnknown,
     Unsupported,
 )
 from lakehouse_backfill.model.checks import Validation
-from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import AdoptRequest, Pointer, Publication, Swap
+from lakehouse_backfill.model.publication import AdoptRequest, Publication, Swap
 from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.rules import lifecycle, publications, roles
 from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.reserving import (
+    REFUSALS,
+    finalise,
+    release,
+    reserve,
+    show_accepted,
+    tags,
+)
 from lakehouse_backfill.stages.workbench import Workbench
 
 PUBLICATION = "publication"
@@ -43,20 +47,25 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved, TooBusy, OutcomeUnknown.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    pointer = bench.versions.pointer(plan.product)
+    history = bench.versions.history(plan.product)
+    visible = publications.visible(history, run_id)
     if status.state is State.PUBLISHED:
-        return Published(_accepted_of(bench, plan), None, was_published=True)
+        if visible is not None:
+            return Published(visible, None, was_published=True)
+        # A rollback was cut off after it moved the pointer, before it told the run.
+        status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
     events = bench.runs.events(run_id)
     lifecycle.require_legal(status, "begin publishing")
     digest = check_publishable(bench, plan, events, by)
-    publications.require_free(pointer, plan.product, run_id)
+    publications.require_free(bench.versions.pointer(plan.product), plan.product, run_id)
     bench.require_no_other_driver(status)
+    was_publishing = status.state is State.PUBLISHING
     status = bench.move(status, plan, "begin publishing", by, driver=bench.driver)
-    finished = _finished_before(pointer, status, events)
-    if finished is not None:
-        show_accepted(bench, plan.resolved.contract, finished)
-        _finish_run(bench, plan, status, finished, by)
-        return Published(finished, None, was_published=True)
+    if was_publishing and visible is not None:
+        # It was cut off after the pointer moved, right before the run's last event.
+        show_accepted(bench, plan.resolved.contract, visible)
+        _finish_run(bench, plan, status, visible, by)
+        return Published(visible, None, was_published=True)
     return _publish(bench, plan, status, draft(bench, plan, events, digest, by), by)
 
 
@@ -116,82 +125,17 @@ def draft(
     )
 
 
-def reserve(bench: Workbench, wanted: Publication, head: int | None) -> Publication:
-    """Reserve the next version, or take up the one that this run reserved before."""
-
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_free(pointer, wanted.product, wanted.run_id)
-        if pointer.pending is not None:
-            return ()
-        rows: tuple[Publication, ...] = ()
-        if pointer.accepted is None:
-            rows = (publications.baseline(wanted, head, wanted.scope, wanted.at),)
-        current = pointer.accepted.version if pointer.accepted else 0
-        version = pointer.last_version + 1
-        return (*rows, wanted.model_copy(update={"version": version, "supersedes": current}))
-
-    pending = bench.versions.move(wanted.product, decide).pending
-    if pending is None:
-        raise OutcomeUnknown(
-            f"{wanted.product}: the reserved version is gone",
-            state="nothing was published",
-            fix=f"lakehouse-backfill publish {wanted.run_id}",
-        )
-    return pending
-
-
-def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -> Publication:
-    """Move the pointer to what was swapped in; the same again changes nothing."""
-    row = reserved.model_copy(
-        update={
-            "action": action,
-            "table": swap.table,
-            "snapshot_id": swap.snapshot_id,
-            "before_snapshot_id": swap.before_snapshot_id,
-            "at": bench.clock.now(),
-        }
-    )
-
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        if pointer.accepted is not None and pointer.accepted.token == row.token:
-            return ()
-        return (row,)
-
-    bench.versions.move(row.product, decide)
-    return row
-
-
-def show_accepted(bench: Workbench, contract: Contract, row: Publication) -> None:
-    """Let the contract's view, if there is one, show what the pointer says."""
-    if contract.view is not None:
-        at = row.snapshot_id if contract.publication == "pinned" else None
-        try:
-            bench.views.show(contract.view, row.table, at)
-        except BackfillError as error:
-            error.state = f"version {row.version} is accepted; only {contract.view} shows less"
-            raise
-
-
-def release(bench: Workbench, reserved: Publication) -> None:
-    """Give a reserved version back after a conflict; its number is not used again."""
-    row = reserved.model_copy(update={"action": "release", "at": bench.clock.now()})
-
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        pending = pointer.pending
-        return (row,) if pending is not None and pending.token == row.token else ()
-
-    bench.versions.move(row.product, decide)
-
-
 def _publish(
     bench: Workbench, plan: Plan, status: RunStatus, wanted: Publication, by: str
 ) -> Published:
     journal = bench.journal.bind(**plan.labels)
     try:
-        reserved = reserve(bench, wanted, _head(bench, plan))
+        is_pinned = plan.resolved.contract.publication == "pinned"
+        base = plan.resolved.target if is_pinned else None
+        reserved = reserve(bench, wanted, _head(bench, plan), base)
         with journal.span("publish", version=reserved.version, publication=reserved.token):
             swap = _expose(bench, plan, reserved)
-    except (Conflict, Blocked, Unsupported) as error:
+    except REFUSALS as error:
         pending = bench.versions.pointer(plan.product).pending
         if pending is not None and pending.run_id == plan.run_id:
             release(bench, pending)
@@ -244,14 +188,6 @@ def lineage_properties(plan: Plan) -> dict[str, str]:
     }
 
 
-def tags(row: Publication) -> dict[Any, str]:
-    """The tags that keep both sides of a publication readable."""
-    return {
-        "before": f"lhb-before-{row.token[:12]}",
-        "after": f"lhb-v{row.version}-{row.token[:12]}",
-    }
-
-
 def _whole_table(
     bench: Workbench, plan: Plan, snapshot_id: int | None, reserved: Publication
 ) -> Swap:
@@ -274,24 +210,6 @@ def _whole_table(
 def _head(bench: Workbench, plan: Plan) -> int | None:
     info = bench.tables.describe(plan.resolved.contract.table)
     return info.snapshot_id if info else None
-
-
-def _finished_before(
-    pointer: Pointer, status: RunStatus, events: tuple[Event, ...]
-) -> Publication | None:
-    """The pointer of a publication that was cut off right before the run's last event."""
-    accepted = pointer.accepted
-    was_publishing = events[-1].to_state is State.PUBLISHING
-    if was_publishing and accepted is not None and accepted.run_id == status.run_id:
-        return accepted if accepted.action == "publish" and pointer.pending is None else None
-    return None
-
-
-def _accepted_of(bench: Workbench, plan: Plan) -> Publication:
-    for row in bench.versions.history(plan.product):
-        if row.run_id == plan.run_id and row.action == "publish":
-            return row
-    raise OutcomeUnknown(f"{plan.run_id} is published, but no version names it")
 
 
 def _finish_run(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:

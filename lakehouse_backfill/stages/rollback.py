@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from lakehouse_backfill.errors import Conflict, NotFound, OutcomeUnknown
+from lakehouse_backfill.errors import NotFound, OutcomeUnknown, Unsupported
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import Pointer, Publication, RevertRequest, Swap
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.rules import publications, roles
 from lakehouse_backfill.rules.publications import Return
-from lakehouse_backfill.stages.publish import finalise, release, show_accepted, tags
+from lakehouse_backfill.stages.reserving import (
+    REFUSALS,
+    finalise,
+    release,
+    show_accepted,
+    tags,
+)
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -37,13 +43,19 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
-    Order: version reserved; swap; pointer moved; the undone runs become rolled_back.
+    Order: version reserved; swap; pointer moved; the undone runs become rolled_back. One that was
+    cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
+    if way.is_partial and contract.publication == "pinned":
+        raise Unsupported(
+            f"{contract.product} is pinned: its pointer moves for all partitions at once",
+            fix="roll the whole version back, or restate some partitions",
+        )
     row = _reserve(bench, contract, way, reason, by)
     try:
         swap = _restore(bench, contract, way, row)
-    except (Conflict, NotFound):
+    except REFUSALS:
         release(bench, row)
         raise
     publication = finalise(bench, row, swap, "rollback")
@@ -76,13 +88,16 @@ def _reserve(
     )
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_free(pointer, contract.product, None)
         publications.require_unmoved(pointer, newest)
+        pending = pointer.pending
+        if pending and publications.is_same_return(pending, wanted, is_partial=way.is_partial):
+            return ()
+        publications.require_free(pointer, contract.product, None)
         version = pointer.last_version + 1 if way.is_partial else way.version
         return (wanted.model_copy(update={"version": version}),)
 
     pending = bench.versions.move(contract.product, decide).pending
-    if pending is None or pending.token != wanted.token:
+    if pending is None:
         raise OutcomeUnknown(f"{contract.product}: the reserved version is gone")
     return pending
 
@@ -124,20 +139,16 @@ def _to_established(way: Return) -> Swap:
 
 
 def _tell_runs(bench: Workbench, way: Return, by: str, reason: str) -> None:
-    """Move the runs whose output is not accepted any more; one that is again is reinstated."""
-    if way.is_partial:
-        return
-    _tell(bench, way.established.run_id, State.ROLLED_BACK, "reinstate", by, reason)
-    for undone in way.undone:
-        if undone.run_id != way.established.run_id:
-            _tell(bench, undone.run_id, State.PUBLISHED, "roll back", by, reason)
+    """Move the runs whose output is not accepted any more, and reinstate those that are again."""
+    for run_id in way.returning:
+        _tell(bench, run_id, State.ROLLED_BACK, "reinstate", by, reason)
+    for run_id in way.leaving:
+        # Cut off between the pointer and its last event, a run was published all the same.
+        _tell(bench, run_id, State.PUBLISHING, "finish publishing", by, reason)
+        _tell(bench, run_id, State.PUBLISHED, "roll back", by, reason)
 
 
-def _tell(
-    bench: Workbench, run_id: str | None, only: State, verb: str, by: str, reason: str
-) -> None:
-    if run_id is None:
-        return
+def _tell(bench: Workbench, run_id: str, only: State, verb: str, by: str, reason: str) -> None:
     status = bench.runs.status(run_id)
     if status.state is only:
         bench.move(status, bench.runs.plan(run_id), verb, by, reason=reason)

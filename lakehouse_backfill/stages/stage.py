@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.errors import BackfillError, ChecksFailed
+from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed
 from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.manifest import SuiteRef
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord, RunStatus
 from lakehouse_backfill.model.scope import Chunk
 from lakehouse_backfill.rules import roles
+from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages.workbench import Compute, Workbench
 
 INPUT_CHECKS = "input-checks"
@@ -19,10 +20,12 @@ INPUT_CHECKS = "input-checks"
 def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
     """Stage what is not staged yet; chunks that the shadow already holds are not redone.
 
-    Raises ApprovalMissing, ChecksFailed (the input), RunMoved (another process drives the run).
+    Raises ApprovalMissing (also when the code is not what was approved), ChecksFailed (the input),
+    RunMoved (another process drives the run).
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     roles.require_decision(bench.runs.events(run_id), "approve", plan.manifest_hash, run_id)
+    require_approved_code(bench, plan)
     bench.require_no_other_driver(status)
     status = bench.move(status, plan, "begin staging", by, driver=bench.driver)
     try:
@@ -36,6 +39,22 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     rows = sum(record.output_rows for record in done)
     status = bench.move(status, plan, "finish staging", by, chunks=len(done), rows=rows)
     return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+
+
+def require_approved_code(bench: Workbench, plan: Plan) -> None:
+    """Raise ApprovalMissing when the transform's file is not the one that was planned.
+
+    Else the evidence would name code that did not run, or chunks of one run would mix two.
+    """
+    transform, planned = plan.resolved.manifest.transform, plan.resolved.code_hash
+    found = bench.code_hash(transform.file)
+    if found != planned:
+        raise ApprovalMissing(
+            f"{transform.file} changed since {plan.run_id} was planned: its code is {found[:12]}, "
+            f"approved was {planned[:12]}",
+            state="nothing was computed",
+            fix=f"put the file back, or lakehouse-backfill plan MANIFEST --revise {plan.run_id}",
+        )
 
 
 def _stage_all(bench: Workbench, plan: Plan) -> tuple[list[ChunkRecord], int]:
@@ -101,7 +120,7 @@ def _judge_inputs(bench: Workbench, compute: Compute, plan: Plan) -> None:
             results += compute.judge.judge(frame, suite.file, parameters, "input")
     if not results:
         return
-    document = {"checks": [result.model_dump(mode="json") for result in results]}
+    document = {"checks": [plain_value(result.model_dump(mode="json")) for result in results]}
     bench.evidence.record(plan.run_id, INPUT_CHECKS, document)
     failed = [result for result in results if result.blocking and not result.passed]
     if failed:

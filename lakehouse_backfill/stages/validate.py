@@ -21,10 +21,11 @@ from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import LiveFile, TableInfo
 from lakehouse_backfill.rules import edges, gates, lifecycle, windows
+from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import compare
 from lakehouse_backfill.stages.decide import VALIDATION
 from lakehouse_backfill.stages.golden import golden_checks
-from lakehouse_backfill.stages.stage import suite_parameters, suites
+from lakehouse_backfill.stages.stage import require_approved_code, suite_parameters, suites
 from lakehouse_backfill.stages.workbench import Compute, Workbench
 
 #: Differing rows of each kind that are kept as examples.
@@ -34,13 +35,17 @@ SAMPLES = 10
 def validate(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, Validation, str]:
     """Run all gates, store the result under its digest, and move the run.
 
-    A failed gate moves the run to rejected; it never raises for that.
+    A failed gate moves the run to rejected; it never raises for that. The edges are computed, so
+    other code than was approved raises ApprovalMissing.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     lifecycle.require_legal(status, "pass validation")
+    require_approved_code(bench, plan)
     with bench.journal.bind(**plan.labels).span("validate"):
-        result = _judge(bench, plan)
-    digest = bench.evidence.record(run_id, VALIDATION, result.model_dump(mode="json"))
+        # What is stored is JSON, which has no NaN: totals may hold one.
+        document = plain_value(_judge(bench, plan).model_dump(mode="json"))
+    result = Validation.model_validate(document)
+    digest = bench.evidence.record(run_id, VALIDATION, document)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in result.checks if check.blocking and not check.passed]
     status = bench.move(status, plan, verb, by, digest=digest, failed=failed)
@@ -156,7 +161,8 @@ def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
     results: list[CheckResult] = []
     if contract.source_totals:
         results += compute.measuring.source_totals(plan, contract.source_totals, contract.measures)
-    return [*results, *gates.thresholds(contract.thresholds, seen.totals)]
+    old_rows = sum(partition.rows for partition in seen.old.values())
+    return [*results, *gates.thresholds(contract.thresholds, seen.totals, old_rows)]
 
 
 def _base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:

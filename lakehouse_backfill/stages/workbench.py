@@ -49,6 +49,8 @@ class Workbench:
     profile: Profile
     driver: str
     is_alive: Callable[[str], bool]
+    #: SHA-256 of a file of the project, as it is now.
+    code_hash: Callable[[str], str]
 
     def move(
         self,

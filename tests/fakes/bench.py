@@ -34,6 +34,7 @@ def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -
         "records": compute, "views": compute, "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
+        "code_hash": lambda file: "c0de",
     }  # fmt: skip
     return Workbench(**(ports | changes))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+__all__ = ["Lake", "PlanMaker"]
+
 _numbers = itertools.count(1)
 
 
