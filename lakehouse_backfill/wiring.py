@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import socket
 import subprocess
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_backfill.config.contracts import find_contract, list_contracts
 from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.places import PROFILES
 from lakehouse_backfill.config.profiles import choose, load_profiles
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.model.contract import Contract, Profile
@@ -47,6 +49,13 @@ class Wiring:
         folder = folder.resolve()
         if not folder.is_dir():
             raise NotFound(f"{folder} is no folder", fix=f"lakehouse-backfill init {folder}")
+        if not (folder / PROFILES).is_file():
+            # Without this, a command in the wrong folder would make an empty lake and see no runs.
+            raise NotFound(
+                f"{folder} is no project: it has no {PROFILES.as_posix()}",
+                fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
+                f"a new one: lakehouse-backfill init {shlex.quote(str(folder))}",
+            )
         chosen = choose(load_profiles(folder), profile)
         return Wiring(folder, chosen, progress or NullProgress())
 
@@ -153,9 +162,14 @@ class Wiring:
         from lakehouse_backfill.config.scaffold import write_new
         from lakehouse_backfill.local.keys import find_key
 
-        info = self.bench.tables.describe(table)
+        info = self.bench.tables.describe(TableRef.parse_table(table))
         if info is None:
             raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
+        if not info.partitioning:
+            raise Unsupported(
+                f"{table} is not partitioned, so there is nothing to restate by",
+                fix="partition the table first, e.g. by day of its time column",
+            )
         key = find_key(self.catalog, info)
         draft = draft_contract(info, key, owner)
         path = self.folder / "catalog" / "contracts" / f"{table}.yaml"
@@ -166,11 +180,12 @@ class Wiring:
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
     ) -> dict[str, Any]:
         """Draft a run manifest file for a product."""
-        from lakehouse_backfill.config.drafts import draft_manifest
+        from lakehouse_backfill.config.drafts import check_range, draft_manifest
         from lakehouse_backfill.config.scaffold import write_new
         from lakehouse_backfill.config.transforms import newest_transform
 
         contract = self.contract(product)
+        check_range(contract, from_, to)
         found = newest_transform(self.folder, product.rpartition(".")[2])
         draft = draft_manifest(
             contract, from_, to, reason, reason_code, requested_by, transform=found

@@ -12,6 +12,7 @@ import typer
 
 from lakehouse_backfill.cli import after, before, during
 from lakehouse_backfill.cli.group import BackfillGroup
+from lakehouse_backfill.cli.light import collect_seldom
 from lakehouse_backfill.cli.session import Session, open_project
 
 app = typer.Typer(
@@ -99,4 +100,5 @@ app.add_typer(
 
 def run() -> None:
     """Run the program; the entry point of both console scripts."""
+    collect_seldom()
     app(prog_name="lakehouse-backfill")

@@ -100,11 +100,26 @@ def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> Iceberg
 
 
 def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
-    """Find the snapshot that publication `token` committed."""
+    """Find the snapshot that publication `token` committed, unless main left it since.
+
+    Its tag keeps a snapshot also when somebody set main back to before it.
+    """
     for snapshot in reversed(metadata.snapshots):
         if summary_of(snapshot).get(PUBLICATION) == token:
-            return snapshot
+            return snapshot if _is_in_main(metadata, snapshot) else None
     return None
+
+
+def _is_in_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    """Tell whether main leads to the snapshot; where history has expired it is taken to."""
+    oldest = None
+    for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+        if snapshot.snapshot_id == wanted.snapshot_id:
+            return True
+        oldest = snapshot
+        if (snapshot.sequence_number or 0) < (wanted.sequence_number or 0):
+            return False
+    return oldest is not None and oldest.parent_snapshot_id is not None
 
 
 def column_ids(schema: Schema) -> ColumnIds:

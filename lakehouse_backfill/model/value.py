@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 class Value(BaseModel):
     """An immutable value with a strict field list and a JSON form."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    # Built on first use: a command pays for the values that it handles, not for all of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 def canonical_json(value: Any) -> str:

@@ -36,7 +36,8 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     "release": (frozenset({S.PUBLISHING}), S.ACCEPTED),
     "finish publishing": (frozenset({S.PUBLISHING}), S.PUBLISHED),
     "roll back": (frozenset({S.PUBLISHED}), S.ROLLED_BACK),
-    "reinstate": (frozenset({S.ROLLED_BACK}), S.PUBLISHED),
+    # Accepted again is a run that was rolled back and could not be published a second time.
+    "reinstate": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISHED),
     "cancel": (
         frozenset(
             {S.PLANNED, S.APPROVED, S.STAGING, S.STAGED, S.VALIDATED, S.ACCEPTED}

@@ -38,19 +38,26 @@ def bounds(field: ScopeField, label: str) -> RowRange:
         return RowRange(column, equals=int(label))
     if field.transform == "identity" and field.type != "date":
         return RowRange(column, equals=_typed(field, datetime.fromisoformat(label)))
-    lower = _start(field, label)
-    return RowRange(column, lower=_typed(field, lower), upper=_typed(field, _step(field, lower, 1)))
+    lower, after = _start(field, label), shift(field, label, 1)
+    upper = None if after is None else _typed(field, _start(field, after))
+    return RowRange(column, lower=_typed(field, lower), upper=upper)
 
 
 def shift(field: ScopeField, label: str, steps: int) -> str | None:
-    """Give the label `steps` partitions later (or earlier), None where there is no order."""
+    """Give the label `steps` partitions later (or earlier).
+
+    None where there is no order, and beyond the years 1 to 9999 (9999-12-31 means "for ever").
+    """
     if label == NULL_LABEL or field.type == "string":
         return None
     if field.type in ("int", "long"):
         return str(int(label) + steps)
     if field.transform == "identity" and field.type != "date":
         return None
-    return _label(field, _step(field, _start(field, label), steps))
+    try:
+        return _label(field, _step(field, _start(field, label), steps))
+    except (OverflowError, ValueError):
+        return None
 
 
 def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
@@ -131,7 +138,8 @@ def _label(field: ScopeField, moment: datetime) -> str:
     formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
     if field.transform == "identity" and field.type != "date":
         return moment.isoformat()
-    return moment.strftime(formats[_unit(field)])
+    # strftime does not pad years.
+    return moment.strftime(formats[_unit(field)].replace("%Y", f"{moment.year:04d}"))
 
 
 def _start(field: ScopeField, label: str) -> datetime:

@@ -164,7 +164,7 @@ def way_back(
 
 
 def _one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
-    """Labels of two partition fields cannot be told apart: restoring by one would miss the other's."""
+    """Labels of two partition fields are not told apart: by one, the other's are missed."""
     fields = list(dict.fromkeys(f"{s.field.transform}({s.field.column})" for s in scopes))
     if len(fields) > 1:
         raise Unsupported(

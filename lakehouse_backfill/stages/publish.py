@@ -8,7 +8,6 @@ from uuid import uuid4
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     Blocked,
-    OutcomeUnknown,
     Unsupported,
 )
 from lakehouse_backfill.model.checks import Validation

@@ -142,6 +142,7 @@ def _tell_runs(bench: Workbench, way: Return, by: str, reason: str) -> None:
     """Move the runs whose output is not accepted any more, and reinstate those that are again."""
     for run_id in way.returning:
         _tell(bench, run_id, State.ROLLED_BACK, "reinstate", by, reason)
+        _tell(bench, run_id, State.ACCEPTED, "reinstate", by, reason)
     for run_id in way.leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
         _tell(bench, run_id, State.PUBLISHING, "finish publishing", by, reason)

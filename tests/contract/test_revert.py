@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import ManifestEntry
 
-from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
+from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported
 from lakehouse_backfill.model.publication import Restore, Swap
 from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -196,3 +196,20 @@ def test_delete_files_that_hide_rows_of_the_state_to_restore_are_refused(tmp_pat
 
     with pytest.raises(Unsupported, match=r"delete file .* 2013-02-02"):
         kit.publisher.revert(kit.revert_request(swap, scope))
+
+
+@pytest.mark.req("U1")
+def test_a_publication_that_main_was_set_back_from_has_not_landed(days):
+    request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    before = days.head()
+    swap = days.publisher.adopt(request)
+    days.append(row(7, DAYS[2], "live"))
+    assert days.publisher.find(TARGET, request.token).snapshot_id == swap.snapshot_id
+
+    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
+        snapshot_id=before
+    ).commit()
+
+    assert days.publisher.find(TARGET, request.token) is None
+    with pytest.raises(Conflict, match="already names snapshot"):
+        days.publisher.adopt(request)

@@ -118,3 +118,24 @@ def test_a_bound_that_splits_a_partition_is_refused(
 def test_an_endless_range_is_refused_before_it_fills_memory() -> None:
     with pytest.raises(ConfigError, match="more than"):
         tuple(partitions.between(HOUR, date(1900, 1, 1), date(2100, 1, 1)))
+
+
+@pytest.mark.req("M3")
+@pytest.mark.parametrize(
+    ("field", "first", "last"),
+    [
+        pytest.param(DAY, "0001-01-01", "9999-12-31", id="date"),
+        pytest.param(INSTANT_DAY, "0001-01-01", "9999-12-31", id="day"),
+        pytest.param(HOUR, "0001-01-01T00", "9999-12-31T23", id="hour"),
+        pytest.param(MONTH, "0001-01", "9999-12", id="month"),
+        pytest.param(YEAR, "0001", "9999", id="year"),
+    ],
+)
+def test_the_first_and_the_last_partition_of_time_have_no_neighbour_beyond(
+    field: ScopeField, first: str, last: str
+) -> None:
+    assert partitions.shift(field, first, -1) is None
+    assert partitions.shift(field, last, 1) is None
+    rows = partitions.bounds(field, last)
+    assert (partitions.label_of(field, rows.lower), rows.upper) == (last, None)
+    assert partitions.label_of(field, partitions.bounds(field, first).lower) == first

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 from lakehouse_backfill.model.publication import Pointer, Publication, Restore
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules import publications
@@ -69,6 +69,17 @@ def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     way = publications.way_back((undo, FIRST, BASE), "a.b", 1, ())
     assert (way.established, way.restores[0].restore_snapshot_id) == (FIRST, 12)
+
+
+@pytest.mark.req("U12")
+def test_versions_restated_by_two_partition_fields_are_not_undone_by_one_rollback() -> None:
+    region = Scope(
+        field=ScopeField(column="region", transform="identity", type="string"), partitions=("EU",)
+    )
+    second = SECOND.model_copy(update={"scope": region})
+    with pytest.raises(Unsupported, match=r"identity\(region\) and of identity\(d\)"):
+        publications.way_back((second, FIRST, BASE), "a.b", 0, ())
+    assert publications.way_back((second, FIRST, BASE), "a.b", 1, ()).scope == region
 
 
 @pytest.mark.parametrize(
