@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.report import data as results
@@ -45,13 +44,20 @@ class Project:
 
     def add_product(self, table: str, owner: str | None = None) -> Result:
         """Draft a contract from an existing table, with tested key candidates."""
-        return self.wiring.draft_product(table, owner or getpass.getuser())
+        from lakehouse_backfill import drafting
+
+        return drafting.add_product(self.wiring, table, owner or getpass.getuser())
 
     def new_manifest(
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
     ) -> Result:
         """Draft a run manifest for a product and a half-open range of partitions."""
-        return self.wiring.draft_manifest(product, from_, to, reason, reason_code, requested_by)
+        from lakehouse_backfill import drafting
+
+        extent = (from_, to)
+        return drafting.new_manifest(
+            self.wiring, product, extent, reason, reason_code, requested_by
+        )
 
     def plan(
         self,
@@ -70,10 +76,10 @@ class Project:
         who, bench = by or getpass.getuser(), self.wiring.bench
         declared = self.wiring.declare(Path(manifest_file))
         plan = stage.make_plan(bench, declared, who, revise)
+        proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
         status = None
         if not dry_run:
             plan, status = stage.register_plan(bench, plan, who)
-        proof = self._prove(plan) if prove_warm_up else None
         return results.plan_result(plan, status, proof)
 
     def approve(self, run: str, by: str, reason: str = "") -> Result:
@@ -162,7 +168,7 @@ class Project:
 
         bench = self.wiring.bench
         found = [bench.runs.status(run)] if run else look.open_runs(bench, everything=all)
-        return {"runs": [results.run_line(item, look.run_standing(item)) for item in found]}
+        return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
 
     def log(self, run: str) -> Result:
         """The run's events, oldest first."""
@@ -256,30 +262,15 @@ class Project:
             "approvals": look.approvals(events, plan, newest[0] if newest else None)
         }
 
-    def _prove(self, plan: Any) -> Result:
-        label = plan.resolved.scope.partitions[0]
-        once, twice = self.wiring.bench.compute().staging.prove_warm_up(plan, label)
-        return {
-            "partition": label,
-            "declared": once.text,
-            "doubled": twice.text,
-            "equal": once == twice,
-        }
-
     def _sides(self, old: str, new: str) -> Sides:
         from lakehouse_backfill.stages.compare import Sides
 
-        refs = []
-        for text in (old, new):
-            try:
-                refs.append(TableRef.parse(text))
-            except ValueError as error:
-                raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
-        return Sides(refs[0], refs[1], self._contract_of(refs[1].table))
-
-    def _contract_of(self, table: str) -> Contract | None:
-        found = [item for item in self.wiring.contracts() if item.table == table]
-        return found[0] if found else None
+        try:
+            left, right = TableRef.parse(old), TableRef.parse(new)
+        except ValueError as error:
+            raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
+        contracts = self.wiring.valid_contracts()
+        return Sides(left, right, next((c for c in contracts if c.table == right.table), None))
 
     def _write_report(self, run: str, export: Path | None = None) -> Path:
         return self.wiring.write_report(self.evidence_document(run), export)

@@ -11,6 +11,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -119,6 +120,14 @@ class Wiring:
         """Load all contracts of the project."""
         return [find_contract(self.folder, product) for product in list_contracts(self.folder)]
 
+    def valid_contracts(self) -> list[Contract]:
+        """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
+        found = []
+        for product in list_contracts(self.folder):
+            with suppress(ConfigError):
+                found.append(find_contract(self.folder, product))
+        return found
+
     def declare(self, manifest_file: Path) -> Declared:
         """Read a run manifest, its contract, and what identifies the code."""
         from lakehouse_backfill.stages.plan import Declared
@@ -155,45 +164,6 @@ class Wiring:
         from lakehouse_backfill.report.page import write
 
         return write(document, export or self.folder / STATE_FOLDER / "evidence")
-
-    def draft_product(self, table: str, owner: str) -> dict[str, Any]:
-        """Draft a contract file from a table's metadata, with a tested key."""
-        from lakehouse_backfill.config.drafts import draft_contract
-        from lakehouse_backfill.config.scaffold import write_new
-        from lakehouse_backfill.local.keys import find_key
-
-        info = self.bench.tables.describe(TableRef.parse_table(table))
-        if info is None:
-            raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
-        if not info.partitioning:
-            raise Unsupported(
-                f"{table} is not partitioned, so there is nothing to restate by",
-                fix="partition the table first, e.g. by day of its time column",
-            )
-        key = find_key(self.catalog, info)
-        draft = draft_contract(info, key, owner)
-        path = self.folder / "catalog" / "contracts" / f"{table}.yaml"
-        write_new(path, draft.text)
-        return {"file": str(path), "key": list(key), "questions": list(draft.questions)}
-
-    def draft_manifest(
-        self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
-    ) -> dict[str, Any]:
-        """Draft a run manifest file for a product."""
-        from lakehouse_backfill.config.drafts import check_range, draft_manifest
-        from lakehouse_backfill.config.scaffold import write_new
-        from lakehouse_backfill.config.transforms import newest_transform
-
-        contract = self.contract(product)
-        check_range(contract, from_, to)
-        found = newest_transform(self.folder, product.rpartition(".")[2])
-        draft = draft_manifest(
-            contract, from_, to, reason, reason_code, requested_by, transform=found
-        )
-        folder = self.folder / "jobs" / product.rpartition(".")[2]
-        path = folder / f"restate-{from_}-{to}.yaml"
-        write_new(path, draft.text)
-        return {"file": str(path), "questions": list(draft.questions)}
 
     def expect_suites(self) -> None:
         """Load Great Expectations in the background, while Spark starts."""

@@ -8,7 +8,7 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 from lakehouse_backfill.config.yaml_lines import Document, PathKey
-from lakehouse_backfill.errors import Fault
+from lakehouse_backfill.errors import ConfigError, Fault
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
 _KINDS = {"day or instant": "a day or an instant", "number": "a number", "text": "text"}
@@ -45,3 +45,26 @@ def _key(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, str) and _TIME_LABEL.fullmatch(value):
         return ("day or instant", value)  # 2013-02 < 2013-02-15 < 2013-03: text order is time order
     return None
+
+
+def check_range(column_type: str, first: str, stop: str) -> None:
+    """Raise ConfigError when the ends of a half-open range of a time column are none, or reversed.
+
+    Other columns are left alone: their partitions are named by a list.
+    """
+    if column_type not in ("date", "timestamp", "timestamptz"):
+        return
+    for option, text in (("--from", first), ("--to", stop)):
+        if not _TIME_LABEL.fullmatch(text):
+            raise ConfigError(
+                f"{option} is {text!r}, which is no day, month, year or instant",
+                state="nothing was written",
+                fix=f"write e.g. {option} 2026-01-31",
+            )
+    if first >= stop:  # text order is time order
+        raise ConfigError(
+            f"the range from {first} to {stop} holds nothing: --to is the first partition that is "
+            "not restated",
+            state="nothing was written",
+            fix=f"write --from {stop} --to {first}" if first > stop else "write a later --to",
+        )

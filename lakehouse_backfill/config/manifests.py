@@ -10,6 +10,7 @@ from typing import get_args
 from lakehouse_backfill.config import places, yaml_lines
 from lakehouse_backfill.config.extents import order_fault
 from lakehouse_backfill.config.faults import merge, near, validate
+from lakehouse_backfill.config.transforms import declared_in
 from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
 from lakehouse_backfill.errors import Fault
 from lakehouse_backfill.model.manifest import PublishMode, RunManifest
@@ -135,6 +136,20 @@ def _file_faults(document: Document, project: Path) -> Iterator[Fault]:
     if isinstance(file, str) and not file.endswith((".py", ".sql")):
         problem = f"is {file!r}, neither a Python nor a SQL file"
         yield document.fault(("transform", "file"), problem, "name a .py or .sql file")
+    elif isinstance(file, str):
+        yield from _transform_faults(document, project, file)
+
+
+def _transform_faults(document: Document, project: Path, file: str) -> Iterator[Fault]:
+    path = places.inside(project, file)
+    offered = declared_in(path, file) if path is not None and path.is_file() else None
+    wanted = (document.get("transform", "name"), document.get("transform", "version"))
+    if offered is None or None in wanted or wanted in [(t.name, t.version) for t in offered]:
+        return
+    known = ", ".join(f"{item.name} {item.version}" for item in offered)
+    field = "version" if wanted[0] in [item.name for item in offered] else "name"
+    problem = f"asks for {wanted[0]} {wanted[1]}, which {file} does not hold"
+    yield document.fault(("transform", field), problem, f"it offers {known}")
 
 
 def _suite_faults(document: Document) -> Iterator[Fault]:

@@ -60,6 +60,24 @@ The usual order:
     lakehouse-backfill run RUN
     lakehouse-backfill accept RUN --by WHO
     lakehouse-backfill publish RUN
+
+`lakehouse-backfill status RUN` says at any time whether data is safe and what to type next.
+
+A transform is a function in `jobs/orders/transform.py` that gives the rows of the product:
+
+    from lakehouse_backfill import transform
+    from pyspark.sql import functions as F
+
+    @transform(name="orders", version="1.0.0", inputs=("orders",))
+    def orders(context, orders):
+        return orders.select("order_id", F.col("cents").cast("decimal(12,2)").alias("amount"))
+
+or a query in `jobs/orders/transform.sql`, with its inputs in braces:
+
+    -- name: orders
+    -- version: 1.0.0
+    -- inputs: orders
+    SELECT order_id, cast(cents AS decimal(12,2)) AS amount FROM {orders}
 """
 
 _GITIGNORE = """\

@@ -36,6 +36,21 @@ def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
     return tuple(found)
 
 
+def declared_in(path: Path, file: str) -> tuple[FoundTransform, ...] | None:
+    """List what a file declares; None when it cannot be told without running it."""
+    if path.suffix == ".sql":
+        return tuple(_in_sql(path, file)) or None
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    found = [_declared(one) for one in decorators]
+    if not found or None in found:
+        return None
+    return tuple(FoundTransform(*item, file=file) for item in found if item is not None)
+
+
 def newest_transform(project: Path, name: str) -> FoundTransform | None:
     """Give the highest version of the transform called `name`, or None."""
     named = [item for item in find_transforms(project) if item.name == name]

@@ -89,7 +89,7 @@ def translated() -> Iterator[None]:
         if not is_outage(error):
             raise
         raise CatalogDown(
-            f"the catalog or its store does not answer: {type(error).__name__}: {error}",
+            f"the catalog or its store does not answer: {type(error).__name__}: {_brief(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
         ) from error
 
@@ -98,6 +98,11 @@ def is_outage(error: BaseException) -> bool:
     """Tell whether the error means that catalog or store did not answer."""
     library = type(error).__module__.split(".")[0]
     return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
+
+
+def _brief(error: BaseException) -> str:
+    """Give the first line: the rest is SQL with its values, and a link to a manual."""
+    return next(iter(str(error).strip().splitlines()), "")
 
 
 def is_locked(error: BaseException) -> bool:

@@ -95,7 +95,7 @@ def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> Iceberg
             return snapshot
     raise NotFound(
         f"{name} has no snapshot {snapshot_id}: it never had, or it has expired",
-        fix="lakehouse-backfill plan against a snapshot that exists",
+        fix="name one that exists; lakehouse-backfill versions PRODUCT lists the accepted ones",
     )
 
 

@@ -7,10 +7,10 @@ import time
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import NotFound, TargetChanged
 from lakehouse_backfill.iceberg.candidate import Candidate
 from lakehouse_backfill.iceberg.catalog import load, translated
-from lakehouse_backfill.iceberg.conflicts import Verb
+from lakehouse_backfill.iceberg.conflicts import Verb, Window, refuse_changes
 from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import column_ids, landed, snapshot_in
 from lakehouse_backfill.iceberg.patience import BUDGET_S
@@ -24,6 +24,7 @@ _ROLLBACK = Verb(
     "nothing was rolled back; readers see what they saw before",
     "restate the partitions on top of what came: lakehouse-backfill new PRODUCT",
 )
+_READING = Verb("read as accepted", "the table holds later live writes", "restate it again")
 
 
 class IcebergPublisher(Publisher):
@@ -87,6 +88,21 @@ class IcebergPublisher(Publisher):
             verb=_ROLLBACK,
         )
         return self._swapper.run(intent, cache)
+
+    def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
+        """Say which commit changed rows of the scope since the snapshot; compaction is none."""
+        table = load(self._catalog, target)
+        reader = ScopedReader(table, scope, ManifestCache())
+        head = table.metadata.current_snapshot()
+        window = Window(target, table.metadata, since_snapshot_id, head)
+        with translated():
+            then = reader.in_scope(snapshot_in(table.metadata, since_snapshot_id, target))
+            now = reader.in_scope(head) if head else {}
+            try:
+                refuse_changes(window, reader, then, now, _READING)
+            except TargetChanged as change:
+                return change.problem
+        return None
 
     def find(self, target: str, token: str) -> Swap | None:
         """Look in the target for the commit of publication `token`; a found one took 0 seconds."""

@@ -30,7 +30,7 @@ from lakehouse_backfill.iceberg.metadata import (
     snapshot_in,
     summary_of,
 )
-from lakehouse_backfill.iceberg.names import ATTEMPTS, PUBLICATION, RUN_ID
+from lakehouse_backfill.iceberg.names import ATTEMPTS, PUBLICATION
 from lakehouse_backfill.iceberg.patience import attempts, lost_race
 from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
 from lakehouse_backfill.model.publication import Swap
@@ -134,7 +134,7 @@ class Swapper:
             f"{type(cause).__name__}: {cause}",
             state=f"{intent.target} is either as before or fully swapped, never in between; "
             "no file was deleted",
-            fix=f"lakehouse-backfill recover {intent.properties.get(RUN_ID, 'RUN')}",
+            fix="repeat the same command: it looks at the table first",
         ) from cause
 
 

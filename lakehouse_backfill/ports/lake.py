@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import AdoptRequest, ChunkCommit, RevertRequest, Swap
-from lakehouse_backfill.model.scope import RowRange, ScopeField
+from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.model.table import (
     LiveFile,
     ScanEstimate,
@@ -107,6 +107,10 @@ class Publisher(Protocol):
 
     def revert(self, request: RevertRequest) -> Swap:
         """Put partitions back to earlier contents, with their original sequence numbers."""
+        ...
+
+    def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
+        """Say which commit changed rows of the scope since the snapshot; compaction is none."""
         ...
 
     def find(self, target: str, token: str) -> Swap | None:

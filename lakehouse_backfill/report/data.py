@@ -125,6 +125,7 @@ def rollback_result(done: RolledBack) -> Result:
     row, swap = done.publication, done.swap
     return {
         "product": row.product,
+        "state": "rolled_back",
         "version": row.version,
         "table": row.table,
         "snapshot_id": swap.snapshot_id,

@@ -64,7 +64,10 @@ def number(value: Any) -> str:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    # %g turns to powers of ten from a million on, where money still wants its digits.
+    return f"{value:,.2f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def signed(value: float) -> str:

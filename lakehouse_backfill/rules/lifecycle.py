@@ -54,6 +54,20 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     ),
 }
 
+#: verb -> what people type for it; the verbs of the machinery alone are not offered
+COMMANDS = {
+    "approve": "approve",
+    "begin staging": "run",
+    "pass validation": "validate",
+    "fail validation": "validate",
+    "accept": "accept",
+    "reject": "reject",
+    "begin publishing": "publish",
+    "roll back": "rollback",
+    "cancel": "cancel",
+    "supersede": "plan --revise",
+}
+
 #: States in which a run still wants something from somebody.
 OPEN = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
 
@@ -87,9 +101,11 @@ def next_event(
 def require_legal(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
     if status.state not in MOVES[verb][0]:
-        legal = ", ".join(legal_verbs(status.state)) or "none: the run is closed"
+        typed = [COMMANDS[name] for name in legal_verbs(status.state) if name in COMMANDS]
+        legal = ", ".join(dict.fromkeys(typed)) or "none: the run is closed"
         raise IllegalMove(
-            f"{status.run_id} is {status.state.value}: it cannot {verb}; legal now: {legal}",
+            f"{status.run_id} is {status.state.value}: it cannot {COMMANDS.get(verb, verb)}; "
+            f"legal now: {legal}",
             state=f"{status.run_id} stays {status.state.value}; nothing was changed",
             fix=f"lakehouse-backfill status {status.run_id}",
         )

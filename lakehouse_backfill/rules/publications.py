@@ -116,6 +116,27 @@ def visible(history: tuple[Publication, ...], run_id: str) -> Publication | None
     return next(made, None)
 
 
+def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
+    """Give the run's newest output version, and which of its partitions went back since.
+
+    A rollback of some partitions makes a version of its own; one to a version that was there before
+    leads to what readers saw then.
+    """
+    at: dict[int, frozenset[str]] = {}
+    made, gone = 0, frozenset[str]()
+    mine: frozenset[str] = frozenset()
+    for row in reversed([row for row in history if row.action in ACCEPTED]):
+        labels = frozenset(row.scope.partitions) if row.scope else frozenset()
+        if row.action == "publish":
+            if row.run_id == run_id:
+                made, mine, gone = row.version, labels, frozenset()
+            gone -= labels  # another run's output is no rollback
+        elif row.action == "rollback":
+            gone = at.get(row.version, gone | (labels & mine))
+        at[row.version] = gone
+    return made, tuple(sorted(gone))
+
+
 def is_same_return(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
     """Tell whether a pending rollback is the one that is wanted: it was cut off, and goes on."""
     same = (pending.run_id, pending.scope, pending.supersedes) == (
@@ -199,7 +220,7 @@ def _undone(accepted: list[Publication], product: str, target: int) -> list[Publ
                 )
             return undone
         undone.append(row)
-    known = ", ".join(str(row.version) for row in accepted) or "none"
+    known = ", ".join(map(str, sorted({row.version for row in accepted}))) or "none"
     raise NotFound(
         f"{product} has no accepted version {target}; there are: {known}",
         fix=f"lakehouse-backfill versions {product}",

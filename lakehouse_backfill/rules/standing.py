@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakehouse_backfill.model.run import State
+from lakehouse_backfill.rules import partitions
 
 S = State
 
@@ -53,8 +54,16 @@ _TABLE: dict[State, tuple[str, str, str]] = {
 }
 
 
-def standing(state: State, run_id: str, product: str) -> Standing:
-    """Give the three answers for a run in `state`."""
+def standing(
+    state: State, run_id: str, product: str, *, gone: tuple[str, ...] = (), version: int = 0
+) -> Standing:
+    """Give the three answers for a run in `state`.
+
+    `gone` are partitions of a published run that were rolled back since its output `version`.
+    """
     is_safe, readers_see, command = _TABLE[state]
+    if gone:
+        readers_see += f", except {partitions.describe(gone)}, rolled back since"
+        command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
     text = "lakehouse-backfill " + command.format(run=run_id, product=product)
     return Standing(is_safe=is_safe, readers_see=readers_see, next_command=text)

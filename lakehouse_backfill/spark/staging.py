@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.model.checks import EdgePartition
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
@@ -128,7 +128,13 @@ class SparkStaging:
         would prove nothing.
         """
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-        target = self._schema(plan.shadow_table)
+        base = plan.resolved.target
+        if base.uuid is None:
+            raise Unsupported(
+                f"{base.table} does not exist yet, so nothing says what the output must look like",
+                fix="plan without --prove-warm-up",
+            )
+        target = self._schema(base.table)
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
         with translated("proving the warm-up"):
             found = [

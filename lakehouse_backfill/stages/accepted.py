@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lakehouse_backfill.errors import NotFound, TargetChanged
 from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.stages.workbench import Workbench
@@ -24,7 +25,7 @@ class Accepted:
 def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> Accepted:
     """Resolve what readers of the product get.
 
-    pinned: the snapshot in the pointer. follow: the head of the table, with a check by file lists
+    pinned: the snapshot in the pointer. follow: the head of the table, with a check by metadata
     that the partitions of the accepted publication still hold what was accepted; with `strict` a
     difference raises TargetChanged.
     """
@@ -38,7 +39,7 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
         raise NotFound(f"{contract.table} holds nothing yet")
     if row is None or row.snapshot_id is None or row.scope is None:
         return Accepted(contract.table, info.snapshot_id, None, ())
-    drifted = _drifted(bench, contract.table, row.snapshot_id, info.snapshot_id, row.scope)
+    drifted = _drifted(bench, row, info.snapshot_id, row.scope)
     if strict and drifted:
         raise TargetChanged(
             f"{contract.product}: {partitions.describe(drifted)} changed since version "
@@ -49,14 +50,23 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
     return Accepted(contract.table, info.snapshot_id, row.version, drifted)
 
 
-def _drifted(bench: Workbench, table: str, then: int, now: int, scope: Scope) -> tuple[str, ...]:
-    if then == now:
+def _drifted(bench: Workbench, row: Publication, now: int, scope: Scope) -> tuple[str, ...]:
+    """Name the partitions whose rows are no longer those that were accepted.
+
+    Other files alone are no drift: compaction makes other files of the same rows.
+    """
+    then = row.snapshot_id
+    if then is None or then == now:
         return ()
     old: dict[str | None, set[str]] = {}
     new: dict[str | None, set[str]] = {}
     for found, snapshot in ((old, then), (new, now)):
-        for file in bench.tables.files(table, snapshot, scope.field):
+        for file in bench.tables.files(row.table, snapshot, scope.field):
             found.setdefault(file.partition, set()).add(file.path)
-    return tuple(
-        label for label in scope.partitions if old.get(label, set()) != new.get(label, set())
-    )
+    other = tuple(label for label in scope.partitions if old.get(label) != new.get(label))
+    changed = [
+        label
+        for label in other
+        if bench.publisher.changes(row.table, Scope(field=scope.field, partitions=(label,)), then)
+    ]
+    return tuple(changed)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from lakehouse_backfill.errors import ApprovalMissing
 from lakehouse_backfill.model.run import State
+from lakehouse_backfill.rules import lifecycle
 from lakehouse_backfill.stages import publish as publishing
 from lakehouse_backfill.stages import stage as staging
 from lakehouse_backfill.stages import validate as validating
 from lakehouse_backfill.stages.workbench import Workbench
 
+CLOSED = {State.CANCELLED, State.SUPERSEDED}
 TO_STAGE = {State.APPROVED, State.STAGING, State.FAILED, State.PAUSED, State.HALTED}
 
 
 def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
     """Do the next steps that need nobody's decision; done work is not done again.
 
-    A run that waits for a person (planned, validated, rejected, accepted with manual publish) is
-    left as it is. Raises what the steps raise.
+    A run that waits for a person after that (validated, rejected, accepted with manual publish) is
+    left as it is. Raises ApprovalMissing before the intent is approved, IllegalMove when the run is
+    closed, and what the steps raise.
     """
     done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
     status = bench.runs.status(run_id)
+    if status.state is State.PLANNED:
+        raise ApprovalMissing(
+            f"{run_id} is not approved, so nothing was computed",
+            state="nothing was changed",
+            fix=f"lakehouse-backfill approve {run_id} --by WHO",
+        )
+    if status.state in CLOSED:
+        lifecycle.require_legal(status, "begin staging")
     if status.state in TO_STAGE:
         status, numbers = staging.stage(bench, run_id, by)
         done |= numbers

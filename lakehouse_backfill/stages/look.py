@@ -7,7 +7,7 @@ from typing import Any
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import Event, RunStatus
+from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.rules import partitions, publications, roles
 from lakehouse_backfill.rules.standing import Standing, standing
 from lakehouse_backfill.stages.decide import VALIDATION
@@ -25,9 +25,14 @@ def open_runs(bench: Workbench, *, everything: bool) -> list[RunStatus]:
     return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
 
 
-def run_standing(status: RunStatus) -> Standing:
+def run_standing(bench: Workbench, status: RunStatus) -> Standing:
     """Say whether data is safe, what readers see, what to type next."""
-    return standing(status.state, status.run_id, status.product)
+    gone: tuple[str, ...] = ()
+    version = 0
+    if status.state is State.PUBLISHED:
+        history = bench.versions.history(status.product)
+        version, gone = publications.gone_since(history, status.run_id)
+    return standing(status.state, status.run_id, status.product, gone=gone, version=version)
 
 
 def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list[dict[str, Any]]:
@@ -69,7 +74,7 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
     digest = validation[0] if validation else None
     return {
         "run": status.model_dump(mode="json"),
-        "standing": vars(run_standing(status)),
+        "standing": vars(run_standing(bench, status)),
         "plan": plan.model_dump(mode="json"),
         "scope": partitions.describe(plan.resolved.scope.partitions),
         "events": [event.model_dump(mode="json") for event in events],

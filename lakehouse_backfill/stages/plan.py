@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from typing import Any
 
-from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
 from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
+from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.model.plan import (
     ConflictWith,
     Estimate,
@@ -18,7 +18,7 @@ from lakehouse_backfill.model.plan import (
 )
 from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.model.scope import RowRange, ScopeField
-from lakehouse_backfill.model.table import TableInfo, TableRef
+from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.rules import (
     checklist,
     estimates,
@@ -28,7 +28,7 @@ from lakehouse_backfill.rules import (
     resolve,
     windows,
 )
-from lakehouse_backfill.stages import revising
+from lakehouse_backfill.stages import pinning, revising
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -53,7 +53,7 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
     base = _base(bench, declared.contract)
     field = _scope_field(bench, declared, base)
     scope = resolve.resolve_scope(field, declared.manifest.target.partitions)
-    sources = _pin_sources(bench, declared.manifest)
+    sources = pinning.resolve_sources(bench, declared.manifest)
     notes = resolve.check_input_ranges(declared.manifest, scope, sources)
     resolved = Resolved(
         manifest=declared.manifest,
@@ -77,7 +77,7 @@ def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatu
     known = _known(bench, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN:
         return bench.runs.plan(plan.run_id), known
-    _pin(bench, plan)
+    pinning.pin(bench, plan)
     now = bench.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=State.DRAFT, seq=0, at=now)
     event: Event = lifecycle.next_event(
@@ -95,6 +95,23 @@ def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatu
     if plan.revises:
         revising.supersede(bench, plan, by)
     return plan, status
+
+
+def prove_warm_up(bench: Workbench, plan: Plan) -> dict[str, Any]:
+    """Compute the first partition with the declared warm-up and with twice as much.
+
+    Raises ChecksFailed when they differ: then the declared warm-up is too short.
+    """
+    label = plan.resolved.scope.partitions[0]
+    once, twice = bench.compute().staging.prove_warm_up(plan, label)
+    if once != twice:
+        raise ChecksFailed(
+            f"partition {label} comes out differently with twice the warm-up: {once.rows} rows "
+            f"({once.text}) against {twice.rows} ({twice.text})",
+            state="nothing was registered",
+            fix="raise warm_up_days of the sources until the proof holds",
+        )
+    return {"partition": label, "declared": once.text, "doubled": twice.text, "equal": True}
 
 
 def _finish(
@@ -173,34 +190,6 @@ def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -
     )
 
 
-def _pin_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin, ...]:
-    pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
-    pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
-    if len({pin.name for pin in pins}) < len(pins):
-        raise ConfigError("a name stands in sources and in reference_data", fix="rename one")
-    return tuple(pins)
-
-
-def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> SourcePin:
-    at = item.at
-    if isinstance(at, datetime):
-        at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
-    ref = TableRef(table=item.table, at=None if at is None else str(at))
-    snapshot = bench.tables.resolve(ref)
-    is_source = isinstance(item, Source)
-    return SourcePin(
-        name=name,
-        role="source" if is_source else "reference",
-        table=item.table,
-        requested=str(ref),
-        snapshot_id=snapshot.snapshot_id,
-        mode=item.pin,
-        range=item.range if isinstance(item, Source) else None,
-        warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
-        cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
-    )
-
-
 def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
     if base is None:
         return TargetPin(
@@ -270,17 +259,3 @@ def _free_run_id(bench: Workbench, wanted: str) -> str:
         number += 1
         run_id = f"{wanted}-{number}"
     return run_id
-
-
-def pin_name(run_id: str) -> str:
-    """The name of the tags that protect what a run reads and changes."""
-    return f"lhb-pin-{run_id}"
-
-
-def _pin(bench: Workbench, plan: Plan) -> None:
-    for pin in plan.resolved.sources:
-        if pin.mode == "tag":
-            bench.pins.pin(pin.table, pin.snapshot_id, f"{pin_name(plan.run_id)}-{pin.name}")
-    target = plan.resolved.target
-    if target.snapshot_id is not None:
-        bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))

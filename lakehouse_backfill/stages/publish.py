@@ -50,6 +50,7 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     visible = publications.visible(history, run_id)
     if status.state is State.PUBLISHED:
         if visible is not None:
+            show_accepted(bench, plan.resolved.contract, visible)
             return Published(visible, None, was_published=True)
         # A rollback was cut off after it moved the pointer, before it told the run.
         status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
@@ -62,8 +63,8 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     status = bench.move(status, plan, "begin publishing", by, driver=bench.driver)
     if was_publishing and visible is not None:
         # It was cut off after the pointer moved, right before the run's last event.
-        show_accepted(bench, plan.resolved.contract, visible)
         _finish_run(bench, plan, status, visible, by)
+        show_accepted(bench, plan.resolved.contract, visible)
         return Published(visible, None, was_published=True)
     return _publish(bench, plan, status, draft(bench, plan, events, digest, by), by)
 
@@ -141,8 +142,9 @@ def _publish(
         bench.move(status, plan, "release", by, problem=error.problem)
         raise
     publication = finalise(bench, reserved, swap, "publish")
-    show_accepted(bench, plan.resolved.contract, publication)
     _finish_run(bench, plan, status, publication, by)
+    # Last: a catalog that keeps no views must not leave the run unfinished.
+    show_accepted(bench, plan.resolved.contract, publication)
     return Published(publication, swap, was_published=False)
 
 

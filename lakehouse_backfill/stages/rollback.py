@@ -59,11 +59,11 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
         release(bench, row)
         raise
     publication = finalise(bench, row, swap, "rollback")
-    show_accepted(bench, contract, publication)
     _tell_runs(bench, way, by, reason)
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
+    show_accepted(bench, contract, publication)
     return RolledBack(publication, swap)
 
 

@@ -20,6 +20,7 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import LiveFile, TableInfo
+from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import edges, gates, lifecycle, windows
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import compare
@@ -82,7 +83,7 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
         *_lineage(compute, plan, seen),
         *gates.schema_kept(plan.resolved.contract, seen.shadow),
         gates.diff_adds_up(seen.diff, balances),
-        gates.keys_unique(seen.diff),
+        gates.keys_unique(_duplicates(bench, plan, seen)),
         *_totals(compute, plan, seen),
         edges.check(seen.edge, plan.resolved.manifest.validation.edge_tolerance_rows),
         *golden_checks(bench, plan, seen.shadow),
@@ -143,6 +144,23 @@ def _technical(bench: Workbench, plan: Plan, seen: _Seen) -> tuple[CheckResult, 
         gates.file_sizes(plan, seen.new_files, seen.shadow),
         gates.stored_as_computed(plan, chunks, seen.new, seen.shape),
     )
+
+
+def _duplicates(bench: Workbench, plan: Plan, seen: _Seen) -> int:
+    """Count the candidate's own duplicate keys; the diff counts those of either side."""
+    if not seen.diff.duplicate_keys:
+        return 0
+    alone = DiffRequest(
+        old_table=seen.shadow.table,
+        old_snapshot_id=None,
+        new_table=seen.shadow.table,
+        new_snapshot_id=seen.shadow.snapshot_id,
+        key=plan.resolved.contract.key,
+        scope=plan.resolved.scope,
+        ignore=LINEAGE_NAMES,
+        samples=0,
+    )
+    return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
 
 
 def _lineage(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:

@@ -312,7 +312,7 @@ def test_an_outcome_that_nobody_can_tell_is_said_so_and_nothing_is_deleted(days)
     with pytest.raises(OutcomeUnknown) as unknown:
         days.publisher.adopt(request)
 
-    assert unknown.value.fix == "lakehouse-backfill recover r1"
+    assert unknown.value.fix == "repeat the same command: it looks at the table first"
     assert [row[3] for row in days.rows("shadow.r1")] == ["old", "new", "old"]
     fresh = IcebergPublisher(open_catalog(PROFILE, days.root))
     assert fresh.find(TARGET, request.token) is None

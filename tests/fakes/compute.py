@@ -45,6 +45,9 @@ class FakeCompute:
     open_edges: set[str] = field(default_factory=set)
     bad_suites: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
+    needs_more_warm_up: bool = False
+    #: of either side, of the candidate alone
+    duplicates: tuple[int, int] = (0, 0)
     views: dict[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
@@ -95,7 +98,8 @@ class FakeCompute:
         )  # fmt: skip
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
-        return Checksum.empty(SHAPE), Checksum.empty(SHAPE)
+        once = checksum(frozenset({label}))
+        return once, once + once if self.needs_more_warm_up else once
 
     def checksums(
         self, table: str, snapshot_id: int | None, scope: Any, ignore: tuple[str, ...] = ()
@@ -141,6 +145,7 @@ class FakeCompute:
             old=request.old_table, new=request.new_table, key=request.key, summary=summary,
             partitions=tuple(rows), columns=(), samples=(), engine="local",
             files=SharedFiles(shared=0, old_only=0, new_only=0),
+            duplicate_keys=self.duplicates[request.old_snapshot_id is None],
         )  # fmt: skip
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:

@@ -13,7 +13,7 @@ from lakehouse_backfill.model.publication import (
     RevertRequest,
     Swap,
 )
-from lakehouse_backfill.model.scope import RowRange, ScopeField
+from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.model.table import (
     Column,
     LiveFile,
@@ -186,6 +186,12 @@ class FakeLake:
                 old = table.content(restore.restore_snapshot_id)
                 content[label] = old.get(label, frozenset())
         return self._swap(request.target, content, request.token, request.tags)
+
+    def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
+        table = self.tables[target]
+        then, now = table.content(since_snapshot_id), table.content(table.head)
+        changed = [label for label in scope.partitions if then.get(label) != now.get(label)]
+        return f"a live writer changed {changed[0]}" if changed else None
 
     def find(self, target: str, token: str) -> Swap | None:
         for number, summary in enumerate(self.tables[target].summaries, start=1):

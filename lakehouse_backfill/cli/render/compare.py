@@ -29,7 +29,7 @@ def diff(page: Page, data: Data) -> None:
     )
     _partitions(page, data.get("partitions") or ())
     changed = [item for item in data.get("columns") or () if item["changed"]]
-    rows = [(item["name"], item["changed"], _share(item.get("shift"))) for item in changed]
+    rows = [(item["name"], item["changed"], _shift(item)) for item in changed]
     page.table("changed columns", ("column", "changed rows", "shift"), rows)
     _samples(page, data.get("samples") or ())
 
@@ -83,8 +83,13 @@ def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
 
 
-def _share(shift: Any) -> str | None:
-    return None if shift is None else f"{shift:+.1%}"
+def _shift(column: Mapping[str, Any]) -> str | None:
+    """Say how far a column moved: a number's mean in standard deviations, else an index."""
+    shift = column.get("shift")
+    if shift is None:
+        return None
+    is_number = "mean" in (column.get("old") or {})
+    return f"{shift:.2f} standard deviations" if is_number else f"{shift:.2f} stability index"
 
 
 def _digits(checksum: Any) -> str:

@@ -14,6 +14,8 @@ from rich.text import Text
 
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
 PLAIN_WIDTH = 110
+#: To measure what a table would take if it could.
+_ANY_WIDTH = 10_000
 #: Rows of a long table that are shown.
 MOST_ROWS = 20
 GOOD, BAD, WEAK, STRONG = "green", "bold red", "dim", "bold"
@@ -60,8 +62,12 @@ class Page:
         rows: Sequence[Sequence[Any]],
         *,
         most: int | None = MOST_ROWS,
+        is_copied: bool = False,
     ) -> None:
-        """Write a table of at most `most` rows, and how many more there are."""
+        """Write a table of at most `most` rows, and how many more there are.
+
+        `is_copied`: its ids are typed again, so where the table does not fit, rows become lists.
+        """
         if not rows:
             return
         if title:
@@ -74,9 +80,19 @@ class Page:
             drawn.add_column(clean(name), justify="right" if is_number else "left", overflow="fold")
         for row in shown:
             drawn.add_row(*(cell(value) for value in row))
-        self.draw(drawn)
+        wide = self._console.options.update(max_width=_ANY_WIDTH)
+        if is_copied and self._console.measure(drawn, options=wide).maximum > self._console.width:
+            self._lists(columns, shown)
+        else:
+            self.draw(drawn)
         if len(rows) > len(shown):
             self.line(f"… {len(rows) - len(shown):,} more (--json shows all)", WEAK)
+
+    def _lists(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        for number, row in enumerate(rows):
+            if number:
+                self.line()
+            self.facts(zip(columns, row, strict=True))
 
     def next(self, command: str | None) -> None:
         """Write what to type next, on a line of its own that can be copied."""

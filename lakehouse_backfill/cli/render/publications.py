@@ -48,7 +48,7 @@ def versions(page: Page, data: Data) -> None:
         "partitions",
         "supersedes",
     )
-    page.table(str(data.get("product", "")), names, rows, most=50)
+    page.table(str(data.get("product", "")), names, rows, most=50, is_copied=True)
 
 
 def evidence(page: Page, data: Data) -> None:
@@ -62,6 +62,8 @@ def _outcome(page: Page, data: Data, done: str) -> None:
         page.line(f"would be {done} version {version}; nothing was changed", "bold")
     elif data.get("was_published"):
         page.line(f"was {done} version {version} before; nothing was changed", "bold")
+        page.facts((("product", data.get("product")), ("run", data.get("run_id"))))
+        return
     else:
         page.line(f"{done} version {version}", "bold")
     partitions = data.get("partitions")

@@ -107,7 +107,7 @@ def chunks(page: Page, data: Data) -> None:
         for chunk in data["chunks"]
     ]
     names = ("chunk", "partitions", "status", "read", "written", "seconds", "checksum")
-    page.table("", names, rows, most=None)
+    page.table("", names, rows, most=None, is_copied=True)
 
 
 def next_of(data: Data) -> str | None:

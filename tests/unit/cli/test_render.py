@@ -138,3 +138,22 @@ def test_a_publication_says_what_happened(data: dict[str, Any], expected: str) -
 )
 def test_a_value_is_drawn_as_people_write_it(found: object, expected: object) -> None:
     assert found == expected
+
+
+def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ANSWERS["versions"]["versions"][0] | {"snapshot_id": 7420231112223334445}
+    data = {"product": "silver.a", "versions": [row]}
+    monkeypatch.setenv("COLUMNS", "50")
+    assert "snapshot     7420231112223334445" in drawn("versions", data)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "supersedes" in drawn("versions", data).splitlines()[2]
+
+
+def test_a_shift_says_in_what_it_is_measured() -> None:
+    moved = {"name": "amount", "changed": 3, "shift": 0.381736, "old": {"mean": 1.0}, "new": {}}
+    sorts = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "new": {}}
+    text = drawn("diff", ANSWERS["diff"] | {"columns": [moved, sorts]})
+    assert "0.38 standard deviations" in text
+    assert "0.10 stability index" in text

@@ -257,3 +257,23 @@ def test_a_link_out_of_the_project_is_outside(tmp_path: Path) -> None:
 def test_an_absent_manifest_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"jobs/none\.yaml cannot be read: No such file"):
         load_manifest(tmp_path / "jobs/none.yaml", tmp_path)
+
+
+@M2
+def test_a_transform_that_its_file_does_not_hold_is_named_with_what_it_holds(
+    tmp_path: Path,
+) -> None:
+    file = project(tmp_path) / "jobs/arrivals_daily/transform.py"
+    path = tmp_path / NAME
+    code = '@transform(name="arrivals_daily", version="{}", inputs=())\ndef a(context): ...\n'
+    for version in ("1.2.0", "1.1.0"):
+        file.write_text(code.format(version))
+        if version == "1.2.0":
+            load_manifest(path, tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(path, tmp_path)
+    assert [(fault.line, fault.field, fault.fix) for fault in caught.value.faults] == [
+        (9, "transform.version", "it offers arrivals_daily 1.1.0")
+    ]
+    file.write_text(code.format("1.1.0") + code.format("{}").replace('"{}"', "VERSION"))
+    load_manifest(path, tmp_path)  # only running it could tell

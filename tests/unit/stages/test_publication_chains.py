@@ -350,3 +350,24 @@ def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float)
         State.REJECTED,
         "NaN" if new != new else "Infinity",
     )
+
+
+class _NoViews:
+    """A catalog that keeps no views."""
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        raise Unsupported(f"{view} was not made")
+
+
+@pytest.mark.req("U13")
+def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
+    where = lake()
+    viewed = contract(view="silver.daily_accepted")
+    found = bench(where, views=_NoViews())
+    run_id = _accepted(found, declared(contract=viewed))
+    with pytest.raises(Unsupported):
+        publish(found, run_id, "bob")
+    assert _state(found, run_id) is State.PUBLISHED
+    with pytest.raises(Unsupported):
+        _back(found, of=viewed)
+    assert _state(found, run_id) is State.ROLLED_BACK

@@ -24,7 +24,7 @@ from lakehouse_backfill.errors import (
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.stages import decide, drive, look
 from lakehouse_backfill.stages.accepted import resolve_accepted
-from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.plan import make_plan, prove_warm_up, register_plan
 from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.rollback import plan_rollback, rollback
 from lakehouse_backfill.stages.stage import stage
@@ -486,11 +486,39 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
     where = lake()
     found = bench(where)
     run_id = _planned(found, declared(safety={"manual_publish": False}))
-    assert drive.drive(found, run_id, "bob")["state"] == "planned"
+    with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
+        drive.drive(found, run_id, "bob")
     decide.approve(found, run_id, "ana", "")
     assert drive.drive(found, run_id, "bob")["state"] == "validated"
     decide.accept(found, run_id, "ana", "")
     assert drive.drive(found, run_id, "bob")["state"] == "published"
+
+
+def test_a_closed_run_is_not_driven() -> None:
+    found = bench(lake())
+    run_id = _planned(found)
+    decide.cancel(found, run_id, "ana", "")
+    with pytest.raises(IllegalMove, match="is cancelled"):
+        drive.drive(found, run_id, "bob")
+
+
+@pytest.mark.req("U12", "U13")
+def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    published = publish(found, run_id, "ana").publication
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert "except" not in seen.readers_see
+    one = published.scope.partitions[0] if published.scope else ""
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert (
+        seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
+    )
+    assert f"rollback {PRODUCT} --to {published.version} --reason" in seen.next_command
+    rollback(found, contract(), plan_rollback(found, PRODUCT, published.version, ()), "y", "ana")
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert "except" not in seen.readers_see
 
 
 @pytest.mark.req("V3")
@@ -560,3 +588,33 @@ def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
     }  # fmt: skip
     plan = make_plan(bench(where), declared(run=run), "bob", None)
     assert any("does not exist" in note for note in plan.notes)
+
+
+@pytest.mark.req("P2")
+def test_a_warm_up_that_is_proven_enough_is_said_with_its_checksums() -> None:
+    found = bench(lake())
+    proof = prove_warm_up(found, make_plan(found, declared(), "bob", None))
+    assert (proof["partition"], proof["equal"]) == ("2020-01-02", True)
+    assert proof["declared"] == proof["doubled"]
+
+
+@pytest.mark.req("P2")
+def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, needs_more_warm_up=True))
+    with pytest.raises(ChecksFailed, match="twice the warm-up"):
+        prove_warm_up(found, make_plan(found, declared(), "bob", None))
+    assert found.runs.list() == ()
+
+
+@pytest.mark.req("Q1")
+@pytest.mark.parametrize(("duplicates", "state"), [((3, 0), "validated"), ((3, 2), "rejected")])
+def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(
+    duplicates: tuple[int, int], state: str
+) -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, duplicates=duplicates))
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    assert validate(found, run_id, "bob")[0].state.value == state

@@ -1,0 +1,64 @@
+"""Drafts of contracts and run manifests, written into the project's folder."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.config.drafts import draft_contract, draft_manifest, scoped_field
+from lakehouse_backfill.config.extents import check_range
+from lakehouse_backfill.config.places import CONTRACTS
+from lakehouse_backfill.config.scaffold import write_new
+from lakehouse_backfill.config.transforms import newest_transform
+from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.local.keys import find_key
+from lakehouse_backfill.model.table import is_table_name
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.wiring import Wiring
+
+_NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
+
+
+def add_product(wiring: Wiring, table: str, owner: str) -> dict[str, Any]:
+    """Draft a contract file from a table's metadata, with a tested key.
+
+    Raises NotFound, Unsupported for a table without partitions, ConfigError when the file is there.
+    """
+    info = wiring.bench.tables.describe(table) if is_table_name(table) else None
+    if info is None:
+        raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
+    if not info.partitioning:
+        raise Unsupported(
+            f"{table} is not partitioned, so there is nothing to restate by",
+            fix="partition the table first, e.g. by day of its time column",
+        )
+    key = find_key(wiring.catalog, info)
+    draft = draft_contract(info, key, owner)
+    path = wiring.folder / CONTRACTS / f"{table}.yaml"
+    write_new(path, draft.text)
+    return {"file": str(path), "key": list(key), "questions": list(draft.questions)}
+
+
+def new_manifest(
+    wiring: Wiring,
+    product: str,
+    extent: tuple[str, str],
+    reason: str,
+    reason_code: str,
+    requested_by: str,
+) -> dict[str, Any]:
+    """Draft a run manifest file for the half-open `extent` of a product's partitions.
+
+    Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
+    """
+    contract, job = wiring.contract(product), product.rpartition(".")[2]
+    column = scoped_field(contract).column
+    types = {item.name: item.type for item in contract.columns}
+    check_range(types.get(column, ""), *extent)
+    found = newest_transform(wiring.folder, job)
+    draft = draft_manifest(contract, *extent, reason, reason_code, requested_by, transform=found)
+    name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
+    path = wiring.folder / "jobs" / job / f"{name}.yaml"
+    write_new(path, draft.text)
+    return {"file": str(path), "questions": list(draft.questions)}

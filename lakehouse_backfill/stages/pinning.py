@@ -1,0 +1,56 @@
+"""Pinning: which snapshots a run reads and changes, and the tags that keep them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
+from lakehouse_backfill.model.plan import Plan, SourcePin
+from lakehouse_backfill.model.table import TableRef
+from lakehouse_backfill.stages.workbench import Workbench
+
+
+def resolve_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin, ...]:
+    """Resolve each input of the manifest to a snapshot. Raises NotFound, ConfigError."""
+    pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
+    pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
+    if len({pin.name for pin in pins}) < len(pins):
+        raise ConfigError("a name stands in sources and in reference_data", fix="rename one")
+    return tuple(pins)
+
+
+def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> SourcePin:
+    at = item.at
+    if isinstance(at, datetime):
+        at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
+    ref = TableRef(table=item.table, at=None if at is None else str(at))
+    snapshot = bench.tables.resolve(ref)
+    is_source = isinstance(item, Source)
+    return SourcePin(
+        name=name,
+        role="source" if is_source else "reference",
+        table=item.table,
+        requested=str(ref),
+        snapshot_id=snapshot.snapshot_id,
+        mode=item.pin,
+        range=item.range if isinstance(item, Source) else None,
+        warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
+        cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
+    )
+
+
+def pin_name(run_id: str) -> str:
+    """The name of the tags that protect what a run reads and changes."""
+    return f"lhb-pin-{run_id}"
+
+
+def pin(bench: Workbench, plan: Plan) -> None:
+    """Tag what the plan reads and the base that it changes; the same again does nothing."""
+    for source in plan.resolved.sources:
+        if source.mode == "tag":
+            name = f"{pin_name(plan.run_id)}-{source.name}"
+            bench.pins.pin(source.table, source.snapshot_id, name)
+    target = plan.resolved.target
+    if target.snapshot_id is not None:
+        bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))

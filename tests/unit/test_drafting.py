@@ -1,0 +1,79 @@
+"""Drafts of a project's own tables, and folders that are no project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import LongType, NestedField, TimestamptzType
+
+from lakehouse_backfill import Project
+from lakehouse_backfill.config.scaffold import init
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+
+DAYS = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True), NestedField(2, "at", TimestamptzType())
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A new project with a partitioned and an unpartitioned table."""
+    init(tmp_path)
+    found = Project.open(tmp_path)
+    catalog = found.wiring.catalog
+    catalog.create_namespace("silver")
+    catalog.create_table("silver.orders", SCHEMA, partition_spec=DAYS)
+    catalog.create_table("silver.heap", SCHEMA)
+    return found
+
+
+def test_a_folder_that_is_no_project_gets_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"is no project: it has no catalog/profiles\.yaml"):
+        Project.open(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("table", ["silver", "a.b; drop", "../x.y", "silver.nope"])
+def test_a_name_that_is_no_table_is_not_found(project: Project, table: str) -> None:
+    with pytest.raises(NotFound, match="does not exist"):
+        project.add_product(table)
+
+
+def test_a_table_without_partitions_gets_no_contract_that_would_not_load(project: Project) -> None:
+    with pytest.raises(Unsupported, match="nothing to restate by"):
+        project.add_product("silver.heap")
+    assert project.wiring.contracts() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "stop", "fix"),
+    [
+        ("2026-01-20", "2026-01-10", "write --from 2026-01-10 --to 2026-01-20"),
+        ("2026-01-20", "2026-01-20", "write a later --to"),
+        ("yesterday", "2026-01-20", "write e.g. --from 2026-01-31"),
+        ("2026-01-20", "../../x", "write e.g. --to 2026-01-31"),
+    ],
+)
+def test_a_draft_is_refused_for_a_range_that_holds_nothing(
+    project: Project, first: str, stop: str, fix: str
+) -> None:
+    project.add_product("silver.orders")
+    with pytest.raises(ConfigError) as caught:
+        project.new_manifest("silver.orders", first, stop, "why", "bug_fix", "ana")
+    assert caught.value.fix == fix
+    assert not (project.folder / "jobs" / "orders").exists()
+    found = project.new_manifest(
+        "silver.orders", "2026-01-10", "2026-01-20T12:00:00Z", "why", "bug_fix", "ana"
+    )
+    assert found["file"].endswith("restate-2026-01-10-2026-01-20T12_00_00Z.yaml")
+
+
+def test_a_wrong_contract_is_no_obstacle_to_comparing_other_tables(project: Project) -> None:
+    (project.folder / "catalog/contracts/silver.heap.yaml").write_text("product: [")
+    with pytest.raises(NotFound, match="has no snapshot yet"):
+        project.diff("silver.orders", "silver.orders")
