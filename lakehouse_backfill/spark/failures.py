@@ -15,6 +15,8 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 
+#: The plan holds the hash of the job file: a corrected one is another intent.
+CORRECT_JOB = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
 _KEPT = "nothing was published; readers see what they saw before"
 #: Part of the message -> (error, what to do). The first that matches wins.
 _KNOWN: tuple[tuple[str, type[BackfillError], str], ...] = (
@@ -23,6 +25,7 @@ _KNOWN: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("CommitFailedException", Conflict, "run the step again"),
     ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
     ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
+    ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB),
     ("Failed to open input stream", NotFound, "lakehouse-backfill verify: a data file is gone"),
     ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
     ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
@@ -57,7 +60,7 @@ def translate(error: Exception, doing: str) -> BackfillError:
         return ChecksFailed(
             f"{doing}: the transform failed on the data: {said}",
             state=_KEPT,
-            fix="correct the transform, then plan again",
+            fix=CORRECT_JOB,
         )
     return EnvironmentDown(f"{doing}: {said}", state=_KEPT, fix="run the step again")
 

@@ -17,6 +17,7 @@ from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
 from lakehouse_backfill.model.manifest import TransformRef
 from lakehouse_backfill.model.scope import Bound
 from lakehouse_backfill.spark import guard
+from lakehouse_backfill.spark.failures import CORRECT_JOB
 from lakehouse_backfill.spark.job_scan import check_source
 from lakehouse_backfill.spark.queries import NotAQuery, parse_query, tables_read
 from lakehouse_backfill.transforms import TransformInfo, transform_info
@@ -219,8 +220,14 @@ def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"{what} at {file}:{line}: {type(error).__name__}: {text[0] if text else ''}",
         state="nothing was written",
-        fix="correct the job file, then run the step again",
+        fix=_how_to_correct(error),
     )
+
+
+def _how_to_correct(error: Exception) -> str:
+    if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
+        return f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB}"
+    return CORRECT_JOB
 
 
 def _line_in(file: str, error: Exception) -> int:

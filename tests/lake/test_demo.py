@@ -23,6 +23,20 @@ GOLDEN = Path(__file__).with_name("golden") / "demo.txt"
 PRODUCT = "silver.arrivals_daily"
 BAD = ("2013-02-15", "2013-04-01")
 PROGRAM = "from lakehouse_backfill.cli.main import run; run()"
+WATCHED = """
+import subprocess, sys
+real = subprocess.Popen.__init__
+def no_spark(self, args, *rest, **named):
+    words = [args] if isinstance(args, str) else [str(word) for word in args]
+    assert not any('spark' in word for word in words), words
+    return real(self, args, *rest, **named)
+subprocess.Popen.__init__ = no_spark
+from lakehouse_backfill.cli.main import run
+try:
+    run()
+finally:
+    assert not {'pyspark', 'great_expectations'} & set(sys.modules)
+"""
 
 
 def program(*args: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -162,23 +176,15 @@ def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -
 def test_a_command_without_data_scan_starts_no_jvm(
     demo: Demo, versions: list[dict[str, Any]], line: str
 ) -> None:
-    run_id = versions[0]["run_id"]
-    args = line.format(run=run_id).split()
+    done = _watched(demo, *line.format(run=versions[0]["run_id"]).split())
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def _watched(demo: Demo, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the program and fail it when it starts Spark or loads what only Spark needs."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
-    spy = (
-        "import subprocess, sys\n"
-        "real = subprocess.Popen.__init__\n"
-        "def no_java(self, args, *rest, **named):\n"
-        "    words = [args] if isinstance(args, str) else [str(word) for word in args]\n"
-        "    assert not any('spark' in word for word in words), words\n"
-        "    return real(self, args, *rest, **named)\n"
-        "subprocess.Popen.__init__ = no_java\n"
-        f"try:\n    {PROGRAM.replace('; ', chr(10) + '    ')}\n"
-        "finally:\n    assert 'pyspark' not in sys.modules\n"
-        "    assert 'great_expectations' not in sys.modules\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", spy, *args],
+    return subprocess.run(
+        [sys.executable, "-c", WATCHED, *args],
         env=environment,
         cwd=demo.folder,
         capture_output=True,
@@ -186,7 +192,6 @@ def test_a_command_without_data_scan_starts_no_jvm(
         timeout=120,
         check=False,
     )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 @pytest.mark.req("U12")
@@ -235,3 +240,15 @@ def test_readers_get_the_accepted_rows_through_arrow_and_duckdb(demo: Demo) -> N
     relation = accepted(PRODUCT, "duckdb", folder=demo.folder)
     assert sum(rows.column("flights").to_pylist()) == 336_776
     assert relation.sum("flights").fetchall() == [(336_776,)]
+
+
+def test_a_real_rollback_and_publication_start_no_jvm(
+    demo: Demo, versions: list[dict[str, Any]]
+) -> None:
+    run_id = versions[0]["run_id"]
+    for line in (f"rollback {PRODUCT} --reason x --by ana", f"publish {run_id} --by ana"):
+        done = _watched(demo, *line.split())
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    newest = demo.json("versions", PRODUCT)["data"]["versions"][0]
+    assert (newest["version"], newest["action"]) == (3, "publish")
+    _same(demo.product(newest["snapshot_id"]), arrivals.restated())
