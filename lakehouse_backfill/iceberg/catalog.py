@@ -27,6 +27,8 @@ from lakehouse_backfill.model.contract import Profile
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
+#: A new SQL catalog has two tables, so two races can be lost.
+_RACES = 3
 _DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, UnauthorizedError)
 #: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
 _TRANSPORTS = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
@@ -48,11 +50,22 @@ def open_catalog(profile: Profile, project: Path) -> Catalog:
         properties["uri"] = _sqlite_uri(properties["uri"])
     with translated():
         try:
-            catalog = load_catalog(name, **properties)
+            catalog = _load_catalog(name, properties)
         except (NotInstalledError, ValueError, TypeError) as error:
             raise ConfigError(f"catalog {name}: {error}", fix="correct the profile") from error
     vars(catalog)["purge_table"] = _refuse_purge
     return catalog
+
+
+def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
+    """Load it; processes that open a new SQL catalog at once all try to make its tables."""
+    for _ in range(_RACES):
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if "already exists" not in str(error):
+                raise
+    return load_catalog(name, **properties)
 
 
 def load(catalog: Catalog, table: str) -> Table:
