@@ -22,6 +22,7 @@ from benchmarks import workload
 from benchmarks.ratios import Ratio, medians, report
 from benchmarks.workload import BARE, MONTHS, PRODUCT, WHO, name
 from lakehouse_backfill.project import Project
+from lakehouse_backfill.spark.session import close_session
 
 PUBLISH = {"gate": 1 / 8, "aim": 1 / 15}
 PUBLISH_LARGE = {"gate": 1 / 20, "aim": 1 / 40}
@@ -47,6 +48,8 @@ def main() -> int:
 
 
 def _measure(scale: float, options: argparse.Namespace) -> tuple[list[Ratio], Raw, float]:
+    # One catalog a session: the second size starts its own.
+    close_session()
     with tempfile.TemporaryDirectory(prefix="lhb-publish-") as folder:
         project = workload.make_project(Path(folder), options.memory)
         workload.fill(project, scale)

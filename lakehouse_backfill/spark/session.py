@@ -65,6 +65,18 @@ def close_session() -> None:
         session = _OPEN.pop("session", None)
     if session is not None:
         session.stop()
+        _end_java()
+
+
+def _end_java() -> None:
+    """End the Java process too: PySpark keeps it, and would start the next session inside."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
 
 
 def _start(settings: SparkSettings) -> SparkSession:
