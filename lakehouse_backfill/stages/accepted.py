@@ -64,9 +64,13 @@ def _drifted(bench: Workbench, row: Publication, now: int, scope: Scope) -> tupl
         for file in bench.tables.files(row.table, snapshot, scope.field):
             found.setdefault(file.partition, set()).add(file.path)
     other = tuple(label for label in scope.partitions if old.get(label) != new.get(label))
-    changed = [
-        label
-        for label in other
-        if bench.publisher.changes(row.table, Scope(field=scope.field, partitions=(label,)), then)
-    ]
-    return tuple(changed)
+    if not other or not _has_changed(bench, row.table, then, scope, other):
+        return ()
+    return tuple(label for label in other if _has_changed(bench, row.table, then, scope, (label,)))
+
+
+def _has_changed(
+    bench: Workbench, table: str, since: int, scope: Scope, labels: tuple[str, ...]
+) -> bool:
+    part = Scope(field=scope.field, partitions=labels)
+    return bench.publisher.changes(table, part, since) is not None

@@ -8,6 +8,7 @@ from lakehouse_backfill.errors import NotFound, Unsupported
 from lakehouse_backfill.model.checks import Diff, PartitionBalance
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
+from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import TableInfo, TableRef
 from lakehouse_backfill.ports.compute import DiffRequest
@@ -57,11 +58,17 @@ def diff_run(bench: Workbench, run_id: str, where: str | None, engine: str, samp
     shadow = bench.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
-    target = plan.resolved.target
-    request = DiffRequest(
-        old_table=target.table,
-        old_snapshot_id=target.snapshot_id,
-        new_table=plan.shadow_table,
+    return run_differ(bench, candidate_request(plan, shadow, samples, where), engine)
+
+
+def candidate_request(
+    plan: Plan, shadow: TableInfo, samples: int, where: str | None = None
+) -> DiffRequest:
+    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    return DiffRequest(
+        old_table=plan.resolved.target.table,
+        old_snapshot_id=plan.resolved.target.snapshot_id,
+        new_table=shadow.table,
         new_snapshot_id=shadow.snapshot_id,
         key=plan.resolved.contract.key,
         scope=plan.resolved.scope,
@@ -69,7 +76,6 @@ def diff_run(bench: Workbench, run_id: str, where: str | None, engine: str, samp
         samples=samples,
         where=where,
     )
-    return run_differ(bench, request, engine)
 
 
 def run_differ(bench: Workbench, request: DiffRequest, engine: str) -> Diff:

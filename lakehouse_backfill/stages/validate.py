@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.model.checks import (
@@ -20,7 +20,6 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import LiveFile, TableInfo
-from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import edges, gates, lifecycle, windows
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import compare
@@ -115,7 +114,7 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
     new = compute.measuring.checksums(*new_side, scope, LINEAGE_NAMES)
     old = compute.measuring.checksums(*old_side, scope, LINEAGE_NAMES)
     bench.progress.advance()
-    diff = compare.diff_run(bench, plan.run_id, None, "auto", SAMPLES)
+    diff = compare.run_differ(bench, compare.candidate_request(plan, shadow, SAMPLES), "auto")
     bench.progress.advance()
     measures = plan.resolved.contract.measures
     totals = compute.measuring.totals(old_side, new_side, scope, measures)
@@ -150,16 +149,8 @@ def _duplicates(bench: Workbench, plan: Plan, seen: _Seen) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of either side."""
     if not seen.diff.duplicate_keys:
         return 0
-    alone = DiffRequest(
-        old_table=seen.shadow.table,
-        old_snapshot_id=None,
-        new_table=seen.shadow.table,
-        new_snapshot_id=seen.shadow.snapshot_id,
-        key=plan.resolved.contract.key,
-        scope=plan.resolved.scope,
-        ignore=LINEAGE_NAMES,
-        samples=0,
-    )
+    both = compare.candidate_request(plan, seen.shadow, samples=0)
+    alone = replace(both, old_table=both.new_table, old_snapshot_id=None)
     return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
 
 
