@@ -11,7 +11,7 @@ ARGS ?=
 PYTEST := $(RUN) pytest
 NO_SERVER := tests/unit tests/contract tests/lake
 # Folders that exist: some come with later work.
-SERVERS := $(wildcard tests/setup tests/stack tests/chaos)
+SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/pages)
 
 .DEFAULT_GOAL := help
 .PHONY: help check-machine setup demo test check lint test-all test-rest lock clean

@@ -109,6 +109,7 @@ def manifest(project: Project, *, edge_partitions: int) -> Path:
 
 def fill(project: Project, scale: float) -> None:
     """Make the source, the product with three wrong months, and a copy for the bare overwrite."""
+    project.wiring.make_lake()
     spark, catalog = project.wiring.spark, project.wiring.catalog
     catalog.create_namespace_if_not_exists("bench")
     rows = spark.range(int(ROWS * scale)).selectExpr(
@@ -154,6 +155,9 @@ def _contract() -> dict[str, object]:
         "partitioning": [{"column": "l_shipdate", "transform": "month"}],
         "columns": [{"name": column, "type": kind} for column, (kind, _) in COLUMNS.items()],
         "measures": [{"name": "lines", "count": "l_orderkey"}],
+        "consumers": [],
+        "classification": "internal",
+        "retention_days": "unlimited",
     }
 
 

@@ -10,6 +10,7 @@ BackfillError                      code               exit
 │   ├── ApprovalMissing            approval-missing
 │   ├── NotAllowed                 not-allowed             the person does not hold the role
 │   ├── LimitExceeded              limit-exceeded
+│   ├── Tampered                   tampered                what was approved was edited since
 │   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
 ├── Conflict                       conflict            4   somebody else moved; plan again
 │   ├── RunMoved                   run-moved
@@ -24,8 +25,10 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class BackfillError(Exception):
@@ -38,11 +41,22 @@ class BackfillError(Exception):
     exit_code: ClassVar[int] = 1
     retry_may_help: ClassVar[bool] = False
 
-    def __init__(self, problem: str, *, state: str = "nothing was changed", fix: str = "") -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        state: str = "nothing was changed",
+        fix: str = "",
+        field: str = "",
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
+        """`field` names the wrong field of a declaration, `faults` where all of them stand."""
         super().__init__(problem)
         self.problem = problem
         self.state = state
         self.fix = fix
+        self.field = field
+        self.faults = faults
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.problem}", f"  state: {self.state}"]
@@ -65,6 +79,21 @@ class Fault:
         return f"{self.file}:{self.line}: {self.field}: {self.problem} ({self.fix})"
 
 
+def with_faults(problem: str, faults: tuple[Fault, ...]) -> str:
+    """Give the problem with one line for each fault below it."""
+    return "\n  ".join([problem, *(str(fault) for fault in faults)])
+
+
+@contextmanager
+def concerning(field: str) -> Iterator[None]:
+    """Name the field of a declaration that an error is about, unless it names one itself."""
+    try:
+        yield
+    except BackfillError as error:
+        error.field = error.field or field
+        raise
+
+
 class ConfigError(BackfillError):
     """Declarations are wrong; all faults are reported at once."""
 
@@ -72,11 +101,17 @@ class ConfigError(BackfillError):
     exit_code = 2
 
     def __init__(
-        self, problem: str, *, faults: tuple[Fault, ...] = (), state: str = "", fix: str = ""
+        self,
+        problem: str,
+        *,
+        faults: tuple[Fault, ...] = (),
+        state: str = "",
+        fix: str = "",
+        field: str = "",
     ) -> None:
-        text = "\n  ".join([problem, *(str(fault) for fault in faults)])
-        super().__init__(text, state=state or "nothing was read or changed", fix=fix)
-        self.faults = faults
+        text = with_faults(problem, faults)
+        state = state or "nothing was read or changed"
+        super().__init__(text, state=state, fix=fix, field=field, faults=faults)
 
 
 class NotFound(BackfillError):
@@ -108,9 +143,20 @@ class Blocked(BackfillError):
 
 
 class ChecksFailed(Blocked):
-    """At least one gate is closed."""
+    """At least one gate is closed; `stop` says for the run's log which one, and where."""
 
     code = "checks-failed"
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        state: str = "nothing was changed",
+        fix: str = "",
+        stop: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(problem, state=state, fix=fix)
+        self.stop = stop or {}
 
 
 class ApprovalMissing(Blocked):
@@ -129,6 +175,12 @@ class LimitExceeded(Blocked):
     """The plan is larger than a declared limit, or later than its deadline."""
 
     code = "limit-exceeded"
+
+
+class Tampered(Blocked):
+    """What was approved is not what is stored: somebody edited it in between."""
+
+    code = "tampered"
 
 
 class WriteForbidden(Blocked):

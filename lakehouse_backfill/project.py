@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import getpass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.model.table import TableRef
+from lakehouse_backfill.config.locating import located
+from lakehouse_backfill.looking import Looking, Result
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.report import data as results
 from lakehouse_backfill.wiring import Wiring
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.compare import Sides
-
-Result = dict[str, Any]
+    from lakehouse_backfill.stages.workbench import Workbench
 
 
-class Project:
+class Project(Looking):
     """A folder with profiles, contracts, suites and jobs, opened against one lake."""
-
-    def __init__(self, wiring: Wiring) -> None:
-        """Use `Project.open`."""
-        self.wiring = wiring
-        self.folder = wiring.folder
 
     @staticmethod
     def open(
@@ -75,7 +69,8 @@ class Project:
 
         who, bench = by or getpass.getuser(), self.wiring.bench
         declared = self.wiring.declare(Path(manifest_file))
-        plan = stage.make_plan(bench, declared, who, revise)
+        with located(Path(declared.manifest_file), self.folder):
+            plan = stage.make_plan(bench, declared, who, revise)
         proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
         status = None
         if not dry_run:
@@ -106,28 +101,48 @@ class Project:
 
         return self._decided(decide.cancel(self.wiring.bench, run, by, reason).run_id)
 
-    def stage(self, run: str, by: str) -> Result:
+    def waive(
+        self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
+    ) -> Result:
+        """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
+        from lakehouse_backfill.stages import waive as stage
+
+        bench = self.wiring.bench
+        if gate is not None:
+            stage.waive(bench, run, gate, by or getpass.getuser(), reason)
+        status = bench.runs.status(run)
+        return results.gates_result(status, stage.failed_gates(bench, run))
+
+    def stage(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Compute the chunks that are not staged yet into the run's shadow table."""
         from lakehouse_backfill.stages.stage import stage
 
+        self.wiring.require_java()
         self.wiring.expect_suites()
-        status, numbers = stage(self.wiring.bench, run, by)
+        status, numbers = stage(self._bench(take_over), run, by)
         return results.state(status) | numbers
 
-    def validate(self, run: str, by: str) -> Result:
+    def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.stages.validate import validate
 
+        self.wiring.require_java()
         self.wiring.expect_suites()
-        status, validation, digest = validate(self.wiring.bench, run, by)
+        status, validation, digest = validate(self._bench(take_over), run, by)
         report = self._write_report(run)
         return results.validation_result(status, validation, digest) | {"report": str(report)}
 
-    def publish(self, run: str, by: str, dry_run: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def publish(
+        self,
+        run: str,
+        by: str,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
         from lakehouse_backfill.stages import publish as stage
 
-        bench = self.wiring.bench
+        bench = self._bench(take_over)
         if dry_run:
             plan = bench.runs.plan(run)
             stage.check_publishable(bench, plan, bench.runs.events(run), by)
@@ -135,12 +150,13 @@ class Project:
         published = stage.publish(bench, run, by)
         return results.publish_result(bench.runs.status(run), published)
 
-    def run(self, run: str, by: str) -> Result:
+    def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.stages.drive import drive
 
+        self.wiring.require_java()
         self.wiring.expect_suites()
-        done = drive(self.wiring.bench, run, by)
+        done = drive(self._bench(take_over), run, by)
         return done | {"report": str(self._write_report(run))}
 
     def rollback(
@@ -162,118 +178,32 @@ class Project:
         done = stage.rollback(bench, contract, way, reason, by or getpass.getuser())
         return results.rollback_result(done)
 
-    def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
-        """Say where one run stands, or list the open runs, those that wait for people first."""
-        from lakehouse_backfill.stages import look
-
-        bench = self.wiring.bench
-        found = [bench.runs.status(run)] if run else look.open_runs(bench, everything=all)
-        return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
-
-    def log(self, run: str) -> Result:
-        """The run's events, oldest first."""
-        self.wiring.bench.runs.status(run)
-        return {"events": [results.plain(event) for event in self.wiring.bench.runs.events(run)]}
-
-    def chunks(self, run: str) -> Result:
-        """The run's chunk ledger; chunks that are not staged yet are pending."""
-        bench = self.wiring.bench
-        return results.chunk_lines(bench.runs.plan(run), bench.ledger.chunks(run))
-
-    def diff(
+    def recover(
         self,
-        old: str,
-        new: str | None = None,
-        key: tuple[str, ...] | None = None,
-        where: str | None = None,
-        engine: str = "auto",
-        samples: int = 5,
+        run: str | None,
+        by: str,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
-        """Compare two table states, or a run's candidate with what it replaces (`new` absent)."""
-        from lakehouse_backfill.stages import compare
+        """Finish or undo what stopped half way: one run and its product, or everything (None)."""
+        from lakehouse_backfill.stages.recover import recover
 
-        if new is None:
-            return results.diff_result(
-                compare.diff_run(self.wiring.bench, old, where, engine, samples)
-            )
-        found = compare.diff(
-            self.wiring.bench,
-            self._sides(old, new),
-            key=tuple(key or ()),
-            where=where,
-            engine=engine,
-            samples=samples,
-        )
-        return results.diff_result(found)
+        found = recover(self._bench(take_over), run, self.wiring.contract, by, dry_run=dry_run)
+        return {"actions": [vars(item) for item in found], "dry_run": dry_run}
 
-    def reconcile(self, old: str, new: str) -> Result:
-        """Count and checksum of each partition of two table states."""
-        from lakehouse_backfill.stages import compare
-
-        rows = compare.reconcile(self.wiring.bench, self._sides(old, new))
-        return {
-            "partitions": [results.plain(row) for row in rows],
-            "equal": all(row.equal for row in rows),
-        }
-
-    def versions(self, product: str) -> Result:
-        """The accepted versions of a product, newest first."""
-        from lakehouse_backfill.stages import look
-
-        rows = look.accepted_rows(self.wiring.bench, product)
-        return {"product": product, "versions": [results.version_line(row) for row in rows]}
-
-    def evidence(self, run: str, export: str | Path | None = None) -> Result:
-        """Write the evidence page and archive of a run and say where they are."""
-        report = self._write_report(run, Path(export) if export else None)
-        return {"report": str(report), "archive": str(report.with_suffix(".json"))}
-
-    def evidence_document(self, run: str) -> Result:
-        """Everything that shows why a run was (or was not) accepted, as one document."""
-        from lakehouse_backfill.stages import look
-
-        return look.evidence(self.wiring.bench, run)
-
-    def accepted(
-        self,
-        product: str,
-        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
-        *,
-        strict: bool = True,
-    ) -> Any:
-        """Give what consumers of a product read: Spark DataFrame, Arrow table, DuckDB relation.
-
-        Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
-        """
-        from lakehouse_backfill.stages.accepted import resolve_accepted
-
-        contract = self.wiring.contract(product)
-        found = resolve_accepted(self.wiring.bench, contract, strict=strict)
-        return self.wiring.read(engine, found.table, found.snapshot_id)
+    def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001
+        return replace(self.wiring.bench, take_over=take_over)
 
     def _decided(self, run: str) -> Result:
-        from lakehouse_backfill.stages import look
+        from lakehouse_backfill.stages import decide, look
 
         bench = self.wiring.bench
         status, plan = bench.runs.status(run), bench.runs.plan(run)
-        newest = bench.evidence.newest(run, "validation")
         events = bench.runs.events(run)
+        found = decide.judged_document(bench, events, run)
         return results.state(status) | {
-            "approvals": look.approvals(events, plan, newest[0] if newest else None)
+            "approvals": look.approvals(events, plan, found[0] if found else None)
         }
-
-    def _sides(self, old: str, new: str) -> Sides:
-        from lakehouse_backfill.stages.compare import Sides
-
-        try:
-            left, right = TableRef.parse(old), TableRef.parse(new)
-        except ValueError as error:
-            raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
-        contracts = self.wiring.valid_contracts()
-        return Sides(left, right, next((c for c in contracts if c.table == right.table), None))
-
-    def _write_report(self, run: str, export: Path | None = None) -> Path:
-        return self.wiring.write_report(self.evidence_document(run), export)
 
 
 def accepted(

@@ -5,10 +5,7 @@ Imports stand inside functions: a command loads what it uses, and nothing else.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shlex
-import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,13 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_backfill.config.contracts import find_contract, list_contracts
+from lakehouse_backfill.config.code_files import deciding_files, file_hash
+from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
+from lakehouse_backfill.config.locating import located
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.places import PROFILES
 from lakehouse_backfill.config.profiles import choose, load_profiles
-from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, concerning
+from lakehouse_backfill.fault_points import watch
 from lakehouse_backfill.model.contract import Contract, Profile
 from lakehouse_backfill.observe.clock import SystemClock
+from lakehouse_backfill.observe.driver import is_alive, this_driver
 from lakehouse_backfill.observe.journal import JsonJournal
 from lakehouse_backfill.observe.progress import NullProgress
 from lakehouse_backfill.ports.progress import Progress
@@ -33,15 +34,19 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 STATE_FOLDER = ".lakehouse-backfill"
+LOCK = "requirements.lock"
 
 
 class Wiring:
     """The adapters of one project folder and profile, each made on first use."""
 
-    def __init__(self, folder: Path, profile: Profile, progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, profile: Profile, progress: Progress, profile_name: str = ""
+    ) -> None:
         """Use `Wiring.open`."""
         self.folder = folder
         self.profile = profile
+        self.profile_name = profile_name
         self.progress = progress
 
     @staticmethod
@@ -57,15 +62,24 @@ class Wiring:
                 fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
                 f"a new one: lakehouse-backfill init {shlex.quote(str(folder))}",
             )
-        chosen = choose(load_profiles(folder), profile)
-        return Wiring(folder, chosen, progress or NullProgress())
+        profiles = load_profiles(folder)
+        chosen = choose(profiles, profile, folder)
+        return Wiring(folder, chosen, progress or NullProgress(), profile or profiles.default)
 
     @cached_property
     def catalog(self) -> Any:
-        """The PyIceberg catalog of the profile."""
+        """The PyIceberg catalog of the profile; a lake that is not there is not made."""
+        return self._catalog(must_exist=True)
+
+    def make_lake(self) -> None:
+        """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
+        self.__dict__["catalog"] = self._catalog(must_exist=False)
+
+    def _catalog(self, *, must_exist: bool) -> Any:
         from lakehouse_backfill.iceberg.catalog import open_catalog
 
-        return open_catalog(self.profile, self.folder)
+        with located(self.folder / PROFILES, self.folder, f"profiles.{self.profile_name}."):
+            return open_catalog(self.profile, self.folder, must_exist=must_exist)
 
     @cached_property
     def spark(self) -> Any:
@@ -77,8 +91,10 @@ class Wiring:
     @cached_property
     def bench(self) -> Workbench:
         """The ports that the stages work with."""
+        from lakehouse_backfill.iceberg.audit import IcebergAudit
         from lakehouse_backfill.iceberg.control import ControlTables
         from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+        from lakehouse_backfill.iceberg.fences import IcebergFences
         from lakehouse_backfill.iceberg.ledger import IcebergLedger
         from lakehouse_backfill.iceberg.pins import IcebergPins
         from lakehouse_backfill.iceberg.publisher import IcebergPublisher
@@ -90,7 +106,7 @@ class Wiring:
         from lakehouse_backfill.stages.workbench import Workbench
 
         control = ControlTables(self.catalog, self.profile.control_namespace)
-        return Workbench(
+        ports = Workbench(
             tables=IcebergTables(self.catalog),
             pins=IcebergPins(self.catalog),
             shadows=IcebergShadows(self.catalog, self.profile.shadow_namespace),
@@ -99,6 +115,8 @@ class Wiring:
             ledger=IcebergLedger(control),
             versions=IcebergVersions(control),
             evidence=IcebergEvidence(control),
+            fences=IcebergFences(control),
+            audit=IcebergAudit(control),
             compute=_once(self._compute),
             differ=self._differ,
             records=_LazyRecords(self),
@@ -107,10 +125,12 @@ class Wiring:
             journal=JsonJournal(self.folder),
             progress=self.progress,
             profile=self.profile,
-            driver=f"{socket.gethostname()}:{os.getpid()}",
-            is_alive=_is_alive,
-            code_hash=lambda file: _file_hash(self.folder / file),
+            driver=this_driver(),
+            is_alive=is_alive,
+            code_hash=lambda file: file_hash(self.folder, file),
+            file_text=lambda file: (self.folder / file).read_text("utf-8", "replace"),
         )
+        return watch(ports)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""
@@ -130,20 +150,29 @@ class Wiring:
 
     def declare(self, manifest_file: Path) -> Declared:
         """Read a run manifest, its contract, and what identifies the code."""
+        from lakehouse_backfill.quality.suite import check_form
         from lakehouse_backfill.stages.plan import Declared
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
         manifest = load_manifest(path, self.folder)
-        lock = self.folder / "requirements.lock"
+        with located(path, self.folder):
+            with concerning("product"):
+                contract = self.contract(manifest.product)
+            require_suites(self.folder, contract)
+            files = deciding_files(self.folder, manifest, contract)
+        for suite in (*contract.suites, *manifest.validation.suites):
+            check_form(self.folder / suite.file, suite.file)
+        lock = self.folder / LOCK
         return Declared(
             manifest=manifest,
-            contract=self.contract(manifest.product),
+            contract=contract,
             manifest_file=str(path),
-            code_hash=_file_hash(self.folder / manifest.transform.file),
+            code_hash=files[manifest.transform.file],
             git_commit=_git_commit(self.folder),
-            lock_hash=_file_hash(lock) if lock.is_file() else None,
+            lock_hash=file_hash(self.folder, LOCK) if lock.is_file() else None,
+            files=files,
         )
 
     def read(self, engine: str, table: str, snapshot_id: int) -> Any:
@@ -165,6 +194,16 @@ class Wiring:
 
         return write(document, export or self.folder / STATE_FOLDER / "evidence")
 
+    def require_java(self) -> None:
+        """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.
+
+        A Spark Connect server has its own.
+        """
+        from lakehouse_backfill.spark.java import require_java
+
+        if "spark.remote" not in self.profile.spark:
+            require_java()
+
     def expect_suites(self) -> None:
         """Load Great Expectations in the background, while Spark starts."""
         from lakehouse_backfill.quality.judge import import_early
@@ -174,6 +213,7 @@ class Wiring:
     def _compute(self) -> Compute:
         from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
         from lakehouse_backfill.quality.judge import ExpectationsJudge
+        from lakehouse_backfill.spark.inspecting import SparkInspecting
         from lakehouse_backfill.spark.measuring import SparkMeasuring
         from lakehouse_backfill.spark.staging import SparkStaging
         from lakehouse_backfill.spark.views import ensure_view
@@ -185,11 +225,13 @@ class Wiring:
             ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
         except Unsupported as error:
             self.bench.journal.log("no view", problem=error.problem)
-        return Compute(
+        ports = Compute(
             staging=SparkStaging(self.spark, catalog, self.folder),
             measuring=SparkMeasuring(self.spark, catalog),
+            inspecting=SparkInspecting(self.spark, catalog),
             judge=ExpectationsJudge(self.folder),
         )
+        return watch(ports)
 
     def _differ(self, engine: str) -> Any:
         if engine == "local":
@@ -231,26 +273,6 @@ def _once(make: Callable[[], Made]) -> Callable[[], Made]:
         return made[0]
 
     return get
-
-
-def _is_alive(driver: str) -> bool:
-    """Tell whether a driver (`host:pid`) still lives; on another host: assume that it does."""
-    host, _, pid = driver.rpartition(":")
-    if host != socket.gethostname():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _file_hash(path: Path) -> str:
-    if not path.is_file():
-        raise NotFound(f"{path} does not exist", fix="correct transform.file in the run manifest")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _git_commit(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Commands on a result: compare, accept or reject, publish, look back; and rollback."""
+"""Commands on a result: compare, accept or reject, publish, look back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, Run
+from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, Run, TakeOver
 from lakehouse_backfill.cli.session import session, split_list, whoami
+from lakehouse_backfill.errors import ConfigError
 
 PHASE = "after"
-REPAIR = "repair"
 _STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
 
 
@@ -74,7 +74,40 @@ def reject(context: typer.Context, run: Run, reason: Reason, by: By = None) -> N
     session(context).show(context, session(context).project().reject(run, whoami(by), reason))
 
 
-def publish(context: typer.Context, run: Run, *, by: By = None, dry_run: DryRun = False) -> None:
+def waive(
+    context: typer.Context,
+    run: Run,
+    gate: Annotated[
+        str | None, typer.Argument(metavar="[GATE]", help="The failed gate, by its whole name.")
+    ] = None,
+    by: By = None,
+    reason: Reason = "",
+    *,
+    show: Annotated[bool, typer.Option("--list", help="List the failed gates only.")] = False,
+) -> None:
+    """Let a run pass a failed gate, for the record.
+
+    Bound to exactly what was judged: another input, chunk or result needs another waiver. Gates
+    that guard the data itself cannot be waived.
+
+    Examples:
+      lakehouse-backfill waive bf-4f1c09a2d7 --list
+      lakehouse-backfill waive bf-4f1c09a2d7 "spot checks" --by ana --reason "4711 was refunded"
+    """
+    if gate is None and not show:
+        raise ConfigError("no gate is named", fix=f"lakehouse-backfill waive {run} --list")
+    named = None if show else gate
+    session(context).show(context, session(context).project().waive(run, named, whoami(by), reason))
+
+
+def publish(
+    context: typer.Context,
+    run: Run,
+    *,
+    by: By = None,
+    dry_run: DryRun = False,
+    take_over: TakeOver = False,
+) -> None:
     """Make an accepted result what readers see.
 
     One metadata-only commit: all of the run's partitions, or none. Live commits elsewhere survive.
@@ -84,7 +117,8 @@ def publish(context: typer.Context, run: Run, *, by: By = None, dry_run: DryRun 
       lakehouse-backfill publish bf-4f1c09a2d7 --dry-run
       lakehouse-backfill publish bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().publish(run, whoami(by), dry_run))
+    project = session(context).project()
+    session(context).show(context, project.publish(run, whoami(by), dry_run, take_over))
 
 
 def versions(context: typer.Context, product: Product) -> None:
@@ -110,31 +144,3 @@ def evidence(
       lakehouse-backfill evidence bf-4f1c09a2d7 --export audit/
     """
     session(context).show(context, session(context).project().evidence(run, export))
-
-
-def rollback(
-    context: typer.Context,
-    product: Product,
-    reason: Reason,
-    to: Annotated[
-        int | None, typer.Option(metavar="VERSION", help="The one before the newest if left out.")
-    ] = None,
-    partitions: Annotated[
-        list[str] | None, typer.Option(metavar="P", help="Only these; may be repeated, or P,Q.")
-    ] = None,
-    *,
-    by: By = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Go back to an accepted output version.
-
-    Only the partitions of the restatement go back; later live commits elsewhere survive.
-
-    Examples:
-      lakehouse-backfill rollback silver.orders --reason "wrong rates" --dry-run
-      lakehouse-backfill rollback silver.orders --to 3 --reason "wrong rates"
-      lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
-    """
-    project, only = session(context).project(), split_list(partitions)
-    back = project.rollback(product, to, only, reason, whoami(by), dry_run)
-    session(context).show(context, back)

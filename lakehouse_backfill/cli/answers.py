@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from lakehouse_backfill.errors import BackfillError, ChecksFailed, ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ChecksFailed,
+    ConfigError,
+    EnvironmentDown,
+    OutcomeUnknown,
+    Tampered,
+)
 
 Data = Mapping[str, Any]
 
@@ -29,14 +37,14 @@ def envelope(
 
 
 def error_fields(error: BackfillError) -> dict[str, Any]:
-    """Give the fields of an error; one of declarations also lists its faults."""
+    """Give the fields of an error; one about declarations also lists its faults."""
     fields: dict[str, Any] = {
         "code": error.code,
         "problem": error.problem,
         "state": error.state,
         "fix": error.fix,
     }
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError) or error.faults:
         fields["faults"] = [vars(fault) for fault in error.faults]
     return fields
 
@@ -55,6 +63,19 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         names = ", ".join(str(check["name"]) for check in sick)
         fix = next((str(check.get("fix") or "") for check in sick), "")
         return EnvironmentDown(f"doctor found faults: {names}", fix=fix) if sick else None
+    if command == "audit verify" and not data.get("intact"):
+        return Tampered(
+            f"the log of runs is not as it was written: {data.get('first_bad')}",
+            state="only the log was read; tables and versions that readers see were not looked at",
+            fix="find out who else writes to run_event; docs/control-tables.md says what each "
+            "finding means",
+        )
+    if command == "recover" and not all(item["is_done"] for item in data.get("actions", ())):
+        return OutcomeUnknown(
+            "something is still half done",
+            state="readers see old or new partitions, never a mix; everything is kept",
+            fix="put right what the results name, then lakehouse-backfill recover --all",
+        )
     is_stopped = command == "run" and data.get("state") in ("rejected", "halted")
     if data.get("passed") is False or is_stopped:
         run = data.get("run_id", "RUN")
@@ -63,9 +84,20 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         return ChecksFailed(
             f"{run}: {_counted(len(closed))} closed{': ' if names else ''}{names}",
             state="nothing was published; the shadow table is kept",
-            fix=f"lakehouse-backfill evidence {run}, then plan MANIFEST --revise {run}",
+            fix=f"lakehouse-backfill evidence {run}, then plan MANIFEST --revise {run}"
+            + _or_waive(str(run), closed),
         )
     return None
+
+
+def _or_waive(run: str, closed: list[Mapping[str, Any]]) -> str:
+    """Offer the way on for gates that guard no data; one that does leaves no such way."""
+    if not closed:
+        return f"; which gates: lakehouse-backfill status {run}"
+    if not all(check.get("waivable", True) for check in closed):
+        return ""
+    gate = shlex.quote(str(closed[0].get("name")))
+    return f"; or, for the record: lakehouse-backfill waive {run} {gate} --by WHO --reason TEXT"
 
 
 def _counted(gates: int) -> str:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, Reason, Run
+from lakehouse_backfill.cli.options import By, Reason, Run, TakeOver
 from lakehouse_backfill.cli.session import session, whoami
 
 PHASE = "during"
 
 
-def run(context: typer.Context, run: Run, by: By = None) -> None:
+def run(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False) -> None:
     """Stage and validate a run, and publish it unless that is manual.
 
     Goes on where the run stopped: finished chunks are not redone.
@@ -20,10 +20,11 @@ def run(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project(computes=True).run(run, whoami(by)))
+    project = session(context).project(computes=True)
+    session(context).show(context, project.run(run, whoami(by), take_over))
 
 
-def stage(context: typer.Context, run: Run, by: By = None) -> None:
+def stage(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False) -> None:
     """Compute the missing chunks into the run's shadow table.
 
     The target is not touched. A chunk that runs twice changes nothing.
@@ -31,10 +32,13 @@ def stage(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project(computes=True).stage(run, whoami(by)))
+    project = session(context).project(computes=True)
+    session(context).show(context, project.stage(run, whoami(by), take_over))
 
 
-def validate(context: typer.Context, run: Run, by: By = None) -> None:
+def validate(
+    context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False
+) -> None:
     """Run every gate over what was staged.
 
     Suites, reconciliation, keyed diff and edge check. Exit code 3 when a gate is closed.
@@ -42,9 +46,8 @@ def validate(context: typer.Context, run: Run, by: By = None) -> None:
     Examples:
       lakehouse-backfill validate bf-4f1c09a2d7
     """
-    session(context).show(
-        context, session(context).project(computes=True).validate(run, whoami(by))
-    )
+    project = session(context).project(computes=True)
+    session(context).show(context, project.validate(run, whoami(by), take_over))
 
 
 def status(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli import after, before, during
+from lakehouse_backfill.cli import after, audit, before, during, repair
 from lakehouse_backfill.cli.group import BackfillGroup
 from lakehouse_backfill.cli.light import collect_seldom
 from lakehouse_backfill.cli.session import Session, open_project
@@ -34,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 products = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+audits = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 def _help(command: Callable[..., None]) -> str:
@@ -86,15 +87,19 @@ for _module, _commands in (
     (before, (before.new, before.schema, before.plan, before.approve)),
     (during, (during.run, during.stage, during.validate, during.status, during.log)),
     (during, (during.chunks, during.cancel)),
-    (after, (after.diff, after.reconcile, after.accept, after.reject, after.publish)),
+    (after, (after.diff, after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (after, (after.versions, after.evidence)),
+    (repair, (repair.rollback, repair.recover)),
 ):
     for _command in _commands:
         app.command(help=_help(_command), rich_help_panel=_module.PHASE)(_command)
-app.command(help=_help(after.rollback), rich_help_panel=after.REPAIR)(after.rollback)
 products.command("add", help=_help(before.product_add))(before.product_add)
 app.add_typer(
     products, name="product", help="Draft a contract: product add.", rich_help_panel=before.PHASE
+)
+audits.command("verify", help=_help(audit.audit_verify))(audit.audit_verify)
+app.add_typer(
+    audits, name="audit", help="Check the log of runs: audit verify.", rich_help_panel=audit.PHASE
 )
 
 

@@ -38,4 +38,11 @@ ReasonCode = Annotated[
     str,
     typer.Option(callback=known_reason, metavar="CODE", help=f"One of {', '.join(REASON_CODES)}."),
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Take the run from a process that is dead or stuck; it can write nothing any more.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")]

@@ -76,6 +76,23 @@ def find_contract(project: Path, product: str) -> Contract:
     return contract
 
 
+def require_suites(project: Path, contract: Contract) -> None:
+    """Raise ConfigError, with their lines, when suite files of a contract are not there.
+
+    Only who wants to run them asks: a rollback needs no suite.
+    """
+    path = project / places.CONTRACTS / f"{contract.product}.yaml"
+    if not path.is_file():
+        return
+    document = yaml_lines.load(path, places.shown(path, project))
+    faults = [
+        fault
+        for item in (*_items(document, "suites"), *_items(document, "assumptions"))
+        for fault in places.path_faults(document, (*item, "file"), project, must_exist=True)
+    ]
+    refuse(document.file, faults)
+
+
 def list_contracts(project: Path) -> tuple[str, ...]:
     """Name the products that have a contract file, without reading the files."""
     folder = project / places.CONTRACTS
@@ -90,7 +107,7 @@ def _between(document: Document, project: Path) -> Iterator[Fault]:
     for group in ("thresholds", "source_totals"):
         for path in _items(document, group):
             yield from _known(document, (*path, "measure"), _names(document, "measures"), "measure")
-    for path in _items(document, "suites"):
+    for path in (*_items(document, "suites"), *_items(document, "assumptions")):
         yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
 
 

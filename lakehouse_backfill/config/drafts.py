@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
+from lakehouse_backfill.config.extents import moved
 from lakehouse_backfill.config.transforms import FoundTransform
 from lakehouse_backfill.model.contract import Contract, ContractPartition
 from lakehouse_backfill.model.manifest import Source
@@ -68,8 +69,11 @@ def draft_contract(
         *_column_lines(info),
         *_measure_lines(measures[:3]),
         *_suite_lines(suites),
-        "consumers: [] # - {name: finance, contact: a@example.com, tolerates_restatement: true}",
-        "classification: internal # public, internal, confidential or restricted",
+        "# No run is approved before these three are answered; `consumers: []` says: nobody.",
+        "# consumers:",
+        "#   - {name: finance, contact: a@example.com, tolerates_restatement: true}",
+        "# classification: internal # public, internal, confidential or restricted",
+        "# retention_days: 3650 # how long a row may be kept; or unlimited",
         "roles: {} # approve, accept, publish, waive: lists of people; empty means everybody",
     ]  # fmt: skip
     return Draft("\n".join(lines) + "\n", tuple(_contract_questions(info, key, tested)))
@@ -217,7 +221,9 @@ def _contract_questions(
         yield "key: no tested candidate holds; which columns identify a row?"
     else:
         yield "key: which columns identify a row?"
-    yield "consumers: who reads it, and may history change under them?"
+    yield "consumers: who reads it, and may history change under them? [] says: nobody"
+    yield "classification: public, internal, confidential or restricted?"
+    yield "retention_days: how long may a row be kept, or is it unlimited?"
     yield "publication: do live jobs write to the table (follow), or only runs (pinned)?"
     if not info.partitioning:
         yield "partitioning: the table has none, so there is nothing to restate by"
@@ -241,7 +247,7 @@ def _widened(scoped: ContractPartition, from_: str, to: str) -> tuple[str, str]:
     if first is None or stop is None:
         return ("1970-01-01", "1970-01-02")
     margin = timedelta(days=3 * _UNIT_DAYS.get(scoped.transform, 1))
-    return (first - margin).isoformat(), (stop + margin).isoformat()
+    return moved(first, -margin).isoformat(), moved(stop, margin).isoformat()
 
 
 def _as_day(text: str) -> date | None:
@@ -267,7 +273,8 @@ def _scope_lines(
 
 def _plain(text: str) -> str:
     """Leave a number, day or instant unquoted, and quote everything else."""
-    return text if _VALUE.fullmatch(text) else _text(text)
+    is_known = text.lstrip("-").isdigit() or _as_day(text) is not None
+    return text if is_known and _VALUE.fullmatch(text) else _text(text)
 
 
 def _manifest_questions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 from lakehouse_backfill.config.yaml_lines import Document, PathKey
@@ -45,6 +45,14 @@ def _key(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, str) and _TIME_LABEL.fullmatch(value):
         return ("day or instant", value)  # 2013-02 < 2013-02-15 < 2013-03: text order is time order
     return None
+
+
+def moved(day: date, by: timedelta) -> date:
+    """Add a time span; the calendar ends with the years 1 and 9999."""
+    try:
+        return day + by
+    except OverflowError:
+        return date.min if by < timedelta() else date.max
 
 
 def check_range(column_type: str, first: str, stop: str) -> None:

@@ -20,6 +20,7 @@ _FORMS = {
     r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "a name of letters, digits and _, at most 64",
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$": "namespace.table, e.g. silver.orders",
     r"^\d+\.\d+\.\d+$": "a semantic version of three numbers, e.g. 1.2.0",
+    r"^sha256:[0-9a-f]{64}$": "sha256: and 64 hexadecimal digits, as `docker inspect` shows it",
 }
 _WORDS = {
     "string": "text (quote it)",
@@ -117,20 +118,25 @@ def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str,
         return shown, f"write {_FORMS.get(context['pattern'], context['pattern'])}"
     if kind in ("too_short", "string_too_short"):
         return "is empty", "write at least one entry" if kind == "too_short" else "write some text"
+    if kind == "string_too_long":
+        return f"{shown}, {len(first['input'])} characters", (
+            f"write at most {context['max_length']} characters"
+        )
     limits = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le"}
     if kind in limits:
         words = {"ge": "at least", "gt": "more than", "le": "at most"}[limits[kind]]
         return shown, f"write {words} {context[limits[kind]]}"
-    expected = [_expected(detail["type"]) for detail in details]
+    expected = [_expected(detail) for detail in details]
     if all(expected):
         return shown, f"write {', or '.join(dict.fromkeys(text for text in expected if text))}"
     return f"{shown}: {first['msg']}", "correct the value"
 
 
-def _expected(kind: str) -> str | None:
+def _expected(detail: ErrorDetails) -> str | None:
     """The words for what a type error wanted: from `int_parsing` to `int`."""
-    word = kind.split("_", 1)[0]
-    return _WORDS.get(word)
+    if detail["type"] == "literal_error":
+        return str(detail["ctx"]["expected"]).replace("'", "")
+    return _WORDS.get(detail["type"].split("_", 1)[0])
 
 
 def _about(parent: type[BaseModel] | None, name: str) -> str:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
 
 from lakehouse_backfill.config import places, yaml_lines
 from lakehouse_backfill.config.extents import order_fault
 from lakehouse_backfill.config.faults import merge, near, validate
 from lakehouse_backfill.config.transforms import declared_in
 from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
-from lakehouse_backfill.errors import Fault
-from lakehouse_backfill.model.manifest import PublishMode, RunManifest
+from lakehouse_backfill.errors import Fault, Unsupported, with_faults
+from lakehouse_backfill.model.manifest import RunManifest
+from lakehouse_backfill.rules.gate_names import GATES
+from lakehouse_backfill.rules.unbuilt import STATE, UNBUILT
 
-#: What `publish` can do in this release.
-BUILT_MODES = ("replace_partitions", "pointer_swap", "shadow_only")
 _PARTITIONS = ("target", "partitions")
 
 
@@ -28,10 +27,16 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
 
     Raises:
         ConfigError: the manifest is wrong, or its scope has no bounds (M5).
+        Unsupported: it is right, but asks for what this release does not do.
     """
     document = yaml_lines.load(path, places.shown(path, project))
     manifest, faults = validate(RunManifest, document)
-    refuse(document.file, merge(faults, _between(document, project)))
+    faults = merge(faults, _between(document, project))
+    unbuilt = list(_unbuilt_faults(document))
+    if faults or not unbuilt:
+        refuse(document.file, merge(faults, unbuilt))
+    else:
+        raise _unsupported(document.file, tuple(unbuilt))
     # refuse() has raised unless the manifest is there.
     return manifest or RunManifest.model_validate(document.data)
 
@@ -39,7 +44,7 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
 def _between(document: Document, project: Path) -> Iterator[Fault]:
     yield from _partition_faults(document)
     yield from _source_faults(document)
-    yield from _unbuilt_faults(document)
+    yield from _gate_faults(document)
     yield from _file_faults(document, project)
     yield from _suite_faults(document)
     yield from _deadline_faults(document)
@@ -113,16 +118,26 @@ def _source_faults(document: Document) -> Iterator[Fault]:
 
 
 def _unbuilt_faults(document: Document) -> Iterator[Fault]:
-    mode = document.get("target", "publish_mode")
-    if mode in get_args(PublishMode) and mode not in BUILT_MODES:
-        fix = f"use one of: {', '.join(BUILT_MODES)}"
-        yield document.fault(("target", "publish_mode"), f"{mode} is not built yet", fix)
-    if document.get("target", "row_predicate") is not None:
-        fix = "remove it and restate whole partitions"
-        yield document.fault(("target", "row_predicate"), "is not built yet", fix)
-    if document.get("safety", "on_conflict") == "catch_up":
-        problem = "catch_up is not built yet"
-        yield document.fault(("safety", "on_conflict"), problem, "use fail, and plan again")
+    for item in UNBUILT:
+        value = document.get(*item.path)
+        if item.refuses(value):
+            yield document.fault(item.path, item.problem(value), item.instead(value))
+
+
+def _unsupported(file: str, faults: tuple[Fault, ...]) -> Unsupported:
+    problem = f"{file} asks for what is not built yet"
+    fix = faults[0].fix if len(faults) == 1 else f"correct the lines named above in {file}"
+    return Unsupported(with_faults(problem, faults), state=STATE, fix=fix, faults=faults)
+
+
+def _gate_faults(document: Document) -> Iterator[Fault]:
+    gates = document.get("validation", "gates")
+    for name in gates if isinstance(gates, dict) else ():
+        if name not in GATES:
+            close = near(name, list(GATES))
+            fix = close if close.startswith("known") else f"{close} known: {', '.join(GATES)}"
+            problem = "is no gate that a run manifest may name"
+            yield document.fault(("validation", "gates", name), problem, fix)
 
 
 def _file_faults(document: Document, project: Path) -> Iterator[Fault]:

@@ -47,8 +47,8 @@ def load_profiles(project: Path) -> Profiles:
     return profiles or Profiles.model_validate(document.data)
 
 
-def choose(profiles: Profiles, name: str | None = None) -> Profile:
-    """Give the profile called `name`, or the default when that is an embedded lake.
+def choose(profiles: Profiles, name: str | None = None, project: Path | None = None) -> Profile:
+    """Give the profile called `name`, or the default when that is the embedded lake of `project`.
 
     Anything but the embedded lake must be named, so that nobody restates a shared lake by a
     default (M8).
@@ -63,17 +63,35 @@ def choose(profiles: Profiles, name: str | None = None) -> Profile:
             fix=f"name one with --profile, or add it to {places.PROFILES.as_posix()}",
         )
     profile = profiles.profiles[wanted]
-    if name is None and not is_embedded(profile):
+    if name is None and not is_embedded(profile, project):
         raise ConfigError(
-            f"the default profile {wanted!r} is no embedded lake, so it must be named",
+            f"the default profile {wanted!r} is not the embedded lake of this project, so it must "
+            "be named",
             fix=f"add --profile {wanted} before the command",
         )
     return profile
 
 
-def is_embedded(profile: Profile) -> bool:
-    """Tell whether the profile's catalog is a file of this machine."""
-    return profile.catalog.get("uri", "").startswith("sqlite:")
+def is_embedded(profile: Profile, project: Path | None = None) -> bool:
+    """Tell whether catalog and files of the profile lie in the project's own folder.
+
+    A SQLite file elsewhere may be somebody else's lake, or one that several projects share.
+    """
+    root = (project or Path("/project")).resolve()
+    places_of_lake = (profile.catalog.get("uri", ""), profile.catalog.get("warehouse", ""))
+    uri, warehouse = (text.replace("${project}", str(root)) for text in places_of_lake)
+    if not uri.startswith("sqlite:"):
+        return False
+    file = Path(uri.partition("://")[2].partition("?")[0].removeprefix("/"))
+    files = Path(warehouse.removeprefix("file:").replace("//", "/") or root)
+    return all(_lies_in(path, root) for path in (file, files))
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    try:
+        return path.is_absolute() and path.resolve().is_relative_to(root)
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def _between(document: Document) -> Iterator[Fault]:

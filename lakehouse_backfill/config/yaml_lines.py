@@ -116,7 +116,8 @@ def load(path: Path, shown_as: str | None = None) -> Document:
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"{file} cannot be read: {reason}", fix="check the path") from error
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{file} is larger than 1 MB", fix="a declaration is a short text file")
+        fix = "check the path: a declaration is a short text file"
+        raise ConfigError(f"{file} is larger than 1 MB", fix=fix)
     try:
         return parse(content.decode("utf-8-sig"), file)
     except UnicodeDecodeError as error:

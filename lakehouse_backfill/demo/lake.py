@@ -64,6 +64,7 @@ class DemoLake:
 
         `bronze.airports` gets two snapshots, tagged `incomplete` and `complete`.
         """
+        self.project.wiring.make_lake()
         for namespace in ("bronze", "silver"):
             self.catalog.create_namespace_if_not_exists(namespace)
         flights = data.flights_table()

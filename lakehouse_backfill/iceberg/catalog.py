@@ -34,9 +34,11 @@ _DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, Unaut
 _TRANSPORTS = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
 
 
-def open_catalog(profile: Profile, project: Path) -> Catalog:
+def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -> Catalog:
     """Open the profile's catalog; `${project}` stands for the project's folder.
 
+    With `must_exist` a SQLite file that is not there raises NotFound: a mistyped path would else
+    be a new, empty lake in which nothing was ever published.
     The catalog raises Unsupported on `purge_table`, which would delete files that a shadow shares
     with its target (it ignores `gc.enabled=false`). Raises ConfigError and CatalogDown.
     """
@@ -47,7 +49,9 @@ def open_catalog(profile: Profile, project: Path) -> Catalog:
         raise ConfigError("the profile's catalog has no name", fix="add catalog.name")
     _check_warehouse(properties)
     if properties.get("uri", "").startswith("sqlite"):
-        properties["uri"] = _sqlite_uri(properties["uri"])
+        properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
+        if must_exist:
+            properties.setdefault("init_catalog_tables", "false")
     with translated():
         try:
             catalog = _load_catalog(name, properties)
@@ -102,7 +106,7 @@ def translated() -> Iterator[None]:
         if not is_outage(error):
             raise
         raise CatalogDown(
-            f"the catalog or its store does not answer: {type(error).__name__}: {_brief(error)}",
+            f"the catalog or its store does not answer: {type(error).__name__}: {brief(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
         ) from error
 
@@ -113,7 +117,7 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """Give the first line: the rest is SQL with its values, and a link to a manual."""
     return next(iter(str(error).strip().splitlines()), "")
 
@@ -143,7 +147,7 @@ def _check_warehouse(properties: dict[str, str]) -> None:
         )
 
 
-def _sqlite_uri(uri: str) -> str:
+def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
     """Make the file's folder, and let writers wait for each other instead of failing at once."""
     scheme, _, rest = uri.partition("://")
     path, _, query = rest.partition("?")
@@ -152,6 +156,14 @@ def _sqlite_uri(uri: str) -> str:
         raise ConfigError(
             f"{uri!r} is relative, so it depends on the current folder",
             fix="write uri: sqlite:///${project}/catalog.db",
+        )
+    if must_exist and not file.is_file():
+        raise NotFound(
+            f"there is no lake at {file}",
+            state="nothing was made there",
+            fix="correct catalog.uri in catalog/profiles.yaml; a new lake begins with its first "
+            "table, written by Spark or PyIceberg",
+            field="catalog.uri",
         )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 
 from lakehouse_backfill.errors import CatalogDown
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import is_outage
 from lakehouse_backfill.iceberg.control_log import ControlLog
-from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES, ControlTable
+from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.iceberg.control_table import ControlTable
+from lakehouse_backfill.iceberg.patience import until_committed
 
 #: How long an append tries to win against other writers.
 BUDGET_S = 30.0
@@ -27,7 +30,7 @@ class ControlTables:
         return ControlLog(self._catalog, self._namespace, table, self.ensure, self._budget_s)
 
     def ensure(self) -> None:
-        """Create the namespace and all control tables that are missing.
+        """Create what is missing: the namespace, control tables, and columns of an older release's.
 
         Several processes may do so at once. Raises CatalogDown.
         """
@@ -46,7 +49,8 @@ class ControlTables:
 
     def _ensure_namespace(self) -> None:
         try:
-            self._catalog.create_namespace(self._namespace)
+            with around("Catalog.create_namespace"):
+                self._catalog.create_namespace(self._namespace)
         except NamespaceAlreadyExistsError:
             return
         except Exception:
@@ -57,9 +61,22 @@ class ControlTables:
 
     def _ensure_table(self, table: ControlTable) -> None:
         identifier = (self._namespace, table.name)
-        if self._catalog.table_exists(identifier):
-            return
-        try:
-            self._catalog.create_table(identifier, table.schema(), properties=table.properties())
-        except TableAlreadyExistsError:
-            return
+        if not self._catalog.table_exists(identifier):
+            try:
+                schema, properties = table.schema(), table.properties()
+                with around("Catalog.create_table"):
+                    self._catalog.create_table(identifier, schema, properties=properties)
+            except TableAlreadyExistsError:
+                pass
+            else:
+                return
+        until_committed(lambda: self._add_columns(table), f"columns for {table.name}")
+
+    def _add_columns(self, table: ControlTable) -> None:
+        """Add the columns that are missing, as nullable ones; rows that are there have null."""
+        found = self._catalog.load_table((self._namespace, table.name))
+        missing = table.missing(found.schema())
+        if missing:
+            with around("Catalog.update_schema"), found.update_schema() as update:
+                for name, kind, doc in missing:
+                    update.add_column(name, kind, doc)

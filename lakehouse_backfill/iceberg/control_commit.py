@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.iceberg.control_schemas import LOG_ID, LOG_SEQ
+from lakehouse_backfill.iceberg.control_table import LOG_ID, LOG_SEQ
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def stage(
     to_remove: tuple[str, ...],
     token: str,
 ) -> Transaction:
-    """Write the rows' file and prepare one commit, conditional on the head of `table`.
+    """Write the rows' file, if there are rows, and prepare one commit on the head of `table`.
 
     Committing raises CommitFailedException when anybody else committed meanwhile, also when the
     table was empty before.
@@ -94,6 +94,7 @@ def _arrow(table: Table, rows: tuple[dict[str, Any], ...], sequence: int, token:
 
 
 def _append(transaction: Transaction, table: Table, new: pa.Table) -> None:
+    # Without a row too there is a new snapshot: that is what refuses commits made for the old head.
     with transaction.update_snapshot().fast_append() as producer:
         for file in _write(table, new):
             producer.append_data_file(file)
@@ -109,7 +110,7 @@ def _fold(transaction: Transaction, table: Table, new: pa.Table) -> None:
         for task in table.scan().plan_files()
         if task.file.file_size_in_bytes < FOLD_BELOW_BYTES and not task.delete_files
     ]
-    if not tasks:
+    if len(tasks) + bool(new.num_rows) < 2:
         _append(transaction, table, new)
         return
     reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
@@ -126,6 +127,8 @@ def _fold(transaction: Transaction, table: Table, new: pa.Table) -> None:
 def _write(table: Table, rows: pa.Table) -> list[DataFile]:
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
+    if not rows.num_rows:
+        return []
     return list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
 
 

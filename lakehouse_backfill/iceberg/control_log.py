@@ -22,10 +22,11 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown, TooBusy
-from lakehouse_backfill.iceberg.catalog import is_locked, is_outage
+from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.iceberg.catalog import brief, is_locked, is_outage
 from lakehouse_backfill.iceberg.control_commit import load_writer, stage
 from lakehouse_backfill.iceberg.control_lock import Turns, lock_file
-from lakehouse_backfill.iceberg.control_schemas import LOG_ID, LOG_SEQ, ControlTable
+from lakehouse_backfill.iceberg.control_table import LOG_ID, LOG_SEQ, ControlTable
 from lakehouse_backfill.iceberg.patience import lost_race
 
 T = TypeVar("T")
@@ -36,13 +37,15 @@ _RELOADS = 5
 class Change(Generic[T]):
     """What a decision asks for: rows to append, properties to set or remove, and its result.
 
-    Without rows nothing is committed.
+    Without rows nothing is committed, unless `moves_head`: then the properties come with a new
+    snapshot, so that every commit that was made ready for the old one is refused and decides again.
     """
 
     result: T
     rows: tuple[dict[str, Any], ...] = ()
     set: Mapping[str, str] = field(default_factory=dict)
     remove: tuple[str, ...] = ()
+    moves_head: bool = False
 
 
 class Head:
@@ -61,12 +64,16 @@ class Head:
     def rows(
         self, where: Mapping[str, str | int] | None = None, columns: tuple[str, ...] = ("*",)
     ) -> list[dict[str, Any]]:
-        """Read the rows with these values, in the order in which they were appended."""
+        """Read the rows with these values, in the order in which they were appended.
+
+        Columns that a table of an older release lacks are left out.
+        """
         if self.table is None or self.snapshot_id is None:
             return []
-        wanted = columns if "*" in columns else (LOG_SEQ, *columns)
+        known = self.table.schema().column_names
+        wanted = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(known)
         with _reaching(self.table.name()[-1]):
-            scan = self.table.scan(_filter(where or {}), selected_fields=wanted)
+            scan = self.table.scan(_filter(where or {}), selected_fields=tuple(wanted))
             found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
         return sorted(found, key=lambda row: row[LOG_SEQ])
 
@@ -85,6 +92,7 @@ class ControlLog:
         self._catalog = catalog
         self._identifier = (namespace, table.name)
         self._name = table.name
+        self._declared = table
         self._create = create
         self._budget_s = budget_s
         self._turns = Turns(lock_file(catalog, f"{namespace}.{table.name}"))
@@ -138,7 +146,7 @@ class ControlLog:
         if done is not None:
             return done
         change = decide(head)
-        if not change.rows:
+        if not change.rows and not change.moves_head:
             return change
         token = uuid.uuid4().hex
         transaction = self._stage(head, change, token)
@@ -146,7 +154,7 @@ class ControlLog:
 
     def _existing(self) -> Head:
         head = self.head()
-        if head.table is None:
+        if head.table is None or self._declared.missing(head.table.schema()):
             self._create()
             head = self.head()
         return head
@@ -169,7 +177,8 @@ class ControlLog:
         head: Head,
     ) -> bool:
         try:
-            transaction.commit_transaction()
+            with around(f"ControlLog.{self._name}"):
+                transaction.commit_transaction()
         except Exception as error:
             is_refused = lost_race(error) or isinstance(error, ValidationException)
             if not is_refused and not is_outage(error):
@@ -210,7 +219,8 @@ class _Effort(Generic[T]):
         for token, (needed, change) in list(self.doubts.items()):
             if head.snapshot_id == needed:
                 continue
-            if head.rows({LOG_ID: token}, (LOG_ID,)):
+            # A change without rows is decided again: what it set says whether it landed.
+            if change.rows and head.rows({LOG_ID: token}, (LOG_ID,)):
                 return change
             del self.doubts[token]
         return None
@@ -261,6 +271,6 @@ def _reaching(name: str) -> Iterator[None]:
 
 def _down(name: str, error: Exception) -> CatalogDown:
     return CatalogDown(
-        f"the control table {name} cannot be reached: {error}",
-        fix="lakehouse-backfill doctor",
+        f"the control table {name} cannot be reached: {brief(error)}",
+        fix="try again; lakehouse-backfill doctor says what does not answer",
     )

@@ -1,92 +1,17 @@
-"""The control tables: their columns, in words that any engine shows, and how they are kept small.
-
-JSON documents, ids and hashes are strings, instants are `timestamptz` (microseconds, UTC); there
-is no partitioning, so every engine reads them.
-"""
+"""The control tables: their columns, in words that any engine shows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
 
-from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
+from lakehouse_backfill.iceberg.control_table import LOG_SEQ, ControlTable
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_SIMPLE = (StringType, IntegerType, LongType, DoubleType, BooleanType, TimestamptzType)
-_TYPES: dict[str, IcebergType] = {str(made): made for made in (kind() for kind in _SIMPLE)}
-
-#: Columns that every control table begins with.
-LOG_SEQ = "log_seq"
-LOG_ID = "log_id"
-_LOG_COLUMNS = (
-    (LOG_SEQ, "long!", "Order of the rows: grows with every row appended."),
-    (LOG_ID, "string!", "The commit that appended the row; shared by rows appended together."),
-)
-
-#: PyIceberg's own retries would append a second time on a newer head without asking again
-#: (48 duplicate versions in 160 moves), so our loop is the only one that retries.
-PROPERTIES = {
-    "format-version": "2",
-    "commit.retry.num-retries": "0",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "5",
-}
 
 #: Name of the view beside `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
-
-
-@dataclass(frozen=True)
-class ControlTable:
-    """One control table: its name, what a row is, and its columns (name, type, meaning).
-
-    A type that ends in `!` is never null; `[string]` is a list of strings.
-    """
-
-    name: str
-    comment: str
-    columns: tuple[tuple[str, str, str], ...]
-
-    def schema(self) -> Schema:
-        """Give the Iceberg schema, with a doc text on every column."""
-        columns = (*_LOG_COLUMNS, *self.columns)
-        nested_ids = count(len(columns) + 1)
-        return Schema(
-            *(
-                NestedField(
-                    field_id=number,
-                    name=name,
-                    field_type=_type(text.rstrip("!"), nested_ids),
-                    required=text.endswith("!"),
-                    doc=doc,
-                )
-                for number, (name, text, doc) in enumerate(columns, start=1)
-            )
-        )
-
-    def properties(self) -> dict[str, str]:
-        """Give the table properties."""
-        return {**PROPERTIES, "comment": self.comment}
-
-
-def _type(text: str, nested_ids: Iterator[int]) -> IcebergType:
-    if text == "[string]":
-        return ListType(element_id=next(nested_ids), element_type=StringType())
-    return _TYPES[text]
-
+#: Columns that a table of an older release lacks until it is written to: not in the view.
+_NEWER = ("epoch", "returns_to")
 
 PIPELINE_RUN = ControlTable(
     "pipeline_run",
@@ -129,6 +54,9 @@ RUN_EVENT = ControlTable(
         ("mode", "string!", "Execution mode of the run."),
         ("driver", "string", "The process that drives the run from here on, if any."),
         ("detail", "string!", "Further facts as JSON."),
+        ("epoch", "int", "Number of the event that began the newest lease; 0: there was none."),
+        ("previous", "string", "Hash of the event before it; empty for the first one."),
+        ("hash", "string", "SHA-256 over the row and `previous`; null: before events had one."),
     ),
 )
 
@@ -155,6 +83,8 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("result_digest", "string", "The digest of checks and diff that was accepted."),
         ("evidence_digest", "string", "Digest of the run's evidence."),
         ("reason", "string!", "Why."),
+        ("epoch", "int", "Lease of the process that acted; null or 0: it acted without one."),
+        ("returns_to", "long", "For a rollback: the version that it leads to."),
     ),
 )
 
@@ -174,6 +104,8 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("snapshot_id", "long", "The shadow's snapshot that holds the chunk."),
         ("finished_at", "timestamptz!", "When it was finished."),
         ("recovered", "boolean!", "Whether the row was written later, from the snapshot log."),
+        ("epoch", "int", "Lease of the process that wrote the row; null or 0: it had none."),
+        ("problem", "string", "Why the chunk failed; null or empty if it did not."),
     ),
 )
 
@@ -201,6 +133,7 @@ EVIDENCE = ControlTable(
         ("digest", "string!", "SHA-256 of the document's canonical JSON."),
         ("document", "string!", "The document as canonical JSON."),
         ("recorded_at", "timestamptz!", "When it was recorded."),
+        ("epoch", "int", "Lease of the process that recorded it; null or 0: it had none."),
     ),
 )
 
@@ -288,7 +221,8 @@ def current_view_select(catalog: str, namespace: str) -> str:
     for name in (catalog, namespace):
         if not _PLAIN.fullmatch(name):
             raise ValueError(f"{name!r} is not a plain identifier")
-    names = ", ".join(name for name, _, _ in ACCEPTED_OUTPUT_VERSION.columns)
+    columns = (name for name, _, _ in ACCEPTED_OUTPUT_VERSION.columns if name not in _NEWER)
+    names = ", ".join(columns)
     return (
         f"SELECT {names} FROM (SELECT *, row_number() OVER "  # noqa: S608 (checked identifiers)
         f"(PARTITION BY data_product ORDER BY {LOG_SEQ} DESC) AS newest "

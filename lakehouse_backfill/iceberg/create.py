@@ -10,6 +10,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import NestedField
 
 from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import translated
 from lakehouse_backfill.iceberg.type_text import TypeText
 from lakehouse_backfill.model.contract import Contract, ContractPartition
@@ -24,14 +25,16 @@ def create_table(catalog: Catalog, contract: Contract) -> None:
     schema = schema_of(contract)
     spec = _spec(contract, schema)
     with translated():
-        catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
+        with around("Catalog.create_namespace"):
+            catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
         try:
-            catalog.create_table(
-                contract.table,
-                schema,
-                partition_spec=spec,
-                properties={"format-version": "2", "comment": contract.description},
-            )
+            with around("Catalog.create_table"):
+                catalog.create_table(
+                    contract.table,
+                    schema,
+                    partition_spec=spec,
+                    properties={"format-version": "2", "comment": contract.description},
+                )
         except TableAlreadyExistsError:
             return
 

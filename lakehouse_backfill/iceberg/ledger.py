@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_log import Change
-from lakehouse_backfill.iceberg.control_schemas import BACKFILL_CHUNK_RUN, LOG_ID, LOG_SEQ
+from lakehouse_backfill.iceberg.control_log import Change, Head
+from lakehouse_backfill.iceberg.control_rows import fields_of
+from lakehouse_backfill.iceberg.control_schemas import BACKFILL_CHUNK_RUN
+from lakehouse_backfill.iceberg.fences import require_epoch
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.rules import run_log
 
@@ -16,14 +18,18 @@ class IcebergLedger:
         self._log = tables.log(BACKFILL_CHUNK_RUN)
 
     def record(self, chunk: ChunkRecord) -> None:
-        """Append one row."""
+        """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
         row = chunk.model_dump()
-        self._log.append(lambda _: Change(result=None, rows=(row,)))
+
+        def change(head: Head) -> Change[None]:
+            require_epoch(head, chunk.run_id, chunk.epoch)
+            return Change(result=None, rows=(row,))
+
+        self._log.append(change)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         """The newest row of each chunk of the run, in chunk order."""
         newest: dict[str, ChunkRecord] = {}
         for row in self._log.head().rows({"run_id": run_id}):
-            fields = {name: row[name] for name in row if name not in (LOG_SEQ, LOG_ID)}
-            newest[row["chunk_id"]] = ChunkRecord(**fields)
+            newest[row["chunk_id"]] = ChunkRecord(**fields_of(row, ChunkRecord))
         return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=run_log.chunk_order))

@@ -30,16 +30,7 @@ def info_of(name: str, table: Table) -> TableInfo:
         snapshot_id=metadata.current_snapshot_id,
         schema_id=metadata.current_schema_id,
         spec_id=metadata.default_spec_id,
-        columns=tuple(
-            Column(
-                field_id=field.field_id,
-                name=field.name,
-                type=str(field.field_type),
-                required=field.required,
-                doc=field.doc,
-            )
-            for field in schema.fields
-        ),
+        columns=columns_of(schema),
         partitioning=tuple(
             PartitionField(
                 name=field.name,
@@ -51,6 +42,20 @@ def info_of(name: str, table: Table) -> TableInfo:
         spec_count=len(metadata.partition_specs),
         properties=dict(metadata.properties),
         refs={ref: value.snapshot_id for ref, value in metadata.refs.items()},
+    )
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """Give our values of a schema's top-level columns."""
+    return tuple(
+        Column(
+            field_id=field.field_id,
+            name=field.name,
+            type=str(field.field_type),
+            required=field.required,
+            doc=field.doc,
+        )
+        for field in schema.fields
     )
 
 

@@ -13,6 +13,9 @@ ATTEMPTS = PREFIX + "attempts"
 BASE_SNAPSHOT_ID = PREFIX + "base-snapshot-id"
 TARGET = PREFIX + "target"
 TARGET_UUID = PREFIX + "target-uuid"
+#: On a shadow: the lease of those who may write, and the UUID that the table got with it.
+EPOCH = PREFIX + "epoch"
+FENCE_UUID = PREFIX + "fence-uuid"
 
 #: A tag without an age falls to `history.expire.max-ref-age-ms`, and a ref's age counts from its
 #: snapshot's timestamp, so only an explicit age that never passes is a pin.

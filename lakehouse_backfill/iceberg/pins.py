@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
 from lakehouse_backfill.errors import Conflict, Unsupported
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.metadata import refuse_format, snapshot_in
 from lakehouse_backfill.iceberg.names import FOREVER_MS
@@ -56,7 +57,7 @@ class IcebergPins(Pins):
             )
         if _is_pin(loaded, name, snapshot_id):
             return
-        with loaded.manage_snapshots() as changes:
+        with around("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.create_tag(snapshot_id, name, max_ref_age_ms=FOREVER_MS)
 
     def _unpin(self, table: str, name: str) -> None:
@@ -64,7 +65,7 @@ class IcebergPins(Pins):
         ref = loaded.metadata.refs.get(name)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
             return
-        with translated(), loaded.manage_snapshots() as changes:
+        with translated(), around("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.remove_tag(name)
 
 

@@ -43,6 +43,7 @@ from pyiceberg.table.update import (
 )
 
 from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.manifests import ManifestCache
 from lakehouse_backfill.iceberg.metadata import is_live
 from lakehouse_backfill.iceberg.names import FOREVER_MS, PUBLICATION
@@ -204,7 +205,8 @@ def commit(table: Table, snapshot: Snapshot, tags: dict[str, int], token: str) -
             {"last-assigned-field-id": metadata.last_column_id}
         ),
     )
-    table._do_commit(updates=updates, requirements=requirements)
+    with around("Publisher.swap"):
+        table._do_commit(updates=updates, requirements=requirements)
 
 
 def _ref(name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None) -> TableUpdate:

@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.metadata import (
     ancestors,
@@ -28,11 +29,14 @@ from lakehouse_backfill.iceberg.metadata import (
 from lakehouse_backfill.iceberg.names import (
     BASE_SNAPSHOT_ID,
     CHUNK_ID,
+    EPOCH,
     PREFIX,
     PUBLICATION,
     TARGET,
     TARGET_UUID,
 )
+from lakehouse_backfill.iceberg.patience import until_committed
+from lakehouse_backfill.iceberg.shadow_fence import set_fence
 from lakehouse_backfill.model.publication import ChunkCommit
 from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.ports.lake import Shadows
@@ -83,6 +87,16 @@ class IcebergShadows(Shadows):
             existing = self._clone(source, snapshot_id, shadow, marks)
         return info_of(shadow, existing)
 
+    def fence(self, shadow: str, epoch: int) -> None:
+        """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
+
+        The table gets a new UUID, and every commit states the UUID that its writer loaded. The
+        same epoch again does nothing. Raises RunMoved when a later epoch has fenced the shadow,
+        Unsupported when the catalog does not change the UUID.
+        """
+        self._refuse_name(shadow)
+        until_committed(lambda: set_fence(self._catalog, shadow, epoch), f"fence of {shadow}")
+
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         metadata = load(self._catalog, shadow).metadata
@@ -113,7 +127,7 @@ class IcebergShadows(Shadows):
         if BASE_SNAPSHOT_ID not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
         try:
-            with translated():
+            with translated(), around("Shadows.drop"):
                 self._catalog.drop_table(shadow)
         except NotFound:
             return
@@ -150,14 +164,17 @@ class IcebergShadows(Shadows):
             if snapshot_id is not None:
                 base = snapshot_in(source.metadata, snapshot_id, marks[TARGET])
                 refuse_deletes(marks[TARGET], base.manifests(source.io))
-            self._catalog.create_namespace_if_not_exists(self._namespace)
+            with around("Catalog.create_namespace"):
+                self._catalog.create_namespace_if_not_exists(self._namespace)
             location = self._location(source, shadow)
             wanted = clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, wanted.properties)
             file = provider.new_table_metadata_file_location()
-            ToOutputFile.table_metadata(wanted, source.io.new_output(file))
+            with around("Shadows.metadata_file"):
+                ToOutputFile.table_metadata(wanted, source.io.new_output(file))
             try:
-                self._catalog.register_table(shadow, file)
+                with around("Shadows.register"):
+                    self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
                 return self._existing(shadow, marks) or load(self._catalog, shadow)
             return self._verified(shadow, wanted)
@@ -169,13 +186,17 @@ class IcebergShadows(Shadows):
         delete the target's partitions.
         """
         kept = self._catalog.load_table(shadow)
+        if EPOCH in kept.metadata.properties:
+            # Another process found it, and drives the run by now: it is not ours to drop.
+            return kept
         differing = [
             part
             for part, value in _identity(wanted).items()
             if _identity(kept.metadata)[part] != value
         ]
         if differing:
-            self._catalog.drop_table(shadow)
+            with around("Shadows.drop"):
+                self._catalog.drop_table(shadow)
             raise Unsupported(
                 f"the catalog did not keep {shadow} as registered: {', '.join(differing)} differ",
                 fix="use a catalog whose register_table keeps the metadata",
@@ -213,12 +234,14 @@ def probe_shadow(catalog: Catalog, shadow_namespace: str) -> str:
         try:
             shadows.open(name, None, f"{name}_shadow", {})
             files.append(catalog.load_table(f"{name}_shadow").metadata_location)
+            shadows.fence(f"{name}_shadow", 1)
+            files.append(catalog.load_table(f"{name}_shadow").metadata_location)
         finally:
             shadows.retire(f"{name}_shadow")
             catalog.drop_table(name)
             for file in files:
                 probe.io.delete(file)
-    return "a table registered from metadata comes back as it was written"
+    return "a table registered from metadata comes back as it was written, and takes a new UUID"
 
 
 def clone_metadata(

@@ -15,6 +15,7 @@ from lakehouse_backfill.iceberg.create import create_table
 from lakehouse_backfill.iceberg.filters import row_filter
 from lakehouse_backfill.iceberg.labels import Labels
 from lakehouse_backfill.iceberg.metadata import (
+    columns_of,
     info_of,
     is_live,
     refuse_deletes,
@@ -29,6 +30,7 @@ from lakehouse_backfill.model.table import LiveFile, ScanEstimate, Snapshot, Tab
 from lakehouse_backfill.ports.lake import Tables
 
 _NEAR = 3
+_OWN = "lhb-"
 
 
 class IcebergTables(Tables):
@@ -60,7 +62,13 @@ class IcebergTables(Tables):
             found = _at(loaded, ref, instant)
         else:
             found = _named(loaded, ref)
-        return snapshot_of(snapshot_in(metadata, found, ref.table))
+        snapshot = snapshot_in(metadata, found, ref.table)
+        # Without an id, as v1 writers leave it, readers take the table's current schema.
+        schema_id = snapshot.schema_id
+        schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+        return snapshot_of(snapshot).model_copy(
+            update={"schema_id": schema.schema_id, "columns": columns_of(schema)}
+        )
 
     def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
         """List the live data files of a snapshot; None: the state without files."""
@@ -141,7 +149,9 @@ def _at(table: Table, ref: TableRef, instant: datetime) -> int:
     oldest = datetime.fromtimestamp(log[0].timestamp_ms / 1000, timezone.utc) if log else None
     raise NotFound(
         f"{ref.table} has no snapshot at or before {ref.at}",
-        fix=f"the oldest is of {oldest.isoformat()}" if oldest else "the table has no snapshot",
+        fix=f"write {oldest.isoformat()} or later: that is its oldest snapshot"
+        if oldest
+        else "write to the table first: it has no snapshot",
     )
 
 
@@ -150,8 +160,10 @@ def _named(table: Table, ref: TableRef) -> int:
     name = ref.at or ""
     if name in refs:
         return refs[name].snapshot_id
-    near = get_close_matches(name, refs, n=_NEAR) or sorted(refs)[:_NEAR]
+    # Our own pins are named after runs: nobody means them.
+    known = sorted(ref for ref in refs if not ref.startswith(_OWN))
+    near = get_close_matches(name, known, n=_NEAR) or known[:_NEAR]
     raise NotFound(
         f"{ref.table} has no tag or branch {name!r}",
-        fix=f"one of {', '.join(near)}" if near else "it has no tag and no branch",
+        fix=f"write one of {', '.join(near)}" if near else "name a snapshot id: it has no tag",
     )

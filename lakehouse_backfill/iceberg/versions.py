@@ -7,12 +7,15 @@ from typing import Any
 
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.control_log import Change, Head
-from lakehouse_backfill.iceberg.control_schemas import ACCEPTED_OUTPUT_VERSION, LOG_ID, LOG_SEQ
+from lakehouse_backfill.iceberg.control_rows import fields_of
+from lakehouse_backfill.iceberg.control_schemas import ACCEPTED_OUTPUT_VERSION
+from lakehouse_backfill.iceberg.fences import require_epoch
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.value import canonical_json
 from lakehouse_backfill.rules import pointer as rules
 
+_PREFIX = "pointer."
 #: Columns whose name says more than the field's.
 _RENAMED = {
     "product": "data_product",
@@ -34,7 +37,10 @@ class IcebergVersions:
         return _pointer(self._log.head(), product)
 
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
-        """Append the rows that `decide` gives for the current pointer, in one commit."""
+        """Append the rows that `decide` gives for the current pointer, in one commit.
+
+        Raises RunMoved when a later epoch than a row's has fenced its run.
+        """
 
         def change(head: Head) -> Change[Pointer]:
             pointer = _pointer(head, product)
@@ -42,6 +48,7 @@ class IcebergVersions:
             for row in rows:
                 if row.product != product:
                     raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+                require_epoch(head, row.run_id, row.epoch)
                 pointer = rules.after(pointer, row)
             return Change(
                 result=pointer,
@@ -56,9 +63,20 @@ class IcebergVersions:
         rows = self._log.head().rows({"data_product": product})
         return tuple(_publication(row) for row in reversed(rows))
 
+    def pending(self) -> tuple[Publication, ...]:
+        """The reservations of all products, from one table load, in the order of their names."""
+        head = self._log.head()
+        products = sorted(key.removeprefix(_PREFIX) for key in head.properties if _is_pointer(key))
+        found = (_pointer(head, product).pending for product in products)
+        return tuple(one for one in found if one is not None)
+
 
 def _key(product: str) -> str:
-    return f"pointer.{product}"
+    return f"{_PREFIX}{product}"
+
+
+def _is_pointer(key: str) -> bool:
+    return key.startswith(_PREFIX)
 
 
 def _pointer(head: Head, product: str) -> Pointer:
@@ -76,11 +94,7 @@ def _row(publication: Publication) -> dict[str, Any]:
 
 
 def _publication(row: dict[str, Any]) -> Publication:
-    names = {column: name for name, column in _RENAMED.items()}
-    fields = {
-        names.get(column, column): value
-        for column, value in row.items()
-        if column not in (LOG_SEQ, LOG_ID, "scope")
-    }
+    fields = fields_of(row, Publication, _RENAMED)
     scope = row["scope"]
-    return Publication(**fields, scope=None if scope is None else Scope.model_validate_json(scope))
+    fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
+    return Publication(**fields)

@@ -163,9 +163,10 @@ class Comparison:
         slots = [column.slot for column in self._compared]
         if slots:
             changed = ", ".join(f"count(*) FILTER (o_{s} IS DISTINCT FROM n_{s})" for s in slots)
-            query = f"SELECT {changed} FROM pairs WHERE kind = 'changed'"
-            counts = self._db.execute(query).fetchall()[0]
-            self._tally.changed.update(dict(zip(slots, counts, strict=True)))
+            query = f"SELECT {PARTITION}, {changed} FROM pairs WHERE kind = 'changed' GROUP BY ALL"
+            for partition, *counts in self._db.execute(query).fetchall():
+                cells = ((partition, slot) for slot in slots)
+                self._tally.changed.update(dict(zip(cells, counts, strict=True)))
 
     def _add_samples(self) -> None:
         for kind, side in (("added", "n"), ("removed", "o")):

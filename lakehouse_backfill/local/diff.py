@@ -97,6 +97,7 @@ class LocalDiffer:
             files=split.files,
             engine="local",
             duplicate_keys=tally.duplicate_keys,
+            cells=tally.cells(),
         )
 
     def weigh(self, request: DiffRequest) -> int:

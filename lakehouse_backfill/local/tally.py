@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakehouse_backfill.local.columns import Column
-from lakehouse_backfill.model.checks import ColumnDiff, DiffSample, PartitionDiff
+from lakehouse_backfill.model.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
     Moments,
@@ -83,7 +83,8 @@ class Tally:
     columns: tuple[Column, ...]
     sample_limit: int
     rows: dict[int, Rows] = field(default_factory=dict)
-    changed: Counter[str] = field(default_factory=Counter)
+    #: Rows with equal key that changed in a column, by partition and the column's slot.
+    changed: Counter[tuple[int, str]] = field(default_factory=Counter)
     spreads: dict[tuple[str, SideName], Spread] = field(default_factory=dict)
     samples: dict[Kind, list[DiffSample]] = field(default_factory=dict)
     duplicate_keys: int = 0
@@ -138,6 +139,15 @@ class Tally:
         """Describe the compared columns, in table order."""
         return tuple(self._column(column) for column in self.columns if column.use == "compared")
 
+    def cells(self) -> tuple[CellDiff, ...]:
+        """Give what changed by partition and column, in the order of both; never zero."""
+        return tuple(
+            CellDiff(partition=label, column=column.name, changed=changed)
+            for index, label in enumerate(self.labels)
+            for column in self.columns
+            if (changed := self.changed[index, column.slot])
+        )
+
     def _column(self, column: Column) -> ColumnDiff:
         old, new = self.spread(column, "old"), self.spread(column, "new")
         shift = None
@@ -148,7 +158,7 @@ class Tally:
             sides = [side.described for side in (old, new)]
         if column.kind == "category" and old.counts is not None and new.counts is not None:
             shift = population_shift(old.categories, new.categories)
+        changed = sum(self.changed[index, column.slot] for index in self.rows)
         return ColumnDiff(
-            name=column.name, changed=self.changed[column.slot], old=sides[0], new=sides[1],
-            shift=shift,
-        )  # fmt: skip
+            name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift
+        )

@@ -19,6 +19,10 @@ CheckGroup = Literal[
 ]
 
 
+#: Where a partition lies that is looked at beyond the scope, or in one of its gaps.
+EdgeSide = Literal["before", "inside", "after"]
+
+
 class CheckResult(Value):
     """One gate: passed or not, with the number it saw and the limit it had."""
 
@@ -29,6 +33,8 @@ class CheckResult(Value):
     observed: Any = None
     limit: Any = None
     blocking: bool = True
+    #: Whether a person in the role may let the run pass all the same (Q8).
+    waivable: bool = True
 
 
 class PartitionDiff(Value):
@@ -62,6 +68,14 @@ class DiffSample(Value):
     new: dict[str, Any] | None
 
 
+class CellDiff(Value):
+    """How many rows of one partition changed in one column; only cells above zero are kept."""
+
+    partition: str | None
+    column: str
+    changed: int
+
+
 class SharedFiles(Value):
     """How many live data files both sides share, and how many only one has."""
 
@@ -86,6 +100,7 @@ class Diff(Value):
     files: SharedFiles
     engine: Literal["local", "spark"]
     duplicate_keys: int = 0
+    cells: tuple[CellDiff, ...] = ()
 
 
 class PartitionBalance(Value):
@@ -103,7 +118,7 @@ class EdgePartition(Value):
     """One partition beyond the edge: what is accepted there against what the run would compute."""
 
     partition: str
-    side: Literal["before", "inside", "after"]
+    side: EdgeSide
     added: int
     removed: int
     changed: int
@@ -128,12 +143,21 @@ class EdgeReport(Value):
     closing_to: str | None
 
 
+class MeasurePoint(Value):
+    """A declared total of one partition, old and new; None: the partition holds no value."""
+
+    partition: str
+    old: int | float | str | None
+    new: int | float | str | None
+
+
 class MeasureTotal(Value):
-    """A declared total over the run's partitions, old and new."""
+    """A declared total over the run's partitions, old and new, and partition by partition."""
 
     name: str
     old: int | float | str | None
     new: int | float | str | None
+    series: tuple[MeasurePoint, ...] = ()
 
 
 class Validation(Value):

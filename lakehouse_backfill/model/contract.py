@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -50,6 +50,17 @@ class Threshold(Value):
     max_change: float = Field(gt=0, description="Share of the old total, e.g. 0.2.")
 
 
+class Assumption(Value):
+    """Something that the transform takes for granted of its input: a text and its proof."""
+
+    text: Text = Field(description="What is assumed, in a sentence that the owner understands.")
+    file: Text = Field(description="Suite file inside the project that holds when the text does.")
+    on: Name = Field(description="The source or reference that it is about.")
+    parameters: dict[Name, str] = Field(
+        default_factory=dict, description="As for suites: `name: input.column`."
+    )
+
+
 class Consumer(Value):
     """Somebody who relies on the product."""
 
@@ -71,10 +82,10 @@ class Contract(Value):
     """What consumers may rely on, and who decides about changes of it."""
 
     api_version: Literal["lakehouse-backfill/v1"] = Field(description="Version of this format.")
-    product: TableName
+    product: TableName = Field(description="Name of the product, and of this file.")
     table: TableName = Field(description="The table that holds the product.")
-    description: Text
-    owner: Text
+    description: Text = Field(description="What one row means.")
+    owner: Text = Field(description="Who decides about restatements of it.")
     publication: Literal["follow", "pinned"] = Field(
         "follow", description="follow: readers read the table; pinned: they resolve the pointer."
     )
@@ -84,19 +95,40 @@ class Contract(Value):
         "publish and rollback of the product start Spark.",
     )
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
-    partitioning: tuple[ContractPartition, ...] = Field(min_length=1)
-    columns: tuple[ContractColumn, ...] = Field(min_length=1)
-    lineage_columns: bool = Field(
-        default=False, description="Whether rows carry the run that made them."
+    partitioning: tuple[ContractPartition, ...] = Field(
+        min_length=1, description="The partitions that a run may restate."
     )
-    measures: tuple[Measure, ...] = ()
-    source_totals: tuple[SourceTotal, ...] = ()
-    thresholds: tuple[Threshold, ...] = ()
-    suites: tuple[SuiteRef, ...] = ()
-    consumers: tuple[Consumer, ...] = ()
-    classification: Literal["public", "internal", "confidential", "restricted"] = "internal"
-    retention_days: int | None = Field(None, ge=1)
-    roles: Roles = Field(default_factory=Roles)
+    columns: tuple[ContractColumn, ...] = Field(
+        min_length=1, description="What consumers may rely on."
+    )
+    lineage_columns: bool | None = Field(
+        None,
+        description="Whether rows carry the run that made them; default: in a table that the run "
+        "creates, and in one that has all of these columns.",
+    )
+    measures: tuple[Measure, ...] = Field((), description="Additive totals that the owner watches.")
+    source_totals: tuple[SourceTotal, ...] = Field(
+        (), description="Totals that must equal those of a source."
+    )
+    thresholds: tuple[Threshold, ...] = Field(
+        (), description="Changes of a measure that the owner must have looked at."
+    )
+    suites: tuple[SuiteRef, ...] = Field((), description="Suites that every run must pass.")
+    assumptions: tuple[Assumption, ...] = Field(
+        (), description="What every run takes for granted of its pinned input, each with a suite."
+    )
+    consumers: tuple[Consumer, ...] | None = Field(
+        None, description="Who relies on the product; an empty list says: nobody."
+    )
+    classification: Literal["public", "internal", "confidential", "restricted"] | None = Field(
+        None, description="How private the rows are; no run is approved before it is said."
+    )
+    retention_days: Annotated[int, Field(ge=1)] | Literal["unlimited"] | None = Field(
+        None,
+        description="How many days a row may be kept, or `unlimited`; no run is approved before "
+        "it is said.",
+    )
+    roles: Roles = Field(default_factory=Roles, description="Who may decide what.")
     four_eyes: bool | None = Field(
         None, description="Whether approver and requester differ; default: on in prod."
     )
@@ -124,6 +156,11 @@ class Profile(Value):
     control_namespace: Name = "lakehouse_backfill"
     shadow_namespace: Name = "lakehouse_backfill_shadow"
     prices: Prices = Field(default_factory=Prices)
+    lease_seconds: int = Field(
+        300,
+        ge=3,
+        description="How long a run stays with a process that gives no sign of life any more.",
+    )
 
 
 class Profiles(Value):

@@ -10,12 +10,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from lakehouse_backfill.model import defaults
 from lakehouse_backfill.model.value import Value
 
 API_VERSION = "lakehouse-backfill/v1"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 TableName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$")
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200
+    ),
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 RunKind = Literal[
@@ -74,6 +78,13 @@ class TransformRef(Value):
     config: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Values that the transform reads from its context."
     )
+    image_digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = (
+        Field(None, description="Container image that computes, as sha256:…; recorded only.")
+    )
+    schema_versions: dict[Name, Text] = Field(
+        default_factory=dict,
+        description="Versions of the event or message schemas that the transform reads, by name.",
+    )
 
 
 class InputRange(Value):
@@ -100,6 +111,11 @@ class Source(Value):
         0, ge=0, le=3660, description="Days read before a chunk, to build its state."
     )
     cool_down_days: int = Field(0, ge=0, le=3660, description="Days read after a chunk.")
+    complete: Literal["none", "hour", "day", "month"] = Field(
+        "none",
+        description="Each hour, day or month that the run reads must hold a row, else the run "
+        "halts before staging; `none`: days without a row are only reported.",
+    )
 
 
 class Reference(Value):
@@ -132,20 +148,31 @@ class Target(Value):
 
     publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
     partitions: PartitionRange = Field(description="Which partitions may change.")
-    row_predicate: str | None = Field(None, description="Only rows below the partition grain.")
+    row_predicate: str | None = Field(
+        None, description="Only these rows of the partitions; not built yet."
+    )
 
 
 class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
     side_effects: bool = Field(
-        default=False, description="Whether the job may act outside its shadow."
+        default=defaults.SIDE_EFFECTS,
+        description="Whether the job may act outside its shadow; only false is built.",
     )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
-    manual_publish: bool = Field(default=True, description="`run` stops before publication.")
-    on_conflict: Literal["fail", "catch_up"] = Field("fail", description="When live data moved.")
+    manual_publish: bool = Field(
+        default=defaults.MANUAL_PUBLISH, description="`run` stops before publication."
+    )
+    on_conflict: Literal["fail", "catch_up"] = Field(
+        defaults.ON_CONFLICT, description="When live data moved; only fail is built."
+    )
+    on_deletions: Literal["block", "allow"] = Field(
+        defaults.ON_DELETIONS,
+        description="When a partition would lose all of its rows; only block is built.",
+    )
 
 
 class Limits(Value):
@@ -157,7 +184,13 @@ class Limits(Value):
 class Compute(Value):
     """Where the run computes and stages."""
 
-    pool: Text = Field("default", description="Name of the compute pool.")
+    pool: Text = Field(
+        defaults.OF_PROFILE, description="Compute pool; only the Spark of the profile is built."
+    )
+    scratch: Text = Field(
+        defaults.OF_PROFILE,
+        description="Place for temporary data; only that of the profile's Spark is built.",
+    )
     staging_location: Literal["shadow", "under_target"] = Field(
         "shadow", description="Where staged files lie: beside the target, or under its prefix."
     )
@@ -184,9 +217,22 @@ class SpotCheck(Value):
 class Validation(Value):
     """The gates of the run; those of the contract always apply too."""
 
-    count_tolerance: float = Field(0.0, ge=0, description="Share by which totals may differ.")
-    checksum: Literal["required", "report"] = Field("required", description="Checksum gate.")
+    count_tolerance: float = Field(
+        defaults.COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
+    )
+    checksum: Literal["required", "report"] = Field(
+        defaults.CHECKSUM, description="Whether a checksum that differs blocks."
+    )
+    gates: dict[Name, Literal["block", "report"]] = Field(
+        default_factory=dict,
+        description="Gates of this run that report instead of blocking, by name.",
+    )
     suites: tuple[SuiteRef, ...] = Field((), description="Suites beside those of the contract.")
+    chunk_checks: Literal["full", "counts"] = Field(
+        "full",
+        description="What each chunk is judged by as soon as it is staged: counts and keys, and "
+        "with `full` also what the suites say of single rows.",
+    )
     golden: Text | None = Field(None, description="CSV file of rows that the output must hold.")
     spot_checks: tuple[SpotCheck, ...] = Field((), description="Named records.")
     edge_partitions: int = Field(2, ge=0, le=366, description="Partitions compared at each edge.")

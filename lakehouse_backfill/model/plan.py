@@ -5,14 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field
+
 from lakehouse_backfill.model.contract import Consumer, Contract
 from lakehouse_backfill.model.manifest import InputRange, RunManifest
 from lakehouse_backfill.model.scope import Chunk, Scope
+from lakehouse_backfill.model.table import Column
 from lakehouse_backfill.model.value import Value, digest
 
 
 class SourcePin(Value):
-    """One input, resolved to a snapshot; `range` is None for reference data."""
+    """One input, resolved to a snapshot; `range` is None for reference data.
+
+    `schema_id` and `columns` are those with which the snapshot is read.
+    """
 
     name: str
     role: Literal["source", "reference"]
@@ -23,6 +29,8 @@ class SourcePin(Value):
     range: InputRange | None = None
     warm_up_days: int = 0
     cool_down_days: int = 0
+    schema_id: int | None = None
+    columns: tuple[Column, ...] = ()
 
 
 class TargetPin(Value):
@@ -39,7 +47,8 @@ class TargetPin(Value):
 class Resolved(Value):
     """Everything that decides what the run computes and changes.
 
-    Its digest is the manifest hash.
+    Its digest is the manifest hash. `files` gives the SHA-256 of every file of the project that
+    decides too: job, the modules that it imports, suites, golden rows; paths are relative.
     """
 
     manifest: RunManifest
@@ -51,6 +60,8 @@ class Resolved(Value):
     code_hash: str
     git_commit: str | None
     lock_hash: str | None
+    config_hash: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
 
     @property
     def manifest_hash(self) -> str:
@@ -83,11 +94,15 @@ class ConflictWith(Value):
 
 
 class Question(Value):
-    """One of the 16 questions of the design checklist, with its answer."""
+    """One of the 16 questions of the design checklist, with its answer.
+
+    Without an answer, `how` names the file and the field that would give it.
+    """
 
     number: int
     question: str
     answer: str | None
+    how: str = ""
 
 
 class Plan(Value):
@@ -103,6 +118,7 @@ class Plan(Value):
     conflicts: tuple[ConflictWith, ...]
     checklist: tuple[Question, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     manifest_file: str
     shadow_table: str
 
@@ -114,7 +130,7 @@ class Plan(Value):
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """Who relies on the product."""
-        return self.resolved.contract.consumers
+        return self.resolved.contract.consumers or ()
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -16,7 +16,8 @@ class Publication(Value):
 
     `version` counts 1, 2, 3 … per product; 0 is the state that the first run found. `token` names
     the act and stands in the target's snapshot summary. `before_snapshot_id` is the target's head
-    right before the act: the content to go back to, for the partitions of `scope`.
+    right before the act: the content to go back to, for the partitions of `scope`. `epoch` is the
+    lease of the process that acts: one that was overtaken can neither finish nor release it.
     """
 
     product: str
@@ -37,6 +38,9 @@ class Publication(Value):
     result_digest: str | None = None
     evidence_digest: str | None = None
     reason: str = ""
+    epoch: int = 0
+    #: For a rollback: the version that it leads to; `version` is another one if it is partial.
+    returns_to: int | None = None
 
 
 class Pointer(Value):

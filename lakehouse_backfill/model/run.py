@@ -33,7 +33,11 @@ class State(str, Enum):
 
 
 class Event(Value):
-    """One entry of a run's log: a move from one state to another, or a note (equal states)."""
+    """One entry of a run's log: a move from one state to another, or a note (equal states).
+
+    `hash` seals the event and, by `previous`, every event of the run before it (V4); both are
+    empty until the event is written.
+    """
 
     run_id: str
     seq: int
@@ -44,10 +48,20 @@ class Event(Value):
     to_state: State
     mode: str
     detail: dict[str, Any] = Field(default_factory=dict)
+    product: str = ""
+    driver: str | None = None
+    epoch: int = 0
+    previous: str = ""
+    hash: str = ""
 
 
 class RunStatus(Value):
-    """The newest state of a run; `seq` is the number of its last event."""
+    """The newest state of a run; `seq` is the number of its last event, `head` that event's hash.
+
+    A process that works on the run is its `driver`. Its lease carries the `epoch`, the number of
+    the event that made it the driver: what it writes is refused once a later epoch exists (X9).
+    Past `lease_until` anybody may take the run over.
+    """
 
     run_id: str
     product: str
@@ -55,10 +69,23 @@ class RunStatus(Value):
     seq: int
     at: datetime
     driver: str | None = None
+    epoch: int = 0
+    lease_until: datetime | None = None
+    head: str = ""
+
+
+class Lease(Value):
+    """Who works on a run, and until when nobody else may take it over unasked."""
+
+    holder: str
+    until: datetime
 
 
 class ChunkRecord(Value):
-    """One row of the chunk ledger: what one chunk read and wrote; times in seconds."""
+    """One row of the chunk ledger: what one chunk read and wrote; times in seconds.
+
+    A chunk that is staged, but failed one of its checks, is `failed` and says why in `problem`.
+    """
 
     run_id: str
     chunk_id: str
@@ -72,3 +99,5 @@ class ChunkRecord(Value):
     snapshot_id: int | None
     finished_at: datetime
     recovered: bool = False
+    epoch: int = 0
+    problem: str = ""

@@ -32,17 +32,6 @@ class TableRef(Value):
         return f"{self.table}@{self.at}" if self.at else self.table
 
 
-class Snapshot(Value):
-    """One snapshot: instants in milliseconds since 1970 UTC."""
-
-    snapshot_id: int
-    parent_id: int | None
-    sequence_number: int
-    committed_at_ms: int
-    operation: str
-    summary: dict[str, str]
-
-
 class Column(Value):
     """One top-level column; `type` is Iceberg's type text, e.g. `decimal(10, 2)`."""
 
@@ -51,6 +40,19 @@ class Column(Value):
     type: str
     required: bool = False
     doc: str | None = None
+
+
+class Snapshot(Value):
+    """One snapshot: instants in milliseconds since 1970 UTC; `columns` are those it is read by."""
+
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    committed_at_ms: int
+    operation: str
+    summary: dict[str, str]
+    schema_id: int | None = None
+    columns: tuple[Column, ...] = ()
 
 
 class PartitionField(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
 
 
@@ -11,3 +12,7 @@ class SystemClock:
     def now(self) -> datetime:
         """The current instant, timezone-aware UTC."""
         return datetime.now(timezone.utc)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)

@@ -12,3 +12,7 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """The current instant, timezone-aware UTC."""
         ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...

@@ -5,18 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.model.checks import (
     CheckGroup,
     CheckResult,
     Diff,
     EdgePartition,
+    EdgeSide,
     MeasureTotal,
 )
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
+from lakehouse_backfill.model.inspection import ChunkFacts, Period
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
@@ -39,6 +43,15 @@ class DiffRequest:
     where: str | None = None
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What one reading of both sides gave; a partition without rows has no checksum."""
+
+    old: dict[str, Checksum]
+    new: dict[str, Checksum]
+    totals: tuple[MeasureTotal, ...]
+
+
 class Staging(Protocol):
     """Running a transform on pinned inputs into a shadow table."""
 
@@ -46,16 +59,25 @@ class Staging(Protocol):
         """Import the transform and check name, version and inputs, without running it."""
         ...
 
-    def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
-        """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit."""
+    @side_effect
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
+
+        Raises RunMoved, and commits nothing, once the shadow was fenced by a later epoch.
+        """
         ...
 
-    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int) -> ChunkRecord:
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Give the ledger row of a chunk that was committed, but not recorded, before."""
         ...
 
-    def edges(self, plan: Plan, labels: tuple[str, ...], side: str) -> tuple[EdgePartition, ...]:
-        """Compute partitions beyond the scope and compare them with the target's base."""
+    def edges(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> tuple[EdgePartition, ...]:
+        """Compute partitions beyond the scope and compare them with the target's base.
+
+        One result per partition, in the order of `around`.
+        """
         ...
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
@@ -72,14 +94,18 @@ class Measuring(Protocol):
         """Checksum of each partition of the scope; partitions without rows are left out."""
         ...
 
-    def totals(
+    def measure(
         self,
         old: tuple[str, int | None],
         new: tuple[str, int | None],
         scope: Scope,
         measures: tuple[Measure, ...],
-    ) -> tuple[MeasureTotal, ...]:
-        """The declared measures over the scope's partitions, on both sides."""
+        ignore: tuple[str, ...] = (),
+    ) -> Measured:
+        """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
+
+        Each side is read once: table and snapshot, or None for a side without rows.
+        """
         ...
 
     def source_totals(
@@ -101,6 +127,25 @@ class Measuring(Protocol):
         ...
 
 
+class Inspecting(Protocol):
+    """Looking at pinned inputs and at single chunks, for the checks before and during staging."""
+
+    def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
+        """Label the hours, days or months of which an input holds a row, where the run reads it.
+
+        Raises ConfigError for hours of a column that holds dates.
+        """
+        ...
+
+    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+        """Count the rows that the shadow holds of a chunk, and look at their keys."""
+        ...
+
+    def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> Frame:
+        """The rows that the shadow holds of a chunk, for the suites."""
+        ...
+
+
 class Differ(Protocol):
     """Old against new, at a cost that follows the change."""
 
@@ -117,15 +162,26 @@ class Judge(Protocol):
     """Great Expectations."""
 
     def judge(
-        self, frame: Frame, suite_file: str, parameters: dict[str, list[Any]], group: CheckGroup
+        self,
+        frame: Frame,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        group: CheckGroup,
+        *,
+        rows_only: bool = False,
     ) -> tuple[CheckResult, ...]:
-        """Run a suite file on a frame: one result per expectation; raises ConfigError."""
+        """Run a suite file on a frame: one result per expectation; raises ConfigError.
+
+        With `rows_only`: those that block, and that fail for the whole when they fail for a part
+        of its rows; nothing is read when the suite holds none.
+        """
         ...
 
 
 class Views(Protocol):
     """SQL views of accepted versions."""
 
+    @side_effect
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
         """Make the view show a table at a snapshot, or its head; the same again does nothing."""
         ...

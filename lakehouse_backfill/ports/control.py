@@ -1,18 +1,25 @@
-"""The control tables: runs and their events, the chunk ledger, the pointer, evidence."""
+"""The control tables: runs and their events, the chunk ledger, the pointer, evidence.
+
+Writes of a run's driver carry the epoch of its lease, and raise RunMoved once a later epoch has
+fenced the run: a process that was stopped, overtaken and woken up again changes nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Protocol
 
+from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
 
 
 class Runs(Protocol):
     """Runs and their append-only logs. A move is one conditional commit."""
 
+    @side_effect
     def register(self, plan: Plan, event: Event) -> RunStatus:
         """Store the plan and its first event (seq 1); a run id that exists raises RunMoved."""
         ...
@@ -25,8 +32,18 @@ class Runs(Protocol):
         """Load the newest status; raises NotFound."""
         ...
 
-    def append(self, event: Event, driver: str | None = None) -> RunStatus:
-        """Append `event` if its seq is exactly one above the run's; else raises RunMoved."""
+    @side_effect
+    def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
+        """Append `event`, sealed, if its seq is exactly one above the run's; else raises RunMoved.
+
+        With a lease its holder becomes the run's driver, and the event's seq the epoch; a move
+        without one ends the lease, a note leaves it as it is.
+        """
+        ...
+
+    @side_effect
+    def renew(self, run_id: str, epoch: int, until: datetime) -> None:
+        """Let a lease last longer; raises RunMoved when it is not the run's lease any more."""
         ...
 
     def events(self, run_id: str) -> tuple[Event, ...]:
@@ -38,11 +55,37 @@ class Runs(Protocol):
         ...
 
 
+class Fences(Protocol):
+    """What keeps a process that was overtaken from writing to the control tables."""
+
+    @side_effect
+    def fence(self, run_id: str, epoch: int) -> None:
+        """Refuse rows of the run with an earlier epoch from now on, also those under way."""
+        ...
+
+
+class Audit(Protocol):
+    """The logs of all runs, for those who doubt them."""
+
+    def drafts(self) -> tuple[Plan, ...]:
+        """Plans that were stored, while their first event was not: cut off in between."""
+        ...
+
+    def chains(self) -> dict[str, tuple[Event, ...]]:
+        """The events of each run as they are stored, in the order of their numbers."""
+        ...
+
+    def seal(self) -> tuple[int, str] | None:
+        """How many events there are, and the sum of all runs' newest hashes, as last written."""
+        ...
+
+
 class Ledger(Protocol):
     """The queryable chunk ledger; the shadow's snapshot log is the truth behind it."""
 
+    @side_effect
     def record(self, chunk: ChunkRecord) -> None:
-        """Append one row."""
+        """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
         ...
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
@@ -57,12 +100,14 @@ class Versions(Protocol):
         """Read the current state: one table load, whatever the history."""
         ...
 
+    @side_effect
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
         """Append the rows that `decide` gives for the current pointer, in one conditional commit.
 
         Somebody else's move in between runs `decide` again on what they left. Rows with action
         reserve set `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
-        release clears `pending`. No rows: nothing is committed.
+        release clears `pending`. No rows: nothing is committed. Raises RunMoved when a later epoch
+        than a row's has fenced its run.
         """
         ...
 
@@ -70,12 +115,24 @@ class Versions(Protocol):
         """All rows of the product, newest first."""
         ...
 
+    def pending(self) -> tuple[Publication, ...]:
+        """The reservations of all products, from one table load."""
+        ...
+
 
 class Evidence(Protocol):
     """Documents that show why a run was accepted, each under its digest."""
 
-    def record(self, run_id: str, kind: str, document: dict[str, Any]) -> str:
-        """Store a document and give its digest; the same document again does nothing."""
+    @side_effect
+    def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
+        """Store a document and give its digest; the same document again does nothing.
+
+        Raises RunMoved when a later epoch has fenced the run.
+        """
+        ...
+
+    def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
+        """The document of a run with this digest, or None."""
         ...
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:

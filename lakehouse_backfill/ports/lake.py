@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import AdoptRequest, ChunkCommit, RevertRequest, Swap
 from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
@@ -51,6 +52,7 @@ class Tables(Protocol):
         """Give the partition field of `column`; raises Unsupported when none can be scoped."""
         ...
 
+    @side_effect
     def create(self, contract: Contract) -> TableInfo:
         """Create the product's empty table from its contract, unless it exists."""
         ...
@@ -59,10 +61,12 @@ class Tables(Protocol):
 class Pins(Protocol):
     """Tags that keep snapshots from expiring, each with an explicit huge age."""
 
+    @side_effect
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         """Tag the snapshot and read the tag back; the same pin again does nothing."""
         ...
 
+    @side_effect
     def unpin(self, table: str, name: str) -> None:
         """Drop the tag if it is there."""
         ...
@@ -75,6 +79,7 @@ class Pins(Protocol):
 class Shadows(Protocol):
     """Zero-copy clones that runs write into."""
 
+    @side_effect
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
@@ -85,10 +90,20 @@ class Shadows(Protocol):
         """
         ...
 
+    @side_effect
+    def fence(self, shadow: str, epoch: int) -> None:
+        """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
+
+        Whoever loaded the shadow before cannot commit any more, also in the middle of a write.
+        The same epoch again does nothing. Raises RunMoved when a later epoch has fenced it.
+        """
+        ...
+
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         ...
 
+    @side_effect
     def retire(self, shadow: str) -> None:
         """Drop the shadow from the catalog; its files stay."""
         ...
@@ -97,6 +112,7 @@ class Shadows(Protocol):
 class Publisher(Protocol):
     """Metadata-only commits on a target; always a child of its current head."""
 
+    @side_effect
     def adopt(self, request: AdoptRequest) -> Swap:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
 
@@ -105,6 +121,7 @@ class Publisher(Protocol):
         """
         ...
 
+    @side_effect
     def revert(self, request: RevertRequest) -> Swap:
         """Put partitions back to earlier contents, with their original sequence numbers."""
         ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.checks import CheckGroup, CheckResult
+from lakehouse_backfill.quality.row_wise import of_rows
 from lakehouse_backfill.quality.suite import Suite, load_suite
 from lakehouse_backfill.quality.words import check_of
 
@@ -41,20 +42,28 @@ class ExpectationsJudge:
         suite_file: str,
         parameters: dict[str, list[Any]],
         group: CheckGroup,
+        *,
+        rows_only: bool = False,
     ) -> tuple[CheckResult, ...]:
         """Run a suite file on a frame: one result per expectation; raises ConfigError.
 
         Only the columns that the suite names are read, once. Expectations of severity `warning`
-        or `info` do not block.
+        or `info` do not block. With `rows_only`: those that block, and that fail for the whole
+        when they fail for a part of its rows; nothing is read when the suite holds none.
         """
         with _quiet():
             _imported()
             columns = tuple(frame.columns)
             suite = load_suite(self._project / suite_file, parameters, columns)
+            if rows_only:
+                suite = of_rows(suite)
+                if not suite.expectations:
+                    return ()
             selected = frame.select(*(_quoted(name) for name in suite.columns(columns)))
-            # Great Expectations starts several Spark jobs: cached, the plan behind the frame
-            # (files, joins) runs once.
-            selected.persist()
+            if not rows_only:
+                # Great Expectations starts several Spark jobs: cached, the plan behind the frame
+                # (files, joins) runs once. For single rows few jobs over plain files are enough.
+                selected.persist()
             try:
                 everything = tuple(range(len(suite.expectations)))
                 results = _run(suite, everything, selected, parameters, examples=0)
@@ -63,7 +72,8 @@ class ExpectationsJudge:
                 if failed:
                     results |= _run(suite, failed, selected, parameters, examples=_EXAMPLES)
             finally:
-                selected.unpersist()
+                if not rows_only:
+                    selected.unpersist()
         return tuple(
             check_of(entry, results[number], group, parameters)
             for number, entry in enumerate(suite.declared)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,50 @@ def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ..
         )  # fmt: skip
     name = str(document.get("name") or path.stem)
     return Suite(name, tuple(each for each in built if each is not None), tuple(entries))
+
+
+def check_form(path: Path, file: str) -> None:
+    """Check what can be told of a suite without its data and without loading the library.
+
+    Raises ConfigError, with file and line, for a file that is no suite, an entry that is no
+    expectation, and an expectation that the library does not have.
+    """
+    try:
+        entries = _read(path)["expectations"]
+    except ConfigError as error:
+        line = getattr(error.__cause__, "lineno", 1)
+        reason = str(error.__cause__ or "it holds no list of expectations")
+        fault = Fault(file, line, "(file)", f"is no suite: {reason}", error.fix)
+        raise ConfigError(
+            f"{file} cannot be read", faults=(fault,), fix=f"correct {file}"
+        ) from error
+    known = _expectations()
+    faults = []
+    for number, entry in enumerate(entries, start=1):
+        wrong = _entry_fault(entry)
+        if wrong is None and known and entry["type"] not in known:
+            wrong = _unknown(entry["type"], known)
+        if wrong is not None:
+            faults.append(Fault(file, _line(path, entry), f"expectations[{number}]", *wrong))
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError(f"{file} has {count}", faults=tuple(faults), fix=f"correct {file}")
+
+
+def _expectations() -> list[str]:
+    """Name the library's expectations by its files: loading it takes seconds."""
+    spec = find_spec("great_expectations")
+    folders = spec.submodule_search_locations if spec else None
+    if not folders:
+        return []
+    core = Path(next(iter(folders))) / "expectations" / "core"
+    return sorted(path.stem for path in core.glob("*expect*.py"))
+
+
+def _unknown(kind: str, known: list[str]) -> tuple[str, str]:
+    close = get_close_matches(kind, known, n=1)
+    hint = f"write {close[0]}" if close else "see the Great Expectations gallery"
+    return f"expectation {kind} is unknown", hint
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -132,10 +177,7 @@ def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] |
     try:
         maker = get_expectation_impl(kind)
     except ExpectationNotFoundError:
-        known = list_registered_expectation_implementations()
-        close = get_close_matches(kind, known, n=1)
-        hint = f"write {close[0]}" if close else "see the Great Expectations gallery"
-        return None, ("this expectation is unknown", hint)
+        return None, _unknown(kind, list_registered_expectation_implementations())
     extra = {name: entry[name] for name in ("meta", "severity", "notes") if entry.get(name)}
     try:
         return maker(**entry["kwargs"], **extra), None

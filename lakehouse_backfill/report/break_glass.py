@@ -10,17 +10,21 @@ from lakehouse_backfill.rules import partitions
 
 #: More ranges than this make no program that a person would read before running it.
 MAX_RANGES = 50
+#: The same for the length of the values that name them.
+MAX_CHARACTERS = 10_000
 
 
 def steps(publication: Publication) -> list[str] | None:
-    """Give the program's lines; None when nothing was published, or no program is readable."""
-    if publication.action != "publish" or publication.scope is None:
-        return None
-    ranges = partitions.ranges(publication.scope)
-    if len(ranges) > MAX_RANGES:
+    """Give the program's lines; None when there is nothing that a person would read.
+
+    One commit to the catalog: the rows of the run's partitions are replaced by those of the
+    snapshot from before, also where there were none.
+    """
+    ranges = readable_ranges(publication)
+    if ranges is None:
         return None
     predicates = [_predicate(rows) for rows in ranges]
-    which = predicates[0] if len(predicates) == 1 else f"Or({', '.join(predicates)})"
+    which = predicates[0] if len(predicates) == 1 else _any(predicates)
     return [
         "from pyiceberg.catalog import load_catalog",
         "from pyiceberg.expressions import (",
@@ -33,11 +37,24 @@ def steps(publication: Publication) -> list[str] | None:
     ]
 
 
+def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
+    """Give the rows to put back; None when nothing was published, or too many to be read."""
+    if publication.action != "publish" or publication.scope is None:
+        return None
+    ranges = partitions.ranges(publication.scope)
+    size = sum(len(str(rows.equals)) for rows in ranges)
+    return ranges if len(ranges) <= MAX_RANGES and size <= MAX_CHARACTERS else None
+
+
+def _any(predicates: list[str]) -> str:
+    return "Or(\n    " + ",\n    ".join(predicates) + ")"
+
+
 def _restore(before: int | None) -> list[str]:
     if before is None:
         return ["table.delete(restated)  # there were no rows before"]
     return [
-        f"old = table.scan(restated, snapshot_id={before}).to_arrow()",
+        f"old = table.scan(restated, snapshot_id={int(before)}).to_arrow()",
         "table.overwrite(old, overwrite_filter=restated)",
     ]
 

@@ -1,98 +1,37 @@
-"""What differs between old and new: by partition, by total, by column, by example."""
+"""What differs between old and new: by partition, by column, by example."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.checks import ColumnDiff, DiffSample, MeasureTotal, Validation
-from lakehouse_backfill.report import charts
+from lakehouse_backfill.model.checks import ColumnDiff, DiffSample, Validation
+from lakehouse_backfill.report import heat
 from lakehouse_backfill.report.dossier import Dossier
-from lakehouse_backfill.report.markup import (
-    NOTHING,
-    Markup,
-    escape,
-    join,
-    number,
-    share,
-    signed,
-    tag,
-)
+from lakehouse_backfill.report.markup import NOTHING, Markup, escape, join, number, shorten, tag
 from lakehouse_backfill.report.parts import Column, code, folded, section, table
+from lakehouse_backfill.rules import partitions
 
-_KINDS = ("changed", "added", "removed")
+#: Fields of one example, and the length of each, on the page; the archive holds them whole.
+MAX_FIELDS, MAX_FIELD = 12, 120
 _ABSENT = tag("p", "The run was not validated yet, so nothing was compared.")
 
 
 def where(dossier: Dossier) -> Markup:
-    """Show which partitions differ and how much: heat strips, row counts, a table."""
+    """Show which partitions differ, in which columns, and how much."""
     if dossier.validation is None:
         return section("where", "Where it changes", _ABSENT)
-    rows = [row for row in dossier.validation.diff.partitions if row.partition is not None]
+    diff = dossier.validation.diff
+    rows = [row for row in diff.partitions if row.partition is not None]
+    if not rows:
+        absent = tag("p", "Rows were not compared by partition: see the columns below.")
+        return section("where", "Where it changes", absent, _partition_table(dossier.validation))
     touched = sum(1 for row in rows if row.added or row.removed or row.changed)
-    lead = f"{touched} of {len(dossier.plan.resolved.scope.partitions)} partitions differ."
-    parts = [tag("p", lead)]
-    if rows:
-        parts.append(_strips(dossier.validation))
-    if dossier.validation.balances:
-        parts.append(_series(dossier.validation))
-    return section("where", "Where it changes", *parts, _partition_table(dossier.validation))
-
-
-def _strips(validation: Validation) -> Markup:
-    rows = [row for row in validation.diff.partitions if row.partition is not None]
-    labels = [str(row.partition) for row in rows]
-    strips = {kind: charts.gather(labels, [getattr(row, kind) for row in rows]) for kind in _KINDS}
-    highest = max(cell.value for cells in strips.values() for cell in cells)
-    lines = [
-        join(
-            [
-                tag("span", kind),
-                charts.heat_strip(kind, cells, highest),
-                tag("span", number(getattr(validation.diff.summary, kind)), class_="n"),
-            ]
-        )
-        for kind, cells in strips.items()
-    ]
-    axis = tag("span", tag("span", labels[0]), tag("span", labels[-1]), class_="axis")
-    blank = tag("span")
-    is_shared = len(strips["added"]) < len(rows)
-    cell = "neighbouring partitions share a cell" if is_shared else "one cell per partition"
-    caption = f"Rows by kind of difference, {cell}: the stronger the colour, the more rows."
-    return tag(
-        "figure",
-        tag("figcaption", caption),
-        tag("div", *lines, blank, axis, blank, class_="strip"),
-    )
-
-
-def _series(validation: Validation) -> Markup:
-    labels = [row.partition for row in validation.balances]
-    old = charts.gather(labels, [row.old_count for row in validation.balances])
-    new = charts.gather(labels, [row.new_count for row in validation.balances])
-    gains = charts.gather(labels, [row.new_count - row.old_count for row in validation.balances])
-    legend = tag(
-        "figcaption",
-        "Rows per partition, from 0 to ",
-        number(max(cell.value for cell in (*old, *new))),
-        ": ",
-        tag("span", tag("i", class_="key old"), "old"),
-        tag("span", tag("i", class_="key new"), "new"),
-        class_="legend",
-    )
-    low, high = min(cell.value for cell in gains), max(cell.value for cell in gains)
-    below = f"Change of the row count per partition, from {signed(low)} to {signed(high)}"
-    axis = tag("div", tag("span", labels[0]), tag("span", labels[-1]), class_="axis")
-    return join(
-        [
-            tag("figure", legend, tag("div", charts.step_lines(old, new), class_="plot"), axis),
-            tag(
-                "figure",
-                tag("figcaption", below),
-                tag("div", charts.change_bars(gains), class_="plot low"),
-                axis,
-            ),
-        ]
-    )
+    scope = dossier.plan.resolved.scope
+    found = {*scope.partitions, *(str(row.partition) for row in rows)}
+    labels = sorted(found, key=partitions.sort_key(scope.field))
+    lead = f"{touched:,} of {len(labels):,} partitions differ."
+    parts = (heat.grid(diff, labels), _partition_table(dossier.validation))
+    return section("where", "Where it changes", tag("p", lead), *parts)
 
 
 def _partition_table(validation: Validation) -> Markup:
@@ -110,45 +49,6 @@ def _partition_table(validation: Validation) -> Markup:
         for row in validation.diff.partitions
     ]
     return folded(f"All {len(rows)} partitions in numbers", table(columns, rows))
-
-
-def totals(dossier: Dossier) -> Markup:
-    """Set the declared totals side by side."""
-    title = "Totals of the product, before and after"
-    if dossier.validation is None:
-        return section("totals", title, _ABSENT)
-    if not dossier.validation.totals:
-        return section("totals", title, tag("p", "The contract declares no totals."))
-    columns = (
-        Column("Total", is_wide=True),
-        Column("Old", is_number=True),
-        Column("New", is_number=True),
-        Column("Change", is_number=True),
-        Column("Share", is_number=True),
-        Column("Old above, new below", is_wide=True),
-    )
-    rows = [_total(total) for total in dossier.validation.totals]
-    lead = "Over the restated partitions only. Totals are declared in the product's contract."
-    return section("totals", title, tag("p", lead), table(columns, rows))
-
-
-def _total(total: MeasureTotal) -> tuple[Any, ...]:
-    old, new = _amount(total.old), _amount(total.new)
-    if old is None or new is None:
-        return (total.name, total.old, total.new, NOTHING, NOTHING, NOTHING)
-    bars = tag("div", charts.pair_bars(old, new), class_="bar")
-    change = new - old
-    return (total.name, total.old, total.new, signed(change), share(change, old), bars)
-
-
-def _amount(value: float | str | None) -> float | None:
-    """Decimals come as text, so that no digit is lost; a picture may lose some."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def columns(dossier: Dossier) -> Markup:
@@ -220,10 +120,14 @@ def _sample(sample: DiffSample) -> tuple[Any, ...]:
 def _values(values: dict[str, Any] | None) -> Markup:
     if not values:
         return escape(None)
-    return tag(
-        "span", ", ".join(_pair(name, value) for name, value in values.items()), class_="small"
-    )
+    shown: list[Any] = [_pair(name, value) for name, value in list(values.items())[:MAX_FIELDS]]
+    if len(values) > MAX_FIELDS:
+        shown.append(f"and {len(values) - MAX_FIELDS} more")
+    return tag("span", *(tag("span", pair, class_="pair") for pair in shown), class_="small")
 
 
-def _pair(name: str, value: Any) -> str:
-    return f"{name} {'null' if value is None else value}"
+def _pair(name: str, value: Any) -> Markup:
+    text = "null" if value is None else str(value)
+    if len(text) > MAX_FIELD:
+        text = f"{shorten(text, MAX_FIELD)} ({len(text):,} characters)"
+    return join([tag("span", shorten(name, 80), class_="soft"), " ", text])

@@ -5,83 +5,112 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
-from lakehouse_backfill.report.markup import Markup, join, number, signed, tag
+from lakehouse_backfill.report.markup import Markup, join, number, shorten, signed, tag
 
 #: More partitions than this share a cell: a screen shows no more, and the page stays small.
-MAX_CELLS = 240
-_STEPS = 5
+MAX_CELLS = 120
+#: Longer partition names are cut in a cell's hint; the archive holds them whole.
+_MAX_LABEL = 24
+#: Steps of the colour ramp of a heat map.
+STEPS = 5
+Amount = int | Decimal
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One or more neighbouring partitions, and a number for them."""
+    """One or more neighbouring partitions, and a number for them; None: no value there."""
 
     label: str
-    value: int
+    value: Amount | None
 
 
-def gather(labels: Sequence[str], values: Sequence[int]) -> tuple[Cell, ...]:
-    """Sum neighbours up until at most `MAX_CELLS` cells are left; the total stays the same."""
-    size = max(1, math.ceil(len(labels) / MAX_CELLS))
-    cells = []
-    for start in range(0, len(labels), size):
-        part = labels[start : start + size]
-        label = part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}"
-        cells.append(Cell(label, sum(values[start : start + size])))
-    return tuple(cells)
+def gather(
+    labels: Sequence[str], values: Sequence[Amount | None], most: int = MAX_CELLS
+) -> tuple[Cell, ...]:
+    """Sum neighbours up until at most `most` cells are left; the total stays the same."""
+    size = max(1, math.ceil(len(labels) / most))
+    return tuple(
+        Cell(_label(labels[start : start + size]), _sum(values[start : start + size]))
+        for start in range(0, len(labels), size)
+    )
 
 
-def heat_strip(name: str, cells: Sequence[Cell], highest: int) -> Markup:
-    """Draw one row of cells: the darker, the more rows; steps grow by powers."""
-    shapes = [
-        tag(
-            "rect",
-            tag("title", f"{cell.label}: {number(cell.value)} {name}"),
-            x=index * 10,
-            y=0,
-            width=9.2 if len(cells) <= 120 else 10,
-            height=20,
-            class_="heat f-new" if cell.value else "heat f-cell",
-            fill_opacity=_opacity(cell.value, highest),
-        )
-        for index, cell in enumerate(cells)
-    ]
-    return _canvas(len(cells) * 10, 20, f"{name} rows per partition", shapes)
+def _label(part: Sequence[str]) -> str:
+    first, last = shorten(part[0], _MAX_LABEL), shorten(part[-1], _MAX_LABEL)
+    return first if len(part) == 1 else f"{first} to {last}"
 
 
-def _opacity(value: int, highest: int) -> str | None:
+def _sum(values: Sequence[Amount | None]) -> Amount | None:
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+def step_of(value: Amount, highest: Amount) -> int:
+    """Give the step of the ramp, 0 for nothing, `STEPS` for the highest; steps grow by powers."""
     if not value:
-        return None
-    step = math.ceil(_STEPS * math.log1p(value) / math.log1p(highest)) if highest else _STEPS
-    return f"{max(1, min(step, _STEPS)) / _STEPS:.1f}"
+        return 0
+    step = math.ceil(STEPS * math.log1p(float(value)) / math.log1p(float(highest)))
+    return max(1, min(step, STEPS))
 
 
-def step_lines(old: Sequence[Cell], new: Sequence[Cell]) -> Markup:
-    """Draw old (dashed) and new (solid) as steps, one step per cell, from zero up."""
-    highest = max([cell.value for cell in (*old, *new)], default=0) or 1
+def heat_row(name: str, cells: Sequence[Cell], highest: Amount) -> Markup:
+    """Draw one row of a heat map: the more, the darker and the taller."""
+    ground = tag("rect", x=0, y=0, width=len(cells) * 10, height=20, class_="f-cell")
+    shapes = [ground]
+    for index, cell in enumerate(cells):
+        step = step_of(cell.value or 0, highest)
+        if step:
+            height = 4 * step
+            shapes.append(
+                tag(
+                    "rect",
+                    tag("title", f"{cell.label}: {number(cell.value)}"),
+                    x=index * 10,
+                    y=20 - height,
+                    width=9 if len(cells) <= MAX_CELLS // 2 else 10,
+                    height=height,
+                    class_=f"h{step}",
+                )
+            )
+    return _canvas(len(cells) * 10, 20, name, shapes)
+
+
+def step_lines(
+    name: str, old: Sequence[Cell], new: Sequence[Cell], scale: tuple[float, float]
+) -> Markup:
+    """Draw old (dashed) and new (solid) as steps, one step per cell, on a scale from low to high.
+
+    A cell without a value leaves a gap.
+    """
     width = max(len(new), 1) * 10
     base = tag("line", x1=0, y1=100, x2=width, y2=100, class_="s-line")
     paths = [
-        tag("path", d=_steps(cells, highest), class_=name)
-        for name, cells in (("s-new", new), ("s-old", old))
+        tag("path", d=_steps(cells, scale), class_=style)
+        for style, cells in (("s-new", new), ("s-old", old))
     ]
-    return _canvas(width, 102, "rows per partition, old and new", [base, *paths, _hovers(old, new)])
+    return _canvas(width, 102, name, [base, *paths, _hints(old, new)])
 
 
-def _steps(cells: Sequence[Cell], highest: int) -> str:
-    points = []
+def _steps(cells: Sequence[Cell], scale: tuple[float, float]) -> str:
+    points, is_drawn = [], False
+    low, high = scale
     for index, cell in enumerate(cells):
-        height = round(100 - 96 * cell.value / highest, 1)
-        points.append(f"{'L' if index else 'M'}{index * 10} {height}H{index * 10 + 10}")
+        if cell.value is None:
+            is_drawn = False
+            continue
+        height = round(98 - 94 * (float(cell.value) - low) / ((high - low) or 1), 1)
+        points.append(f"{'L' if is_drawn else 'M'}{index * 10} {height}H{index * 10 + 10}")
+        is_drawn = True
     return "".join(points)
 
 
-def _hovers(old: Sequence[Cell], new: Sequence[Cell]) -> Markup:
+def _hints(old: Sequence[Cell], new: Sequence[Cell]) -> Markup:
     return join(
         tag(
             "rect",
-            tag("title", f"{after.label}: {number(before.value)} → {number(after.value)} rows"),
+            tag("title", f"{after.label}: {number(before.value)} → {number(after.value)}"),
             x=index * 10,
             y=0,
             width=10,
@@ -92,43 +121,30 @@ def _hovers(old: Sequence[Cell], new: Sequence[Cell]) -> Markup:
     )
 
 
-def change_bars(cells: Sequence[Cell]) -> Markup:
-    """Draw gains above and losses below a middle line."""
-    highest = max([abs(cell.value) for cell in cells], default=0) or 1
-    width = max(len(cells), 1) * 10
-    shapes = [tag("line", x1=0, y1=50, x2=width, y2=50, class_="s-line")]
-    for index, cell in enumerate(cells):
-        height = round(48 * abs(cell.value) / highest, 1)
-        if height:
+def change_bars(name: str, cells: Sequence[Cell]) -> Markup:
+    """Draw gains above and losses below a line, which stands where zero is."""
+    values = [float(cell.value or 0) for cell in cells]
+    high, low = max(0.0, *values, 0.0), min(0.0, *values, 0.0)
+    scale = 96 / ((high - low) or 1)
+    zero = round(2 + high * scale, 1)
+    shapes: list[Markup] = []
+    for index, (cell, value) in enumerate(zip(cells, values, strict=True)):
+        if value:
+            height = round(max(1.5, abs(value) * scale), 1)
             shapes.append(
                 tag(
                     "rect",
-                    tag("title", f"{cell.label}: {signed(cell.value)} rows"),
+                    tag("title", f"{cell.label}: {signed(cell.value or 0)}"),
                     x=index * 10 + 1,
-                    y=50 - height if cell.value > 0 else 50,
+                    y=round(zero - height, 1) if value > 0 else zero,
                     width=8,
                     height=height,
-                    class_="f-new" if cell.value > 0 else "f-old",
+                    class_="f-new" if value > 0 else "f-old",
                 )
             )
-    return _canvas(width, 100, "change of the row count per partition", shapes)
-
-
-def pair_bars(old: float, new: float) -> Markup:
-    """Draw two numbers as two bars on one scale; a negative one as its size."""
-    highest = max(abs(old), abs(new)) or 1
-    shapes = [
-        tag("rect", x=0, y=y, width=round(200 * abs(value) / highest, 1), height=7, class_=name)
-        for value, y, name in ((old, 0, "f-old"), (new, 9, "f-new"))
-    ]
-    return _canvas(200, 16, "old above, new below", shapes)
-
-
-def arrow() -> Markup:
-    """Draw an arrow to the right."""
-    return tag(
-        "svg", tag("path", d="M1 6H27M21 1L27 6L21 11"), viewBox="0 0 28 12", aria_hidden="true"
-    )
+    width = max(len(cells), 1) * 10
+    line = tag("line", x1=0, y1=zero, x2=width, y2=zero, class_="s-zero")
+    return _canvas(width, 100, name, [*shapes, line])
 
 
 def _canvas(width: int, height: int, title: str, shapes: Sequence[Markup]) -> Markup:

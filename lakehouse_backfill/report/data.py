@@ -7,12 +7,14 @@ from typing import Any
 from lakehouse_backfill.model.checks import Diff, Validation
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, RunStatus
+from lakehouse_backfill.model.run import ChunkRecord, RunStatus, State
 from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.rules.audit import Verdict
 from lakehouse_backfill.rules.publications import Return
 from lakehouse_backfill.rules.standing import Standing
 from lakehouse_backfill.stages.publish import Published
 from lakehouse_backfill.stages.rollback import RolledBack
+from lakehouse_backfill.stages.waive import FailedGate
 
 Result = dict[str, Any]
 
@@ -37,6 +39,7 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
             "table": pin.table,
             "requested": pin.requested,
             "snapshot_id": pin.snapshot_id,
+            "schema_id": pin.schema_id,
             "mode": pin.mode,
         }
         for pin in resolved.sources
@@ -49,6 +52,7 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
             "table": target.table,
             "requested": target.table,
             "snapshot_id": target.snapshot_id,
+            "schema_id": target.schema_id,
             "mode": "tag" if target.snapshot_id is not None else None,
         }
     )
@@ -69,6 +73,7 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
         "conflicts": [plain(conflict) for conflict in plan.conflicts],
         "checklist": [plain(question) for question in plan.checklist],
         "notes": list(plan.notes),
+        "warnings": list(plan.warnings),
         "undo": f"lakehouse-backfill cancel {plan.run_id}; after publication: "
         f"lakehouse-backfill rollback {plan.product} --reason TEXT",
         "warm_up_proof": proof,
@@ -79,7 +84,8 @@ def validation_result(status: RunStatus, validation: Validation, digest: str) ->
     """Say what `validate` found."""
     edge = plain(validation.edge) if validation.edge else None
     return state(status) | {
-        "passed": validation.passed,
+        # Gates that were waived for exactly this result do not keep it from passing.
+        "passed": status.state is State.VALIDATED,
         "digest": digest,
         "checks": [plain(check) for check in validation.checks],
         "diff": diff_result(validation.diff),
@@ -150,9 +156,9 @@ def rollback_preview(product: str, way: Return) -> Result:
     }
 
 
-def run_line(status: RunStatus, standing: Standing) -> Result:
-    """One run of `status`, with the three answers first."""
-    return {
+def run_line(status: RunStatus, standing: Standing, gates: tuple[FailedGate, ...] = ()) -> Result:
+    """One run of `status`, with the three answers first; `gates` are those that stopped it."""
+    line: Result = {
         "is_safe": standing.is_safe,
         "readers_see": standing.readers_see,
         "next_command": standing.next_command,
@@ -160,6 +166,19 @@ def run_line(status: RunStatus, standing: Standing) -> Result:
         "at": status.at.isoformat(),
         "driver": status.driver,
     }
+    if gates:
+        line["gates"] = [vars(gate) for gate in gates]
+        if all(gate.waived_by for gate in gates):
+            line["next_command"] = f"lakehouse-backfill run {status.run_id}"
+    return line
+
+
+def gates_result(status: RunStatus, gates: tuple[FailedGate, ...]) -> Result:
+    """Say which gates stopped a run, which were waived, and how the others can be."""
+    found = state(status) | {"gates": [vars(gate) for gate in gates]}
+    if gates and status.state is State.HALTED and all(gate.waived_by for gate in gates):
+        found["next_command"] = f"lakehouse-backfill run {status.run_id}"
+    return found
 
 
 def chunk_lines(plan: Plan, records: tuple[ChunkRecord, ...]) -> Result:
@@ -177,6 +196,11 @@ def chunk_lines(plan: Plan, records: tuple[ChunkRecord, ...]) -> Result:
             for chunk in plan.resolved.chunks
         ],
     }
+
+
+def audit_result(found: Verdict) -> Result:
+    """What a look at the logs of all runs found."""
+    return {**vars(found), "intact": found.intact}
 
 
 def diff_result(diff: Diff) -> Result:

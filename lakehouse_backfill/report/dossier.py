@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,26 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.rules.standing import Standing
+from lakehouse_backfill.rules.waivers import INPUT, RESULT, Judged, Waiver, waiver_of
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A check, what it was about (input, a chunk's id, result), and who let a failed one pass."""
+
+    check: CheckResult
+    scope: str
+    waiver: Waiver | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stops the run: it blocks, did not pass, and nobody waived it."""
+        return self.check.blocking and not self.check.passed and self.waiver is None
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is about a chunk."""
+        return self.scope not in (INPUT, RESULT)
 
 
 @dataclass(frozen=True)
@@ -27,21 +48,49 @@ class Dossier:
     validation: Validation | None
     validation_digest: str | None
     publication: Publication | None
+    chunk_checks: tuple[dict[str, Any], ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    code: tuple[dict[str, Any], ...] = ()
 
     @property
-    def checks(self) -> tuple[CheckResult, ...]:
-        """The checks of the input and of the output."""
-        return self.input_checks + (self.validation.checks if self.validation else ())
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """All checks: of the input, of each chunk, of the result; with the waivers that hold."""
+        found = list(self._judge(self.input_checks, Judged(INPUT, self.plan.manifest_hash)))
+        for chunk in self.chunk_checks:
+            name = str(chunk["chunk_id"])
+            checks = tuple(CheckResult.model_validate(check) for check in chunk["checks"])
+            found += self._judge(checks, Judged(name, f"{name}@{chunk['checksum']}"))
+        if self.validation is not None:
+            judged = Judged(RESULT, self.validation_digest or "")
+            found += self._judge(self.validation.checks, judged)
+        return tuple(found)
+
+    def _judge(self, checks: tuple[CheckResult, ...], judged: Judged) -> Iterator[Verdict]:
+        for check in checks:
+            waiver = None if check.passed else waiver_of(check, judged, self.waivers)
+            yield Verdict(check, judged.scope, waiver)
 
     @property
-    def failed(self) -> tuple[CheckResult, ...]:
-        """The blocking checks that did not pass."""
-        return tuple(check for check in self.checks if check.blocking and not check.passed)
+    def chain_head(self) -> str:
+        """The hash that seals the run's events; empty when they carry none."""
+        return self.run.head or (self.events[-1].hash if self.events else "")
 
     def deciders(self, decision: str) -> str:
         """Name who decided, or `nobody yet`."""
         names = [str(item["by"]) for item in self.approvals if item["decision"] == decision]
         return ", ".join(names) or "nobody yet"
+
+
+def _waiver(item: dict[str, Any]) -> Waiver:
+    return Waiver(
+        gate=str(item["gate"]),
+        group=str(item["group"]),
+        judged=Judged(str(item["scope"]), str(item["bound_to"])),
+        by=str(item["by"]),
+        at=str(item["at"]),
+        observed=item.get("observed"),
+        reason=str(item.get("reason", "")),
+    )
 
 
 def read(document: dict[str, Any]) -> Dossier:
@@ -59,4 +108,7 @@ def read(document: dict[str, Any]) -> Dossier:
         validation=Validation.model_validate(validation) if validation else None,
         validation_digest=document.get("validation_digest"),
         publication=Publication.model_validate(publication) if publication else None,
+        chunk_checks=tuple(document.get("chunk_checks") or ()),
+        waivers=tuple(_waiver(item) for item in document.get("waivers") or ()),
+        code=tuple(document.get("code") or ()),
     )

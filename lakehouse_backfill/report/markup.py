@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 #: Longer values are cut on the page; the archive beside it holds them whole.
 MAX_TEXT = 400
+#: A decimal with more places than this is rounded.
+_MAX_DIGITS = 6
 #: Stands for a value that is not there.
 NOTHING = "–"  # noqa: RUF001 (a dash)
-VOID = frozenset({"meta", "rect", "path", "line", "circle", "br"})
+VOID = frozenset({"meta", "rect", "path", "line", "br"})
 
 
 class Markup(str):
@@ -33,6 +36,11 @@ def escape(value: Any) -> Markup:
 def whole(text: str) -> Markup:
     """Give `text` escaped and uncut: for code that people copy."""
     return Markup(html.escape(text, quote=True))
+
+
+def shorten(text: str, length: int) -> str:
+    """Cut a text to at most `length` characters, and show that it was cut."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def join(parts: Iterable[Any]) -> Markup:
@@ -62,15 +70,20 @@ def number(value: Any) -> str:
     """Write a number with thousands separated; other values as they are."""
     if value is None:
         return NOTHING
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Decimal):
+        digits = value.normalize().as_tuple().exponent
+        if isinstance(digits, int) and -_MAX_DIGITS <= digits <= _MAX_DIGITS:
+            return f"{value:,f}"
+        value = float(value)
     # %g turns to powers of ten from a million on, where money still wants its digits.
     return f"{value:,.2f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
-def signed(value: float) -> str:
+def signed(value: float | Decimal) -> str:
     """Write a change with its sign, with a true minus."""
     text = number(abs(value))
     if value == 0:
@@ -78,11 +91,11 @@ def signed(value: float) -> str:
     return f"+{text}" if value > 0 else f"−{text}"  # noqa: RUF001 (a minus, not a hyphen)
 
 
-def share(part: float, of: float) -> str:
+def share(part: float | Decimal, of: float | Decimal) -> str:
     """Write `part` of `of` in per cent."""
     if not of:
         return NOTHING
-    percent = 100 * part / of
+    percent = 100 * float(part) / float(of)
     text = f"{percent:.1f} %" if abs(percent) >= 0.1 or percent == 0 else f"{percent:.2g} %"
     return text.replace("-", "−", 1) if percent < 0 else text  # noqa: RUF001 (a minus)
 

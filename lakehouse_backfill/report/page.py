@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
-from lakehouse_backfill.report import changes, origin, proof, summary
+from lakehouse_backfill.report import changes, origin, proof, series, summary, way_back
 from lakehouse_backfill.report.dossier import Dossier, read
 from lakehouse_backfill.report.markup import Markup, join, moment, tag
+from lakehouse_backfill.report.parts import section
 from lakehouse_backfill.report.style import style_sheet
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 #: The page asks nobody for anything, and runs nothing, even if a value got through the escaping.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+#: Bytes of the sections together: with head and style sheet the page stays below 2 MB.
+MAX_BYTES = 1_900_000
+#: The sections, in their order: anchor and short name.
 _LINKS = (
     ("why", "why"), ("where", "where"), ("totals", "totals"), ("checks", "checks"),
     ("edge", "edges"), ("columns", "columns"), ("samples", "examples"),
-    ("decisions", "decisions"), ("lineage", "lineage"), ("work", "work"), ("next", "way back"),
+    ("decisions", "decisions"), ("lineage", "lineage"), ("identity", "identity"),
+    ("work", "work"), ("next", "way back"),
 )  # fmt: skip
 
 
@@ -71,20 +76,7 @@ def render(document: dict[str, Any]) -> str:
 def _body(dossier: Dossier) -> Markup:
     links = [tag("a", text, href=f"#{anchor}") for anchor, text in _LINKS]
     top = tag("header", summary.heading(dossier), summary.answers(dossier), tag("nav", join(links)))
-    main = tag(
-        "main",
-        summary.why(dossier),
-        changes.where(dossier),
-        changes.totals(dossier),
-        proof.checks(dossier),
-        proof.edge(dossier),
-        changes.columns(dossier),
-        changes.samples(dossier),
-        proof.decisions(dossier),
-        origin.lineage(dossier),
-        proof.work(dossier),
-        origin.next_steps(dossier),
-    )
+    main = tag("main", *_fitting(dossier, _sections(dossier)))
     run = dossier.run
     foot = tag(
         "footer",
@@ -94,6 +86,38 @@ def _body(dossier: Dossier) -> Markup:
         ),
     )
     return tag("body", top, main, foot)
+
+
+def _sections(dossier: Dossier) -> list[Markup]:
+    return [
+        summary.why(dossier),
+        changes.where(dossier),
+        series.totals(dossier),
+        proof.checks(dossier),
+        proof.edge(dossier),
+        changes.columns(dossier),
+        changes.samples(dossier),
+        proof.decisions(dossier),
+        origin.lineage(dossier),
+        origin.identity(dossier),
+        proof.work(dossier),
+        way_back.next_steps(dossier),
+    ]
+
+
+def _fitting(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
+    """Leave the largest sections to the archive until the rest fits; each part has its own limits.
+
+    So this is for values that nobody foresaw: the promise of `MAX_BYTES` holds for them too.
+    """
+    sizes = [len(each.encode()) for each in sections]
+    while sum(sizes) > MAX_BYTES:
+        largest = sizes.index(max(sizes))
+        anchor, title = _LINKS[largest]
+        text = f"This part is too large for a page: {dossier.run.run_id}.json holds it."
+        sections[largest] = section(anchor, title.capitalize(), tag("p", text))
+        sizes[largest] = len(sections[largest].encode())
+    return sections
 
 
 def _replace(path: Path, text: str) -> None:

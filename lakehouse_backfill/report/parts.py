@@ -8,17 +8,23 @@ from typing import Any
 
 from lakehouse_backfill.report.markup import Markup, join, number, tag, whole
 
-#: Rows of a table on the page; the archive beside it holds all.
-MAX_ROWS = 200
+#: Rows of a table on the page, and the bytes of HTML that they may take; the archive holds all.
+MAX_ROWS, MAX_BYTES = 200, 120_000
+#: A longer word or number may be cut into lines.
+_LONG_WORD = 24
 
 
 @dataclass(frozen=True)
 class Column:
-    """A table column: its heading, whether it holds numbers, and whether it needs a whole line."""
+    """A table column: its heading, and what it holds.
+
+    Numbers stand at the right; what is wide gets a whole line on a phone; a word is never cut.
+    """
 
     title: str
     is_number: bool = False
     is_wide: bool = False
+    is_word: bool = False
 
 
 def section(anchor: str, title: str, *children: Any) -> Markup:
@@ -31,29 +37,41 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Markup:
     head = tag(
         "tr", *(tag("th", column.title, scope="col", class_=_class(column)) for column in columns)
     )
-    body = [
-        tag("tr", *(_cell(column, value) for column, value in zip(columns, row, strict=True)))
-        for row in rows[:MAX_ROWS]
-    ]
+    body: list[Markup] = []
+    size = 0
+    for row in rows[:MAX_ROWS]:
+        cells = (_cell(column, value) for column, value in zip(columns, row, strict=True))
+        body.append(tag("tr", *cells))
+        size += len(body[-1].encode())
+        if size > MAX_BYTES:
+            break
     made = tag("table", tag("thead", head), tag("tbody", *body))
-    return join([made, left_out(len(rows))])
+    return join([made, left_out(len(rows) - len(body))])
 
 
 def left_out(count: int) -> Markup:
     """Say how many rows are only in the archive."""
-    if count <= MAX_ROWS:
+    if count <= 0:
         return Markup("")
-    return tag("p", f"{count - MAX_ROWS:,} more rows are in the archive.", class_="soft small")
+    return tag("p", f"{count:,} more rows are in the archive.", class_="soft small")
 
 
-def _class(column: Column) -> str | None:
-    names = [name for name, wanted in (("n", column.is_number), ("wide", column.is_wide)) if wanted]
+def _class(column: Column, text: str = "") -> str | None:
+    is_long = len(text) > _LONG_WORD and (column.is_number or column.is_word)
+    kinds = (
+        ("n", column.is_number),
+        ("wide", column.is_wide),
+        ("word", column.is_word),
+        ("long", is_long),
+    )
+    names = [name for name, wanted in kinds if wanted]
     return " ".join(names) or None
 
 
 def _cell(column: Column, value: Any) -> Markup:
     shown = number(value) if column.is_number and not isinstance(value, Markup) else value
-    return tag("td", shown, data_label=column.title, class_=_class(column))
+    text = "" if isinstance(shown, Markup) else str(shown)
+    return tag("td", shown, data_label=column.title, class_=_class(column, text))
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Markup:

@@ -4,29 +4,59 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.checks import CheckResult, EdgePartition
-from lakehouse_backfill.report.dossier import Dossier
-from lakehouse_backfill.report.markup import NOTHING, Markup, moment, number, tag
+from lakehouse_backfill.model.checks import EdgePartition
+from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.report.dossier import Dossier, Verdict
+from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, number, tag
 from lakehouse_backfill.report.parts import Column, code, folded, mark, section, table
 
 
 def checks(dossier: Dossier) -> Markup:
-    """List the checks, failed ones first."""
-    if not dossier.checks:
+    """List the checks, failed ones first, with who let one pass all the same."""
+    if not dossier.verdicts:
         return section("checks", "Checks", tag("p", "No check has run yet."))
     heads = (
-        Column("Check", is_wide=True), Column("Result"), Column("Group"),
+        Column("Check", is_wide=True), Column("Result"),
+        Column("Group", is_word=True), Column("What was seen", is_wide=True),
+    )  # fmt: skip
+    ordered = sorted(dossier.verdicts, key=lambda each: each.check.passed)
+    passed = sum(1 for each in ordered if each.check.passed)
+    lead = f"{passed:,} of {len(ordered):,} passed. A failed blocking check stops publication"
+    lead += ", unless a person in the role waives it."
+    shown = [each for each in ordered if not (each.is_chunk and each.check.passed)]
+    rows = [(_name(each), _verdict(each), each.check.group, each.check.detail) for each in shown]
+    return section(
+        "checks", "Checks", tag("p", lead), table(heads, rows), _of_chunks(dossier.verdicts)
+    )
+
+
+def _of_chunks(verdicts: tuple[Verdict, ...]) -> Markup:
+    found = [each for each in verdicts if each.is_chunk]
+    if not found:
+        return Markup("")
+    heads = (
+        Column("Chunk", is_word=True), Column("Check"), Column("Result"),
         Column("What was seen", is_wide=True),
     )  # fmt: skip
-    ordered = sorted(dossier.checks, key=lambda check: check.passed)
-    passed = sum(1 for check in ordered if check.passed)
-    lead = f"{passed} of {len(ordered)} passed. A failed blocking check stops publication."
-    rows = [(check.name, _verdict(check), check.group, check.detail) for check in ordered]
-    return section("checks", "Checks", tag("p", lead), table(heads, rows))
+    rows = [(each.scope, each.check.name, _verdict(each), each.check.detail) for each in found]
+    return folded(f"All {len(found):,} checks of single chunks", table(heads, rows))
 
 
-def _verdict(check: CheckResult) -> Markup:
-    return mark(good=check.passed, no="failed" if check.blocking else "failed, not blocking")
+def _name(verdict: Verdict) -> str:
+    return (
+        f"{verdict.check.name}, chunk {verdict.scope}" if verdict.is_chunk else verdict.check.name
+    )
+
+
+def _verdict(verdict: Verdict) -> Markup:
+    check, waiver = verdict.check, verdict.waiver
+    no = "failed" if check.blocking else "failed, not blocking"
+    if check.blocking and not check.waivable:
+        no = "failed, nobody can waive it"
+    said = Markup("")
+    if waiver is not None:
+        said = tag("div", f"! waived by {waiver.by}: {waiver.reason or NOTHING}", class_="warn")
+    return join([mark(good=check.passed, no=no), said])
 
 
 def edge(dossier: Dossier) -> Markup:
@@ -50,7 +80,7 @@ def edge(dossier: Dossier) -> Markup:
             code(report.closing_to), ", not included.",
         )  # fmt: skip
     heads = (
-        Column("Partition"), Column("Side"), Column("Added", is_number=True),
+        Column("Partition"), Column("Side", is_word=True), Column("Added", is_number=True),
         Column("Removed", is_number=True), Column("Changed", is_number=True),
         Column("Counted twice"), Column("Lost"),
     )  # fmt: skip
@@ -73,25 +103,30 @@ def _counts(counts: dict[str, int]) -> str:
 def decisions(dossier: Dossier) -> Markup:
     """List the decisions that still stand, with what each is bound to."""
     title = "Decisions"
-    if not dossier.approvals:
+    if not dossier.approvals and not dossier.waivers:
         return section(
             "decisions", title, tag("p", "Nobody has decided anything that still stands.")
         )
     heads = (
-        Column("Decision"), Column("By"), Column("At", is_wide=True),
+        Column("Decision", is_word=True), Column("By", is_word=True), Column("At", is_wide=True),
         Column("Reason", is_wide=True), Column("Bound to", is_wide=True),
     )  # fmt: skip
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
-            item["decision"],
-            item["by"],
-            moment(item["at"]),
-            item["reason"] or NOTHING,
+            item["decision"], item["by"], moment(item["at"]), item["reason"] or NOTHING,
             code(item["bound_to"]),
         )
         for item in dossier.approvals
     ]  # fmt: skip
-    lead = "approve binds to the manifest hash, accept to the digest of checks and diff."
+    rows += [
+        ("waive", one.by, moment(one.at), one.reason or NOTHING,
+         join([one.gate, ", of ", code(one.judged.bound_to)]))
+        for one in dossier.waivers
+    ]  # fmt: skip
+    lead = (
+        "approve binds to the manifest hash, accept to the digest of checks and diff, "
+        "waive to one check of one input, chunk or result."
+    )
     return section("decisions", title, tag("p", lead), table(heads, rows))
 
 
@@ -102,20 +137,20 @@ def work(dossier: Dossier) -> Markup:
         "How it was done",
         folded(f"Chunk ledger: {len(dossier.chunks)} chunks", _chunks(dossier)),
         folded(f"Run log: {len(dossier.events)} events", _events(dossier)),
-        folded("Checklist of 16 questions", _checklist(dossier)),
+        folded(f"Checklist of {len(dossier.plan.checklist)} questions", _checklist(dossier)),
     )
 
 
 def _chunks(dossier: Dossier) -> Markup:
     heads = (
-        Column("Chunk"), Column("Status"), Column("Partitions", is_wide=True),
+        Column("Chunk", is_word=True), Column("Status"), Column("Partitions", is_wide=True),
         Column("Input rows", is_number=True), Column("Output rows", is_number=True),
         Column("Left out", is_number=True), Column("Seconds", is_number=True),
         Column("Checksum", is_wide=True),
     )  # fmt: skip
     rows = [
         (
-            chunk.chunk_id, chunk.status, f"{chunk.partitions[0]} to {chunk.partitions[-1]}",
+            chunk.chunk_id, _status(chunk), f"{chunk.partitions[0]} to {chunk.partitions[-1]}",
             chunk.input_rows, chunk.output_rows, chunk.outside_rows, round(chunk.seconds, 2),
             code(chunk.checksum),
         )
@@ -125,15 +160,21 @@ def _chunks(dossier: Dossier) -> Markup:
     return tag("div", tag("p", note, class_="small soft"), table(heads, rows))
 
 
+def _status(chunk: ChunkRecord) -> Markup:
+    good = chunk.status == "done"
+    return join([mark(good=good, yes="done"), tag("div", chunk.problem) if chunk.problem else ""])
+
+
 def _events(dossier: Dossier) -> Markup:
     heads = (
-        Column("#", is_number=True), Column("At"), Column("Who"), Column("What"),
-        Column("From"), Column("To"), Column("Detail", is_wide=True),
+        Column("#", is_number=True), Column("At", is_word=True), Column("Who", is_word=True),
+        Column("What", is_word=True), Column("From", is_word=True), Column("To", is_word=True),
+        Column("Detail", is_wide=True), Column("Hash", is_word=True),
     )  # fmt: skip
     rows = [
         (
             event.seq, moment(event.at), event.actor, event.verb, event.from_state.value,
-            event.to_state.value, _detail(event.detail),
+            event.to_state.value, _detail(event.detail), code(event.hash[:12] or NOTHING),
         )
         for event in dossier.events
     ]  # fmt: skip

@@ -19,7 +19,13 @@ COLOURS: dict[str, tuple[str, str]] = {
     "warn": ("#6f5200", "#ecc94b"),
     "old": ("#b34700", "#ff9a5c"),
     "new": ("#005a9c", "#7cc0f5"),
-    "cell": ("#e3e8ee", "#2a313b"),
+    "cell": ("#edf0f4", "#232932"),
+    # The ramp of the heat map: one hue, so that lightness alone carries the meaning.
+    "h1": ("#b7d3ea", "#2b4f6e"),
+    "h2": ("#86b4da", "#366f9c"),
+    "h3": ("#4f90c4", "#4b92c8"),
+    "h4": ("#1f6ba8", "#72b3e4"),
+    "h5": ("#0a3f6e", "#b5dcfb"),
 }
 
 
@@ -74,55 +80,72 @@ caption{text-align:left;color:var(--soft);padding:.25rem 0}
 th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;
  border-bottom:1px solid var(--line)}
 th{color:var(--soft);font-weight:600;overflow-wrap:normal}
+.word{overflow-wrap:normal}
 .n{text-align:right;font-variant-numeric:tabular-nums;overflow-wrap:normal}
+.long,.scale.n{overflow-wrap:anywhere}
 td{min-width:5.5rem}td.n{min-width:0}
 td.n+td:not(.n),th.n+th:not(.n){padding-left:1.5rem}
 th:last-child,td:last-child{padding-right:0}
 details{margin:.5rem 0}summary{cursor:pointer;color:var(--accent);padding:.25rem 0}
 figure{margin:1rem 0}figcaption{color:var(--soft);font-size:.875rem;margin:.25rem 0}
 svg{display:block;width:100%}
-.strip{display:grid;grid-template-columns:5.5rem 1fr 5rem;gap:.35rem .75rem;align-items:center;
- font-size:.9rem}
-.strip svg{height:1.75rem}.axis{display:flex;justify-content:space-between;gap:1rem;
- font-size:.8125rem;color:var(--soft)}
-.plot svg{height:9rem}.plot.low svg{height:4.5rem}
+.map{display:grid;grid-template-columns:minmax(6rem,11rem) minmax(0,1fr) auto;gap:.2rem .75rem;
+ align-items:center;font-size:.875rem}
+.map svg{height:1.5rem}.map .name{min-width:0}.map .kind{font-weight:600}
+.ramp svg{display:inline-block;width:1rem;height:1.25rem;vertical-align:middle;margin-right:.35rem}
+.ramp span{margin-right:1rem;white-space:nowrap}
+.axis{display:flex;justify-content:space-between;gap:1rem;font-size:.8125rem;color:var(--soft)}
+.chart{display:grid;grid-template-columns:fit-content(7rem) minmax(0,1fr);gap:.5rem .75rem}
+.scale{min-width:3.5rem;display:flex;flex-direction:column;justify-content:space-between;font-size:.8125rem;
+ line-height:1.1;color:var(--soft)}
+.plot svg{height:7rem}.plot.low svg{height:4rem}
+h4{font-size:.9375rem;margin:1rem 0 .25rem}
+td .small{font-size:.97em}
+.pair{display:inline-block;max-width:100%;margin-right:.9rem}
 .legend span{margin-right:1.25rem;white-space:nowrap}
 .key{display:inline-block;width:1.5rem;height:0;border-top:3px solid;vertical-align:middle;
  margin-right:.4rem}
 .key.old{border-color:var(--old);border-top-style:dashed}.key.new{border-color:var(--new)}
 .f-old{fill:var(--old)}.f-new{fill:var(--new)}.f-cell{fill:var(--cell)}
+.h1{fill:var(--h1)}.h2{fill:var(--h2)}.h3{fill:var(--h3)}.h4{fill:var(--h4)}.h5{fill:var(--h5)}
 .s-old{stroke:var(--old);stroke-dasharray:5 3}.s-new{stroke:var(--new)}.s-line{stroke:var(--line)}
 .s-old,.s-new{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
 .s-line{stroke-width:1;vector-effect:non-scaling-stroke}
-.bar{min-width:6rem}.bar svg{height:1.1rem}
-.flow{display:flex;align-items:stretch;gap:.5rem}
-.box{flex:1 1 0;min-width:0;border:1px solid var(--line);border-radius:.5rem;background:var(--card);
- padding:.6rem .75rem;font-size:.875rem}
-.box b{display:block;margin-bottom:.25rem}
-.arrow{flex:0 0 2rem;align-self:center}.arrow svg{height:1.25rem}
-.arrow path{fill:none;stroke:var(--soft);stroke-width:2}
+.s-zero{stroke:var(--soft);stroke-width:1;vector-effect:non-scaling-stroke}
+.lineage text{fill:var(--ink);font:13px ui-monospace,"Liberation Mono",Menlo,Consolas,monospace}
+.lineage .title{font:600 13px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",Arial,
+ sans-serif;fill:var(--soft)}
+.lineage .box{fill:var(--card);stroke:var(--line);stroke-width:1.5}
+.lineage .shadow{stroke:var(--soft);stroke-dasharray:5 4}
+.lineage .target{stroke:var(--accent);stroke-width:2.5}
+.lineage path{fill:none;stroke:var(--soft);stroke-width:1.5}
+.narrow-only{display:none;max-width:26rem}
 """
 
 _NARROW = """
 @media (max-width:60rem){.answers{grid-template-columns:1fr 1fr}}
+@media (max-width:56rem){.wide-only{display:none}.narrow-only{display:block}}
 @media (max-width:40rem){
- main,header,footer{padding-left:1rem;padding-right:1rem}
  h1{font-size:1.4rem}
  .answers{grid-template-columns:1fr;gap:.75rem}
  dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}
- thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+ .map{grid-template-columns:4.75rem minmax(0,1fr) auto;gap:.2rem .5rem;font-size:.8125rem}
+ .map code{font-size:.75rem}
+ .ramp span{margin-right:.6rem}.map .axis span:nth-child(2):nth-last-child(2){display:none}
+}
+@media screen and (max-width:52rem){
+ main,header,footer{padding-left:1rem;padding-right:1rem}
+ thead{display:none}
  table,tbody{display:block}
- tr{display:grid;grid-template-columns:1fr 1fr;gap:.1rem 1rem;padding:.5rem 0;
-  border-bottom:1px solid var(--line)}
- td,tbody th{display:block;border:0;padding:0;text-align:left}
- td::before{content:attr(data-label);display:block;color:var(--soft);font-size:.8125rem}
- td.wide,tbody th{grid-column:1/-1}
- .n{text-align:left}td{min-width:0}.mark{white-space:normal}
- tr{grid-template-columns:minmax(0,1fr) minmax(0,1fr)}
- td.n+td:not(.n){padding-left:0}
- .strip{grid-template-columns:4.5rem 1fr 3.5rem;gap:.35rem .5rem}
- .flow{flex-direction:column}.arrow{flex-basis:auto;width:2rem;transform:rotate(90deg);
-  margin:.25rem 0}
+ tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
+ td,td.n+td:not(.n){display:flex;justify-content:space-between;gap:1rem;min-width:0;border:0;
+  padding:.1rem 0;text-align:right}
+ td.wide,td.n+td.wide{display:block;text-align:left}
+ td::before{content:attr(data-label);flex:none;color:var(--soft);font-size:.8125rem;text-align:left}
+ td.wide::before{display:block}
+ td:not(.n):first-child{display:block;font-weight:600;text-align:left}
+ td:not(.n):first-child::before{display:none}
+ .mark,.word{white-space:normal}
 }
 """
 
@@ -132,9 +155,10 @@ _PRINT = """
  body{font-size:10pt}nav,.screen{display:none}
  main,header,footer{max-width:none;padding-left:0;padding-right:0}
  .answers{grid-template-columns:1fr 1fr}
- h2,h3{break-after:avoid}figure,.answer,tr,pre{break-inside:avoid}
- td{min-width:4.5rem}td:first-child{min-width:6.5em}
+ h2,h3,h4,summary{break-after:avoid}figure,.answer,tr,pre{break-inside:avoid}
+ table{font-size:8.5pt}td{min-width:0;padding-right:.4rem}td:not(.n):first-child{min-width:6.5em}
+ pre{font-size:8pt}
  details::details-content{content-visibility:visible;display:block;height:auto}
- .f-old,.f-new,.f-cell,.heat{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+ .heat *,.chart *,.ramp *,.lineage *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """

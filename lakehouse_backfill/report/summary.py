@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lakehouse_backfill.model.run import State
-from lakehouse_backfill.report.dossier import Dossier
+from lakehouse_backfill.report.amounts import amount
+from lakehouse_backfill.report.dossier import Dossier, Verdict
 from lakehouse_backfill.report.markup import (
     NOTHING,
     Markup,
@@ -78,30 +79,42 @@ def _how_much(dossier: Dossier) -> Markup:
         f"{found.unchanged:,} unchanged"
     ]
     for total in dossier.validation.totals[:2]:
-        if isinstance(total.old, (int, float)) and isinstance(total.new, (int, float)):
-            change = signed(total.new - total.old)
-            lines.append(f"{total.name}: {number(total.old)} → {number(total.new)} ({change})")
+        before, after = amount(total.old), amount(total.new)
+        if before is not None and after is not None:
+            change = signed(after - before)
+            lines.append(f"{total.name}: {number(before)} → {number(after)} ({change})")
     old = f"{share(touched, max(found.old_rows, found.new_rows))} of the rows there"
     return _answer("By how much?", f"{touched:,} rows", old, *lines)
 
 
 def _safe(dossier: Dossier) -> Markup:
-    counted = [check for check in dossier.checks if check.blocking]
-    passed = len(counted) - len(dossier.failed)
+    counted = [each for each in dossier.verdicts if each.check.blocking]
     if dossier.validation is None and not counted:
         verdict = mark(good=True, yes="nothing was changed") if _untouched(dossier) else "unknown"
         return _answer("Is it safe?", verdict, dossier.standing.is_safe)
-    good, words = not dossier.failed, f"{passed} of {len(counted)} checks passed"
-    lines: list[object] = [f"Failed: {check.name}" for check in dossier.failed[:3]]
+    failed = [each for each in counted if each.is_open]
+    lines: list[object] = [f"Failed: {each.check.name}" for each in failed[:3]]
+    lines += [f"Waived by {each.waiver.by}: {each.check.name}" for each in counted if each.waiver][
+        :3
+    ]
     if dossier.validation is None:
         lines.append("The output is not validated yet.")
     return _answer(
         "Is it safe?",
-        mark(good=good, yes=words, no=words),
+        _passed(counted),
         *lines,
         f"Data: {dossier.standing.is_safe}.",
         f"Readers see: {dossier.standing.readers_see}.",
     )
+
+
+def _passed(counted: list[Verdict]) -> Markup:
+    passed = sum(1 for each in counted if each.check.passed)
+    failed = any(each.is_open for each in counted)
+    words = f"{passed:,} of {len(counted):,} checks passed"
+    if passed < len(counted) and not failed:
+        return tag("span", f"! {words}, {len(counted) - passed} waived", class_="mark warn")
+    return mark(good=not failed, yes=words, no=words)
 
 
 def _untouched(dossier: Dossier) -> bool:
@@ -130,12 +143,16 @@ def why(dossier: Dossier) -> Markup:
         ("Deadline", moment(intent.deadline) if intent.deadline else "none"),
         ("Product", contract.description),
         ("Owner", contract.owner),
-        ("Classification", contract.classification),
+        ("Classification", contract.classification or "not declared"),
     ]
-    columns = (Column("Consumer", is_wide=True), Column("Contact"), Column("Restatement"))
+    columns = (
+        Column("Consumer", is_wide=True),
+        Column("Contact"),
+        Column("Restatement", is_word=True),
+    )
     rows = [
         (item.name, item.contact or NOTHING, _tolerates(tolerates=item.tolerates_restatement))
-        for item in contract.consumers
+        for item in contract.consumers or ()
     ]
     consumers = table(columns, rows) if rows else tag("p", "The contract names no consumer.")
     return section("why", "Why, and for whom", facts(pairs), tag("h3", "Consumers"), consumers)

@@ -60,11 +60,14 @@ def check_limits(manifest: RunManifest, found: Estimate, now: datetime) -> None:
             raise LimitExceeded(
                 f"the plan needs {number} {what}; {field} allows {limit}",
                 fix=f"restate fewer partitions, or raise {field}",
+                field=field,
             )
     deadline = manifest.run.deadline
     if deadline is not None and now > deadline.astimezone(now.tzinfo):
         raise LimitExceeded(
-            f"the deadline {deadline.isoformat()} has passed", fix="agree on a later run.deadline"
+            f"the deadline {deadline.isoformat()} has passed",
+            fix="agree on a later run.deadline",
+            field="run.deadline",
         )
 
 

@@ -44,6 +44,7 @@ def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
         detail=f"{len(done)} of {len(wanted)}" + (f"; missing {missing[0]}" if missing else ""),
         observed=len(done),
         limit=len(wanted),
+        waivable=False,
     )
 
 
@@ -86,6 +87,7 @@ def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) 
         detail=f"{len(old & new)} files shared, {len(old ^ new)} differ",
         observed=len(old ^ new),
         limit=0,
+        waivable=False,
     )
 
 
@@ -188,6 +190,7 @@ def stored_as_computed(
         observed=len(wrong),
         limit=0,
         blocking=plan.resolved.manifest.validation.checksum == "required",
+        waivable=False,
     )
 
 
@@ -202,6 +205,7 @@ def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
         detail=f"diff {seen[0]} -> {seen[1]}, counted {counted[0]} -> {counted[1]}",
         observed=list(seen),
         limit=list(counted),
+        waivable=False,
     )
 
 
@@ -245,7 +249,11 @@ def thresholds(
 
 def _schema(detail: str, *, passed: bool) -> CheckResult:
     return CheckResult(
-        name="columns that consumers rely on", group="schema", passed=passed, detail=detail
+        name="columns that consumers rely on",
+        group="schema",
+        passed=passed,
+        detail=detail,
+        waivable=False,
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.manifest import RunKind, RunManifest
+from lakehouse_backfill.rules.unbuilt import STATE
 
+#: How a product is published, by what its readers do.
+MODE_OF = {"follow": "replace_partitions", "pinned": "pointer_swap"}
 MEANING: dict[RunKind, str] = {
     "backfill": "computes partitions that were never computed",
     "reprocessing": "runs the same transform again, because its input or its run was broken",
@@ -17,6 +21,19 @@ MEANING: dict[RunKind, str] = {
 }
 
 
+def check_publication(manifest: RunManifest, contract: Contract) -> None:
+    """Raise Unsupported when the product cannot be published in the way that is asked for."""
+    mode, fits = manifest.target.publish_mode, MODE_OF[contract.publication]
+    if mode not in (fits, "shadow_only"):
+        raise Unsupported(
+            f"publish mode {mode} does not fit a product that is {contract.publication}",
+            state=STATE,
+            fix=f"write target.publish_mode: {fits}, or shadow_only for a run that is never "
+            "published",
+            field="target.publish_mode",
+        )
+
+
 def check_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
     """Say what the kind means for this run; `rows_there` are the scope's rows now (None: no table).
 
@@ -27,16 +44,19 @@ def check_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]
         raise ConfigError(
             "a reconciliation is never published",
             fix="write target.publish_mode: shadow_only, or another run.kind",
+            field="target.publish_mode",
         )
     if kind == "bootstrap" and rows_there:
         raise ConfigError(
             f"a bootstrap fills an empty product, but the partitions hold {rows_there} rows",
             fix="write run.kind: restatement to replace them",
+            field="run.kind",
         )
     if mode in ("live", "reconciliation") and mode != kind:
         raise ConfigError(
             f"run.mode {mode} does not fit a {kind}",
             fix="write run.mode: backfill, replay or dry_run",
+            field="run.mode",
         )
     notes = [f"{kind}: {MEANING[kind]}"]
     if kind == "backfill" and rows_there:

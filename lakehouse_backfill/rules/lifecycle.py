@@ -30,6 +30,8 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
         frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
         S.REJECTED,
     ),
+    # When every gate that is closed was waived for exactly this result.
+    "pass by waiver": (frozenset({S.REJECTED}), S.VALIDATED),
     "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
     "reject": (frozenset({S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED}), S.REJECTED),
     "begin publishing": (frozenset({S.ACCEPTED, S.PUBLISHING, S.ROLLED_BACK}), S.PUBLISHING),
@@ -54,12 +56,21 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     ),
 }
 
+#: verb -> states in which it may be noted; a note leaves the state as it is
+NOTES: dict[str, frozenset[State]] = {
+    "begin validation": frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
+    "waive": frozenset({S.HALTED, S.REJECTED}),
+}
+
 #: verb -> what people type for it; the verbs of the machinery alone are not offered
 COMMANDS = {
     "approve": "approve",
     "begin staging": "run",
+    "begin validation": "validate",
     "pass validation": "validate",
     "fail validation": "validate",
+    "waive": "waive",
+    "pass by waiver": "waive",
     "accept": "accept",
     "reject": "reject",
     "begin publishing": "publish",
@@ -80,7 +91,7 @@ def legal_verbs(state: State) -> tuple[str, ...]:
 def next_event(
     status: RunStatus, verb: str, *, actor: str, mode: str, at: datetime, detail: dict[str, Any]
 ) -> Event:
-    """Make the event that moves the run by `verb`.
+    """Make the event that moves the run by `verb`, or notes it.
 
     Raises IllegalMove, with the legal verbs, when the run's state does not allow it.
     """
@@ -92,7 +103,7 @@ def next_event(
         actor=actor,
         verb=verb,
         from_state=status.state,
-        to_state=MOVES[verb][1],
+        to_state=MOVES[verb][1] if verb in MOVES else status.state,
         mode=mode,
         detail=detail,
     )
@@ -100,7 +111,7 @@ def next_event(
 
 def require_legal(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
-    if status.state not in MOVES[verb][0]:
+    if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
         typed = [COMMANDS[name] for name in legal_verbs(status.state) if name in COMMANDS]
         legal = ", ".join(dict.fromkeys(typed)) or "none: the run is closed"
         raise IllegalMove(

@@ -6,12 +6,19 @@ Day and hour transforms are UTC (Iceberg spec, partition transforms).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
 
 MAX_PARTITIONS = 100_000
+_EXAMPLES = {
+    "year": "2013",
+    "month": "2013-02",
+    "day": "2013-02-15",
+    "hour": "2013-02-15T06:00:00Z",
+}
 
 
 def label_of(field: ScopeField, value: Bound | None) -> str:
@@ -25,6 +32,21 @@ def label_of(field: ScopeField, value: Bound | None) -> str:
     if field.transform == "identity" and field.type == "date":
         return _as_date(value).isoformat()
     return _time_label(field, value)
+
+
+def whole_label(field: ScopeField, value: Bound | None) -> str:
+    """Give the label of the partition that `value` names, as `label_of` does.
+
+    Raises ConfigError when it is no value of the column, or a moment inside a partition: a run
+    changes whole partitions, so naming a part of one would change more than was said.
+    """
+    with _readable(field, value):
+        label = label_of(field, value)
+        is_whole = value is None or not _is_timed(field)
+        is_exact = is_whole or (value is not None and _start(field, label) == _as_instant(value))
+    if not is_exact:
+        raise _inside(field, value, label)
+    return label
 
 
 def bounds(field: ScopeField, label: str) -> RowRange:
@@ -69,6 +91,11 @@ def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
         )
     label, end = _aligned(field, first), _aligned(field, stop)
     key = sort_key(field)
+    if key(label) >= key(end):
+        raise ConfigError(
+            f"the range from {first} to {stop} holds no partition",
+            fix="write a later `to`: it is the first partition that is not restated",
+        )
     count = 0
     while key(label) < key(end):
         yield label
@@ -115,15 +142,40 @@ def describe(labels: tuple[str, ...], limit: int = 3) -> str:
 
 
 def _aligned(field: ScopeField, value: Bound) -> str:
-    if field.type in ("int", "long"):
-        return str(int(str(value)))
-    label = _time_label(field, value)
-    if _start(field, label) != _as_instant(value):
-        raise ConfigError(
-            f"{value} lies inside partition {label} of {field.transform}({field.column})",
-            fix=f"use {label} or {shift(field, label, 1)}",
-        )
+    with _readable(field, value):
+        if field.type in ("int", "long"):
+            return str(int(str(value)))
+        label = _time_label(field, value)
+        is_exact = _start(field, label) == _as_instant(value)
+    if not is_exact:
+        raise _inside(field, value, label)
     return label
+
+
+@contextmanager
+def _readable(field: ScopeField, value: Bound | None) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        example = "42" if field.type in ("int", "long") else _EXAMPLES[_unit(field)]
+        raise ConfigError(
+            f"{value!r} is no value of {field.column}, which is {field.type}",
+            fix=f"write e.g. {example}",
+        ) from error
+
+
+def _inside(field: ScopeField, value: Bound | None, label: str) -> ConfigError:
+    return ConfigError(
+        f"{value} lies inside partition {label} of {field.transform}({field.column})",
+        fix=f"use {label} or {shift(field, label, 1)}",
+    )
+
+
+def _is_timed(field: ScopeField) -> bool:
+    """Tell whether partitions are spans of time, with a start that can be compared."""
+    if field.type in ("string", "int", "long"):
+        return False
+    return field.transform != "identity" or field.type == "date"
 
 
 def _time_label(field: ScopeField, value: Bound) -> str:
@@ -158,8 +210,10 @@ def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:
 
 
 def _as_instant(value: Bound) -> datetime:
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if isinstance(value, int | str):
+        text = str(value)  # a year, a month or an hour may be written as its label
+        text += {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
+        value = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
         value = datetime.combine(_as_date(value), datetime.min.time())
     if value.tzinfo is None:

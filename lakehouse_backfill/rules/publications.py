@@ -8,7 +8,7 @@ from datetime import datetime
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 from lakehouse_backfill.model.publication import Pointer, Publication, Restore
 from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.rules import partitions, run_log
 
 ACCEPTED = ("baseline", "publish", "rollback")
 
@@ -21,13 +21,31 @@ def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
             f"{product}: version {pending.version} is being published by {pending.by} "
             f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
             state="nothing was changed; what was staged is kept",
-            fix="wait for it, then try again; if it was cut off, finish it: lakehouse-backfill "
-            + (
-                f"publish {pending.run_id}"
-                if pending.run_id
-                else f"rollback {product} --to {pending.version}, as it was started"
-            ),
+            fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
+            + (pending.run_id or "--all"),
         )
+
+
+def taken_up(pending: Publication, epoch: int) -> tuple[Publication, ...]:
+    """Give the row by which a later lease takes up a reservation; none when it holds it already.
+
+    An earlier lease that finds it taken up can neither finish nor release it.
+    """
+    if pending.epoch == epoch:
+        return ()
+    run_log.require_epoch(str(pending.run_id), epoch, pending.epoch)
+    return (pending.model_copy(update={"epoch": epoch}),)
+
+
+def finished_elsewhere(row: Publication, pointer: Pointer) -> PointerMoved:
+    """Make the error for an act that somebody else finished, or released, meanwhile."""
+    now = f"version {pointer.accepted.version}" if pointer.accepted else "nothing"
+    return PointerMoved(
+        f"{row.product}: another process finished or released version {row.version} meanwhile; "
+        f"{now} is accepted now",
+        state="this process moved no pointer",
+        fix=f"lakehouse-backfill versions {row.product}",
+    )
 
 
 def require_base(

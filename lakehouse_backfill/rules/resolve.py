@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.model.manifest import PartitionRange, RunManifest
+from datetime import date, datetime, time, timedelta
+
+from lakehouse_backfill.errors import ConfigError, concerning
+from lakehouse_backfill.model.manifest import PartitionRange, PartitionValue, RunManifest
 from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
 from lakehouse_backfill.rules import edges, partitions, windows
+
+_PARTITIONS = "target.partitions"
 
 
 def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
@@ -15,18 +19,33 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
     Raises ConfigError when a bound splits a partition, or nothing is left.
     """
     if wanted.values:
-        labels = {partitions.label_of(field, value) for value in wanted.values}
+        labels = _labels(field, wanted.values, "values")
     elif wanted.from_ is not None and wanted.to is not None:
-        labels = set(partitions.between(field, wanted.from_, wanted.to))
+        with concerning(_PARTITIONS):
+            labels = set(partitions.between(field, wanted.from_, wanted.to))
     else:
         raise ConfigError(
             "target.partitions is unbounded",
             fix="give from and to, or values: a restatement changes declared partitions only",
+            field=_PARTITIONS,
         )
-    left = labels - {partitions.label_of(field, value) for value in wanted.except_}
+    left = labels - _labels(field, wanted.except_, "except")
     if not left:
-        raise ConfigError("target.partitions holds no partition", fix="widen the range")
+        raise ConfigError(
+            "target.partitions holds no partition",
+            fix="widen the range, or take a partition out of except",
+            field=_PARTITIONS,
+        )
     return Scope(field=field, partitions=tuple(sorted(left, key=partitions.sort_key(field))))
+
+
+def _labels(field: ScopeField, values: tuple[PartitionValue, ...], name: str) -> set[str]:
+    """Give the labels of listed values; raises ConfigError, with the place of the wrong one."""
+    found = set()
+    for number, value in enumerate(values):
+        with concerning(f"{_PARTITIONS}.{name}[{number}]"):
+            found.add(partitions.whole_label(field, value))
+    return found
 
 
 def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
@@ -61,16 +80,24 @@ def check_input_ranges(
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
-                    f"write from: {window[0]:%Y-%m-%d}, to: {window[1]:%Y-%m-%d} "
+                    f"write from: {window[0].date()}, to: {_next_day(window[1])} "
                     f"({pin.warm_up_days} days of warm-up, {pin.cool_down_days} of cool-down, "
                     f"{manifest.validation.edge_partitions} edge partitions on each side)"
                 ),
+                field=f"sources.{pin.name}.range",
             )
         notes.append(
             f"{pin.name}: each chunk also reads {pin.warm_up_days} days before and "
             f"{pin.cool_down_days} days after its partitions; those rows are never published"
         )
     return tuple(notes)
+
+
+def _next_day(moment: datetime) -> date:
+    """The first day that lies after the moment's part of its day."""
+    if moment.timetz().replace(tzinfo=None) == time() or moment.date() == date.max:
+        return moment.date()
+    return moment.date() + timedelta(days=1)
 
 
 def _plain(label: str) -> str:

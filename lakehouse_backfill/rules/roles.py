@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.defaults import FOUR_EYES_IN
 from lakehouse_backfill.model.run import Event
 
 
@@ -17,9 +18,21 @@ def require_role(contract: Contract, role: str, who: str) -> None:
         )
 
 
+def require_one_of(contract: Contract, roles: tuple[str, ...], requester: str, who: str) -> None:
+    """Raise NotAllowed unless `who` asked for the run, or may act as one of the roles."""
+    holders = [getattr(contract.roles, role) for role in roles]
+    names = dict.fromkeys(name for held in holders for name in held)
+    if who != requester and all(holders) and who not in names:
+        raise NotAllowed(
+            f"{who} neither requested the run nor may {' or '.join(roles)} {contract.product}; "
+            f"the contract names {', '.join(names)}",
+            fix=f"ask {requester} or one of them to run it with --by",
+        )
+
+
 def require_four_eyes(contract: Contract, environment: str, requester: str, who: str) -> None:
     """Raise NotAllowed when four eyes are asked for and requester and decider are one."""
-    wanted = contract.four_eyes if contract.four_eyes is not None else environment == "prod"
+    wanted = contract.four_eyes if contract.four_eyes is not None else environment in FOUR_EYES_IN
     if wanted and who == requester:
         raise NotAllowed(
             f"{who} requested the run and may not decide on it: {contract.product} needs four eyes",

@@ -54,14 +54,33 @@ _TABLE: dict[State, tuple[str, str, str]] = {
 }
 
 
+#: States in which a run has a driver, and what it does.
+_DRIVEN = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
+
+
 def standing(
-    state: State, run_id: str, product: str, *, gone: tuple[str, ...] = (), version: int = 0
+    state: State,
+    run_id: str,
+    product: str,
+    *,
+    gone: tuple[str, ...] = (),
+    version: int = 0,
+    driver: str | None = None,
+    is_driven: bool = False,
 ) -> Standing:
     """Give the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
+    `driver` is who works on it; unless `is_driven`, that process is gone.
     """
     is_safe, readers_see, command = _TABLE[state]
+    doing = _DRIVEN.get(state, "validating")
+    if is_driven:
+        command = f"status {{run}}   ({driver} is {doing} it)"
+    elif driver is not None:
+        is_safe += f"; {driver} was {doing} it and is gone"
+        if state in _DRIVEN:
+            command = "recover {run}"
     if gone:
         readers_see += f", except {partitions.describe(gone)}, rolled back since"
         command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"

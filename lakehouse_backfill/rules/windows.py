@@ -10,6 +10,8 @@ from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.rules import partitions
 
 _MIDNIGHT = time(0, tzinfo=timezone.utc)
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def instant(value: date | datetime) -> datetime:
@@ -30,7 +32,15 @@ def needed(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
     lowest = min(_edge(row, "lower") for row in rows)
     highest = max(_edge(row, "upper") for row in rows)
     before, after = timedelta(days=pin.warm_up_days), timedelta(days=pin.cool_down_days)
-    return lowest - before, highest + after
+    return _moved(lowest, -before), _moved(highest, after)
+
+
+def _moved(moment: datetime, by: timedelta) -> datetime:
+    """Add a time span; the calendar ends with the years 1 and 9999, and so does what is read."""
+    try:
+        return moment + by
+    except OverflowError:
+        return _FIRST if by < timedelta() else _LAST
 
 
 def covers(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.checks import Diff, PartitionDiff
+from lakehouse_backfill.model.checks import CellDiff, Diff, PartitionDiff
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import partitions
-from lakehouse_backfill.spark import comparing, diff_samples, diff_spreads
+from lakehouse_backfill.spark import comparing, diff_samples, diff_spreads, guard
 from lakehouse_backfill.spark.diff_sides import DiffSides
 from lakehouse_backfill.spark.failures import translated
 
@@ -38,13 +39,16 @@ class SparkDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
-        with translated(f"comparing {request.old_table} with {request.new_table}"):
+        doing = f"comparing {request.old_table} with {request.new_table}"
+        # A job's code may be at work on another thread; this reads layouts by DESCRIBE.
+        with translated(doing), guard.own_writes():
             sides = DiffSides(self._spark, self._catalog, request)
             return _Comparison(sides, request).run()
 
     def weigh(self, request: DiffRequest) -> int:
         """Tell from metadata how many bytes of files a diff would read: those of one side only."""
-        with translated(f"weighing {request.old_table} against {request.new_table}"):
+        doing = f"weighing {request.old_table} against {request.new_table}"
+        with translated(doing), guard.own_writes():
             return DiffSides(self._spark, self._catalog, request).split.differing_bytes
 
 
@@ -72,17 +76,19 @@ class _Comparison:
         finally:
             rows.unpersist()
         found = self._partitions(by_label)
+        cells = self._cells(found, changed)
         return Diff(
             old=sides.text("old"),
             new=sides.text("new"),
             key=request.key,
             summary=_summary(found),
             partitions=found,
-            columns=diff_spreads.column_diffs(old, new, sides.columns, changed),
+            columns=diff_spreads.column_diffs(old, new, sides.columns, _by_column(cells)),
             samples=examples,
             files=sides.split.files,
             engine="spark",
             duplicate_keys=duplicates,
+            cells=cells,
         )
 
     def _counts(self, counted: DataFrame) -> tuple[dict[str | None, dict[str, int]], int]:
@@ -97,6 +103,18 @@ class _Comparison:
         by_label = {self._sides.layout.label(row[comparing.LABEL]): row.asDict() for row in found}
         duplicates = sum(row[_DUPLICATES] for row in found) if self._request.key else 0
         return by_label, duplicates
+
+    def _cells(
+        self, found: tuple[PartitionDiff, ...], changed: dict[Any, dict[str, int]]
+    ) -> tuple[CellDiff, ...]:
+        """Give what changed by partition and column, in the order of both; never zero."""
+        by_label = {self._sides.layout.label(raw): counts for raw, counts in changed.items()}
+        return tuple(
+            CellDiff(partition=each.partition, column=column.name, changed=count)
+            for each in found
+            for column in self._sides.columns
+            if (count := by_label.get(each.partition, {}).get(column.slot, 0))
+        )
 
     def _partitions(self, by_label: dict[str | None, dict[str, int]]) -> tuple[PartitionDiff, ...]:
         shared = self._sides.shared_rows()
@@ -128,6 +146,13 @@ def _partition(label: str | None, counts: dict[str, int], shared: int) -> Partit
         changed=changed,
         unchanged=same + shared,
     )
+
+
+def _by_column(cells: tuple[CellDiff, ...]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for cell in cells:
+        found[cell.column] += cell.changed
+    return found
 
 
 def _summary(found: tuple[PartitionDiff, ...]) -> PartitionDiff:

@@ -38,15 +38,18 @@ class Wide:
         return [each for each in self.columns if each.use == "compared"]
 
 
-def changed_counts(wide: Wide, counted: DataFrame) -> dict[str, int]:
-    """Count, for each compared column, the changed keys whose value differs."""
+def changed_counts(wide: Wide, counted: DataFrame) -> dict[Any, dict[str, int]]:
+    """Count, by raw label and for each compared column, the changed keys whose value differs."""
     from pyspark.sql import functions as F
 
     if not wide.key or not wide.compared:
         return {}
     pairs = _changed(wide, counted)
     sums = [F.count(F.when(_differs(each), F.lit(1))).alias(each.slot) for each in wide.compared]
-    return dict(pairs.agg(*sums).collect()[0].asDict())
+    found = pairs.groupBy(comparing.LABEL).agg(*sums).collect()
+    return {
+        row[comparing.LABEL]: {each.slot: row[each.slot] for each in wide.compared} for row in found
+    }
 
 
 def samples(wide: Wide, rows: DataFrame, counted: DataFrame, limit: int) -> tuple[DiffSample, ...]:

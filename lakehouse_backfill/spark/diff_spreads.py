@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +39,15 @@ class Spread:
 
 
 def column_diffs(
-    old: DataFrame, new: DataFrame, columns: tuple[DiffColumn, ...], changed: dict[str, int]
+    old: DataFrame, new: DataFrame, columns: tuple[DiffColumn, ...], changed: Mapping[str, int]
 ) -> tuple[ColumnDiff, ...]:
-    """Describe the compared columns, in table order."""
+    """Describe the compared columns, in table order; `changed` counts rows by column name."""
     compared = [each for each in columns if each.use == "compared"]
     if not compared:
         return ()
     sides = [_spreads(frame, compared) for frame in (old, new)]
     return tuple(
-        _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.slot, 0))
+        _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.name, 0))
         for each in compared
     )
 

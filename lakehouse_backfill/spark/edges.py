@@ -3,65 +3,96 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.checks import EdgePartition
+from lakehouse_backfill.model.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.model.contract import Contract, Measure
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.spark import comparing, filters, labels, rowhash
 from lakehouse_backfill.spark.names import column
-from lakehouse_backfill.spark.partition_sums import partition_checksums
+from lakehouse_backfill.spark.partition_sums import partition_sums
+from lakehouse_backfill.spark.together import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _COUNTS = (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
+_ACCEPTED = "accepted"
+Rows = dict[str, tuple[int, int, int]]
+Moved = dict[tuple[str, str], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The partitions beyond one side of the scope, and what the run would compute for them."""
+
+    side: EdgeSide
+    scope: Scope
+    computed: DataFrame
 
 
 def compare(
-    accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope, side: str
+    accepted: DataFrame, found: Sequence[Edge], contract: Contract
 ) -> tuple[EdgePartition, ...]:
-    """Compare both by key, one result per partition of the scope, in its order.
+    """Compare by key, one result per partition, in the order of the edges and their scopes.
 
-    Partitions whose checksums agree are equal and need no comparison by key, which is the usual
-    case. Of a declared measure, what is accepted here but not computed here any more would be
+    `accepted` holds the accepted rows of all of them. Checksums are taken of everything in one
+    job: partitions whose checksums agree are equal and need no comparison by key, which is the
+    usual case. Of a declared measure, what is accepted here but not computed here any more would be
     counted twice once the range is published; what is computed but not accepted would be lost.
     """
-    differing = _differing(accepted, computed, scope)
-    rows: dict[str, tuple[int, int, int]] = {}
-    moved: dict[tuple[str, str], tuple[int, int]] = {}
-    if differing is not None:
-        where = filters.inside(partitions.ranges(differing))
-        old, new = accepted.where(where), computed.where(where)
-        rows = _row_differences(old, new, contract.key, differing)
-        moved = _measure_differences(old, new, contract, differing)
-    return tuple(
+    if not found:
+        return ()
+    frames: dict[str, DataFrame] = {_ACCEPTED: accepted}
+    frames.update({edge.side: edge.computed for edge in found})
+    sums = partition_sums(frames, found[0].scope.field)
+    old = sums[_ACCEPTED].checksums
+    results: list[EdgePartition] = []
+    for edge in found:
+        new = sums[edge.side].checksums
+        differing = tuple(each for each in edge.scope.partitions if old.get(each) != new.get(each))
+        results += _edge(edge, *_differences(accepted, edge, contract, differing), contract)
+    return tuple(results)
+
+
+def _differences(
+    accepted: DataFrame, edge: Edge, contract: Contract, labels: tuple[str, ...]
+) -> tuple[Rows, Moved]:
+    if not labels:
+        return {}, {}
+    scope = Scope(field=edge.scope.field, partitions=labels)
+    where = filters.inside(partitions.ranges(scope))
+    old, new = accepted.where(where), edge.computed.where(where)
+    with beside(lambda: _measure_differences(old, new, contract, scope)) as moving:
+        rows = _row_differences(old, new, contract.key, scope)
+    return rows, moving.result()
+
+
+def _edge(edge: Edge, rows: Rows, moved: Moved, contract: Contract) -> list[EdgePartition]:
+    none = (0, 0, 0)
+    return [
         EdgePartition(
             partition=label,
-            side=cast('Literal["before", "inside", "after"]', side),
-            added=rows.get(label, (0, 0, 0))[0],
-            removed=rows.get(label, (0, 0, 0))[1],
-            changed=rows.get(label, (0, 0, 0))[2],
+            side=edge.side,
+            added=rows.get(label, none)[0],
+            removed=rows.get(label, none)[1],
+            changed=rows.get(label, none)[2],
             counted_twice={
                 m.name: moved.get((label, m.name), (0, 0))[0] for m in contract.measures
             },
             lost={m.name: moved.get((label, m.name), (0, 0))[1] for m in contract.measures},
         )
-        for label in scope.partitions
-    )
-
-
-def _differing(accepted: DataFrame, computed: DataFrame, scope: Scope) -> Scope | None:
-    old, new = partition_checksums(accepted, scope), partition_checksums(computed, scope)
-    labels_left = tuple(label for label in scope.partitions if old.get(label) != new.get(label))
-    return Scope(field=scope.field, partitions=labels_left) if labels_left else None
+        for label in edge.scope.partitions
+    ]
 
 
 def _row_differences(
     accepted: DataFrame, computed: DataFrame, key: tuple[str, ...], scope: Scope
-) -> dict[str, tuple[int, int, int]]:
+) -> Rows:
     from pyspark.sql import functions as F
 
     label = labels.raw_label(scope.field)
@@ -87,7 +118,7 @@ def _row_differences(
 
 def _measure_differences(
     accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope
-) -> dict[tuple[str, str], tuple[int, int]]:
+) -> Moved:
     """Give (counted twice, lost) per partition label and measure."""
     from pyspark.sql import functions as F
 

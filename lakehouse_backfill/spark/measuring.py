@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.spark import readers
+from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.spark import measured, readers
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs, pin_named
 from lakehouse_backfill.spark.names import column
-from lakehouse_backfill.spark.partition_sums import partition_checksums
+from lakehouse_backfill.spark.partition_sums import Sums, partition_sums
+from lakehouse_backfill.spark.together import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Total = int | float | str | None
+_OLD, _NEW = "old", "new"
 
 
 class SparkMeasuring:
@@ -37,40 +38,45 @@ class SparkMeasuring:
 
         No snapshot: no rows.
         """
-        if snapshot_id is None:
-            return {}
-        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-        with translated(f"measuring {table}"):
-            return partition_checksums(frame, scope, ignore)
+        return self._sums({_NEW: (table, snapshot_id)}, scope, (), ignore)[_NEW].checksums
 
-    def totals(
+    def measure(
         self,
         old: tuple[str, int | None],
         new: tuple[str, int | None],
         scope: Scope,
         measures: tuple[Measure, ...],
-    ) -> tuple[MeasureTotal, ...]:
-        """The declared measures over the scope's partitions, on both sides."""
-        if not measures:
-            return ()
-        sides: list[list[Total]] = []
-        for table, snapshot_id in (old, new):
-            if snapshot_id is None:  # The table does not exist, or nothing was ever written to it.
-                sides.append([None] * len(measures))
-                continue
-            frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-            sides.append(self._totals(frame, measures))
-        return tuple(
-            MeasureTotal(name=measure.name, old=before, new=after)
-            for measure, before, after in zip(measures, *sides, strict=True)
+        ignore: tuple[str, ...] = (),
+    ) -> Measured:
+        """Checksums and declared measures of the scope's partitions on both sides, in one job.
+
+        A side without snapshot has no total at all; one without rows has counts of 0.
+        """
+        found = self._sums({_OLD: old, _NEW: new}, scope, measures, ignore)
+        return Measured(
+            old=found[_OLD].checksums,
+            new=found[_NEW].checksums,
+            totals=measured.totals(
+                measures,
+                scope.partitions,
+                None if old[1] is None else found[_OLD].measures,
+                None if new[1] is None else found[_NEW].measures,
+            ),
         )
 
     def source_totals(
         self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
     ) -> tuple[CheckResult, ...]:
-        """Whole-candidate totals against whole-source totals (Q4)."""
+        """Whole-candidate totals against whole-source totals (Q4); each table is read once."""
         by_name = {measure.name: measure for measure in measures}
-        return tuple(self._source_total(plan, total, by_name[total.measure]) for total in wanted)
+        candidate = readers.read(self._spark, self._catalog, plan.shadow_table, None)
+        ours = [by_name[total.measure] for total in wanted]
+        with beside(lambda: _aggregated(candidate, [_aggregate(each) for each in ours])) as summing:
+            theirs = self._of_sources(plan, wanted)
+        return tuple(
+            measured.against_source(total, mine, other)
+            for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
+        )
 
     def output(self, plan: Plan) -> DataFrame:
         """The restated partitions of the shadow, for the suites."""
@@ -91,38 +97,46 @@ class SparkMeasuring:
             found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in found.collect()), key=repr)
 
-    def _totals(self, frame: DataFrame, measures: tuple[Measure, ...]) -> list[Total]:
-        columns = [_aggregate(measure).alias(f"m{at}") for at, measure in enumerate(measures)]
-        with translated("summing the measures"):
-            return [_plain(value) for value in frame.agg(*columns).collect()[0]]
+    def _sums(
+        self,
+        sides: dict[str, tuple[str, int | None]],
+        scope: Scope,
+        measures: tuple[Measure, ...],
+        ignore: tuple[str, ...],
+    ) -> dict[str, Sums]:
+        frames = {
+            side: readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+            for side, (table, snapshot_id) in sides.items()
+            if snapshot_id is not None
+        }
+        with translated(f"measuring {', '.join(table for table, _ in sides.values())}"):
+            found = partition_sums(frames, scope.field, ignore, measures)
+        return {side: found.get(side, Sums()) for side in sides}
 
-    def _source_total(self, plan: Plan, total: SourceTotal, measure: Measure) -> CheckResult:
-        from pyspark.sql import functions as F
+    def _of_sources(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
+        found: list[Any] = [None] * len(wanted)
+        for source in dict.fromkeys(total.source for total in wanted):
+            places = [at for at, total in enumerate(wanted) if total.source == source]
+            frame = self._inputs.whole(pin_named(plan, source))
+            sums = _aggregated(frame, [_of_source(wanted[at]) for at in places])
+            for at, value in zip(places, sums, strict=True):
+                found[at] = value
+        return found
 
-        candidate = readers.read(self._spark, self._catalog, plan.shadow_table, None)
-        source = self._inputs.whole(pin_named(plan, total.source))
-        value = F.sum(column(total.sum)) if total.sum else F.count(F.lit(1))
-        with translated(f"comparing {measure.name} with {total.source}"):
-            ours = candidate.agg(_aggregate(measure)).collect()[0][0]
-            theirs = source.agg(value).collect()[0][0]
-        allowed = abs(Decimal(str(theirs or 0))) * Decimal(str(total.tolerance))
-        distance = abs(Decimal(str(ours or 0)) - Decimal(str(theirs or 0)))
-        return CheckResult(
-            name=f"{measure.name} of the candidate equals {total.sum or 'rows'} of {total.source}",
-            group="reconciliation",
-            passed=distance <= allowed,
-            detail=f"candidate {_plain(ours)}, source {_plain(theirs)}",
-            observed=_plain(ours),
-            limit=_plain(theirs),
-        )
+
+def _aggregated(frame: DataFrame, aggregates: list[Column]) -> list[Any]:
+    named = [each.alias(f"m{at}") for at, each in enumerate(aggregates)]
+    with translated("comparing totals with the sources"):
+        return list(frame.agg(*named).collect()[0])
+
+
+def _of_source(total: SourceTotal) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.sum(column(total.sum)) if total.sum else F.count(F.lit(1))
 
 
 def _aggregate(measure: Measure) -> Column:
     from pyspark.sql import functions as F
 
     return F.sum(column(measure.sum)) if measure.sum else F.count(column(measure.count or ""))
-
-
-def _plain(value: Any) -> Total:
-    """Decimals as text: JSON has no exact ones."""
-    return str(value) if isinstance(value, Decimal) else value

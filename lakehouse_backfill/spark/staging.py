@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
-from lakehouse_backfill.model.checks import EdgePartition
+from lakehouse_backfill.model.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan, SourcePin
@@ -21,13 +22,16 @@ from lakehouse_backfill.spark import edges, filters, lineage, readers, rowhash
 from lakehouse_backfill.spark.computing import Computing
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs
+from lakehouse_backfill.spark.names import column
 from lakehouse_backfill.spark.shadow_writer import Commit, ShadowWriter
+from lakehouse_backfill.spark.together import beside
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _OUTSIDE = "lhb_outside"
+_HASH = "lhb_hash"
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,12 @@ class SparkStaging:
         """Import the transform and check name, version and inputs, without running it."""
         self._computing.load(plan)
 
-    def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
 
         Run twice, it leaves the same rows; a chunk without rows leaves its partitions empty. Rows
-        outside the chunk are counted and never written.
+        outside the chunk are counted and never written. Raises RunMoved, and commits nothing, once
+        the shadow was fenced by a later epoch.
         """
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
@@ -64,23 +69,24 @@ class SparkStaging:
         frames = self._inputs.frames(plan, scope)
         with translated(f"computing chunk {chunk.chunk_id}"):
             output = self._computing.output(plan, scope, frames, target)
-            input_rows = self._inputs.count(plan, frames)
-        commit, counted = self._write(plan, chunk, scope, output, target)
+        with beside(lambda: self._count(plan, chunk, frames)) as counting:
+            commit, counted = self._write(plan, chunk, epoch, output, target)
         return ChunkRecord(
             run_id=plan.run_id,
             chunk_id=chunk.chunk_id,
             partitions=chunk.partitions,
             status="done",
-            input_rows=input_rows,
+            input_rows=counting.result(),
             output_rows=counted.checksum.rows,
             outside_rows=counted.outside_rows,
             checksum=counted.checksum.text,
             seconds=round(time.monotonic() - started, 3),
             snapshot_id=commit.snapshot_id,
             finished_at=datetime.now(timezone.utc),
+            epoch=epoch,
         )
 
-    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int) -> ChunkRecord:
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Give the ledger row of a chunk that was committed, but not recorded, before.
 
         Counted from the stored rows; how many fell outside the chunk is not stored, so it is 0.
@@ -89,7 +95,7 @@ class SparkStaging:
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         with translated(f"measuring chunk {chunk.chunk_id}"):
             stored = self._stored(plan.shadow_table, snapshot_id, scope)
-            input_rows = self._inputs.count(plan, self._inputs.frames(plan, scope))
+        input_rows = self._count(plan, chunk, self._inputs.frames(plan, scope))
         return ChunkRecord(
             run_id=plan.run_id,
             chunk_id=chunk.chunk_id,
@@ -103,23 +109,39 @@ class SparkStaging:
             snapshot_id=snapshot_id,
             finished_at=datetime.now(timezone.utc),
             recovered=True,
+            epoch=epoch,
         )
 
-    def edges(self, plan: Plan, labels: tuple[str, ...], side: str) -> tuple[EdgePartition, ...]:
-        """Compute partitions beyond the scope and compare them with the target's base."""
-        scope = Scope(field=plan.resolved.scope.field, partitions=labels)
+    def edges(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> tuple[EdgePartition, ...]:
+        """Compute partitions beyond the scope and compare them with the target's base.
+
+        All sides together, but each computed from its own input: what lies between is not read.
+        """
+        field = plan.resolved.scope.field
+        scopes = {
+            side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
+        }
+        if not scopes:
+            return ()
+        everything = tuple(label for scope in scopes.values() for label in scope.partitions)
+        accepted = self._accepted(plan, Scope(field=field, partitions=everything))
+        with translated("checking the edges"):
+            found = [
+                edges.Edge(side, scope, self._computed(plan, scope, accepted.schema))
+                for side, scope in scopes.items()
+            ]
+            return edges.compare(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+
+    def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
-            accepted = readers.no_rows(self._spark, self._schema(plan.shadow_table))
-        else:
-            accepted = readers.read_scope(
-                self._spark, self._catalog, base.table, base.snapshot_id, scope
-            )
-        with translated("checking the edges"):
-            new = self._computing.partitions(plan, scope, accepted.schema, plan.resolved.sources)
-            return edges.compare(
-                accepted.drop(*LINEAGE_NAMES), new, plan.resolved.contract, scope, side
-            )
+            return readers.no_rows(self._spark, self._schema(plan.shadow_table))
+        return readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
+
+    def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+        return self._computing.partitions(plan, scope, target, plan.resolved.sources)
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
@@ -143,31 +165,33 @@ class SparkStaging:
             ]
         return found[0], found[1]
 
+    def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
+        with translated(f"counting the input of chunk {chunk.chunk_id}"):
+            return self._inputs.count(plan, frames)
+
     def _write(
-        self, plan: Plan, chunk: Chunk, scope: Scope, output: DataFrame, target: StructType
+        self, plan: Plan, chunk: Chunk, epoch: int, output: DataFrame, target: StructType
     ) -> tuple[Commit, _Counted]:
         from pyspark.sql import Observation
-        from pyspark.sql import functions as F
 
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         rows = partitions.ranges(scope)
-        inside = filters.inside(rows)
-        schema = output.schema
         observation = Observation(f"chunk {uuid.uuid4()}")
-        outside = F.count(F.when(~inside, F.lit(1))).alias(_OUTSIDE)
-        sums = rowhash.checksum_columns(schema, LINEAGE_NAMES, where=inside)
+        observed = _observed(output, filters.inside(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
-        written = output.observe(observation, outside, *sums).where(filters.condition(rows))
+        written = observed.where(filters.condition(rows))
         if plan.resolved.contract.lineage_columns:
             written = lineage.with_lineage(written, plan, scope, target)
-        properties = lineage.summary(plan, chunk, scope, str(uuid.uuid4()))
+        properties = lineage.summary(plan, chunk, scope, str(uuid.uuid4()), epoch)
         commit = self._writer.overwrite(
-            written, plan.shadow_table, filters.condition(rows), properties
+            written, plan.shadow_table, filters.condition(rows), properties, epoch
         )
         with translated(f"measuring chunk {chunk.chunk_id}"):
-            counted = _counted(observation, schema)
+            counted = _counted(observation, output.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks count twice, and an optimised-away plan not at all.
-                outside_rows = counted.outside_rows if counted else output.where(~inside).count()
+                outside = ~filters.inside(rows)
+                outside_rows = counted.outside_rows if counted else output.where(outside).count()
                 stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
                 counted = _Counted(stored, outside_rows)
         return commit, counted
@@ -183,6 +207,17 @@ class SparkStaging:
 
     def _schema(self, table: str) -> StructType:
         return readers.read(self._spark, self._catalog, table, None).schema
+
+
+def _observed(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
+    """Count and sum the rows as they flow by: those inside by hash, the others by number."""
+    from pyspark.sql import functions as F
+
+    # Hashed once per row: in an Observation each aggregate would work out the whole hash again.
+    hashed = F.when(inside, rowhash.row_hash(output.schema, LINEAGE_NAMES))
+    outside = F.count(F.when(column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
+    with_hash = output.withColumn(_HASH, hashed)
+    return with_hash.observe(observation, outside, *rowhash.sums(column(_HASH))).drop(_HASH)
 
 
 def _counted(observation: Any, schema: StructType) -> _Counted | None:

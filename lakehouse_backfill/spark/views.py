@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.names import full_name, quoted
 
@@ -48,7 +49,8 @@ def ensure_view(
 
 def _create(spark: SparkSession, catalog: str, view: str, statement: str) -> None:
     try:
-        spark.sql(statement.format(full_name(catalog, view)))
+        with around("Spark.create_view"):
+            spark.sql(statement.format(full_name(catalog, view)))
     except Exception as error:
         raise _unsupported(view, error) from error
 

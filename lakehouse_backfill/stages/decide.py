@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.errors import ApprovalMissing, Blocked, Conflict
-from lakehouse_backfill.model.checks import CheckResult, Validation
+from typing import Any
+
+from lakehouse_backfill.errors import ApprovalMissing, Blocked, ChecksFailed, Conflict
+from lakehouse_backfill.model.checks import Validation
 from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.run import RunStatus
-from lakehouse_backfill.rules import checklist, lifecycle, partitions, roles
+from lakehouse_backfill.model.run import Event, RunStatus
+from lakehouse_backfill.rules import checklist, lifecycle, partitions, roles, waivers
 from lakehouse_backfill.stages.plan import find_conflicts
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -24,7 +26,8 @@ def approve(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
     if open_questions:
         raise Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
-            fix="answer it in the run manifest, then plan again",
+            fix=f"write the answers, then lakehouse-backfill plan {plan.manifest_file} --revise "
+            f"{run_id}",
         )
     lifecycle.require_legal(status, "approve")
     _require_no_overlap(bench, plan)
@@ -36,15 +39,14 @@ def accept(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     _require_decider(bench, plan, "accept", by)
     lifecycle.require_legal(status, "accept")
-    found = bench.evidence.newest(run_id, VALIDATION)
+    events = bench.runs.events(run_id)
+    found = judged(bench, events, run_id)
     if found is None:
         raise ApprovalMissing(
             f"{run_id} has no validation to accept", fix=f"lakehouse-backfill validate {run_id}"
         )
-    digest, document = found
-    failed = [check.name for check in failed_gates(Validation.model_validate(document))]
-    if failed:
-        raise Blocked(f"{run_id}: {', '.join(failed)} failed", fix=f"see evidence {run_id}")
+    digest, validation = found
+    require_gates_open(events, run_id, digest, validation)
     return bench.move(status, plan, "accept", by, bound_to=digest, reason=reason)
 
 
@@ -56,14 +58,53 @@ def reject(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
 
 
 def cancel(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
-    """Close a run before publication; its shadow and evidence stay."""
+    """Close a run before publication; its shadow and evidence stay.
+
+    Whoever asked for the run may, and whoever may approve or publish it; else raises NotAllowed.
+    """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    requester = plan.resolved.manifest.run.requested_by
+    if by != plan.created_by:
+        roles.require_one_of(plan.resolved.contract, ("approve", "publish"), requester, by)
     return bench.move(status, plan, "cancel", by, reason=reason)
 
 
-def failed_gates(validation: Validation) -> list[CheckResult]:
-    """List the blocking checks that did not pass."""
-    return [check for check in validation.checks if check.blocking and not check.passed]
+def judged(
+    bench: Workbench, events: tuple[Event, ...], run_id: str
+) -> tuple[str, Validation] | None:
+    """Give the validation that the run's own log names last, with its digest; None: there is none.
+
+    Not the newest document: a validation that lost a race left one behind, but moved nothing.
+    """
+    found = judged_document(bench, events, run_id)
+    return None if found is None else (found[0], Validation.model_validate(found[1]))
+
+
+def judged_document(
+    bench: Workbench, events: tuple[Event, ...], run_id: str
+) -> tuple[str, dict[str, Any]] | None:
+    """Give the same as it is stored."""
+    told = [event for event in events if event.verb in ("pass validation", "fail validation")]
+    if not told:
+        return None
+    digest = str(max(told, key=lambda event: event.seq).detail["digest"])
+    document = bench.evidence.document(run_id, digest)
+    return None if document is None else (digest, document)
+
+
+def require_gates_open(
+    events: tuple[Event, ...], run_id: str, digest: str, validation: Validation
+) -> None:
+    """Raise ChecksFailed unless every gate passed, or was waived for exactly this result."""
+    subject = waivers.Judged(waivers.RESULT, digest)
+    closed = waivers.closed(validation.checks, subject, waivers.standing(events))
+    if closed:
+        raise ChecksFailed(
+            f"{run_id}: {', '.join(check.name for check in closed)} failed",
+            state="nothing was decided or published",
+            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
+            + waivers.command(run_id, closed[0].name),
+        )
 
 
 def _require_decider(bench: Workbench, plan: Plan, role: str, by: str) -> None:

@@ -32,10 +32,13 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
     if status.state in CLOSED:
         lifecycle.require_legal(status, "begin staging")
     if status.state in TO_STAGE:
-        status, numbers = staging.stage(bench, run_id, by)
+        _, numbers = staging.stage(bench, run_id, by)
         done |= numbers
+        # Between two steps nobody holds the lease: another process may have gone on.
+        status = bench.runs.status(run_id)
     if status.state is State.STAGED:
-        status, _, _ = validating.validate(bench, run_id, by)
+        status, result, _ = validating.validate(bench, run_id, by)
+        done["checks"] = [check.model_dump(mode="json") for check in result.checks]
     manual = bench.runs.plan(run_id).resolved.manifest.safety.manual_publish
     if status.state is State.PUBLISHING or (status.state is State.ACCEPTED and not manual):
         publishing.publish(bench, run_id, by)

@@ -8,11 +8,14 @@ from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.rules import partitions, publications, roles
+from lakehouse_backfill.rules import partitions, publications, roles, waivers
 from lakehouse_backfill.rules.standing import Standing, standing
-from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.chunk_checks import CHUNK_CHECKS
+from lakehouse_backfill.stages.decide import judged_document
+from lakehouse_backfill.stages.input_checks import INPUT_CHECKS
+from lakehouse_backfill.stages.keeping_code import kept_code
 from lakehouse_backfill.stages.publish import PUBLICATION
-from lakehouse_backfill.stages.stage import INPUT_CHECKS
+from lakehouse_backfill.stages.waive import FailedGate, failed_gates
 from lakehouse_backfill.stages.workbench import Workbench
 
 WAITING_FOR_PEOPLE = ("planned", "validated", "accepted", "rejected", "halted", "failed")
@@ -32,7 +35,10 @@ def run_standing(bench: Workbench, status: RunStatus) -> Standing:
     if status.state is State.PUBLISHED:
         history = bench.versions.history(status.product)
         version, gone = publications.gone_since(history, status.run_id)
-    return standing(status.state, status.run_id, status.product, gone=gone, version=version)
+    return standing(
+        status.state, status.run_id, status.product, gone=gone, version=version,
+        driver=status.driver, is_driven=bench.is_driven(status),
+    )  # fmt: skip
 
 
 def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list[dict[str, Any]]:
@@ -53,6 +59,30 @@ def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list
     ]
 
 
+def waived(events: tuple[Event, ...]) -> list[dict[str, Any]]:
+    """List the waivers that still stand, each with the exact content that it is bound to."""
+    return [
+        {
+            "gate": waiver.gate,
+            "group": waiver.group,
+            "scope": waiver.judged.scope,
+            "bound_to": waiver.judged.bound_to,
+            "by": waiver.by,
+            "at": waiver.at,
+            "observed": waiver.observed,
+            "reason": waiver.reason,
+        }
+        for waiver in waivers.standing(events)
+    ]
+
+
+def stopped_by(bench: Workbench, status: RunStatus) -> tuple[FailedGate, ...]:
+    """List the gates that keep the run where it is; none when it is not a gate that does."""
+    if status.state not in (State.HALTED, State.REJECTED):
+        return ()
+    return failed_gates(bench, status.run_id)
+
+
 def accepted_rows(bench: Workbench, product: str) -> list[Publication]:
     """The accepted versions of a product, newest first; raises NotFound when there is none."""
     rows = [row for row in bench.versions.history(product) if row.action in publications.ACCEPTED]
@@ -68,7 +98,8 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
     """Gather everything that shows why a run was (or was not) accepted, as one document."""
     plan, status = bench.runs.plan(run_id), bench.runs.status(run_id)
     events = bench.runs.events(run_id)
-    validation = bench.evidence.newest(run_id, VALIDATION)
+    validation = judged_document(bench, events, run_id)
+    chunk_checks = bench.evidence.newest(run_id, CHUNK_CHECKS)
     inputs = bench.evidence.newest(run_id, INPUT_CHECKS)
     publication = bench.evidence.newest(run_id, PUBLICATION)
     digest = validation[0] if validation else None
@@ -81,7 +112,10 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
         "approvals": approvals(events, plan, digest),
         "chunks": [chunk.model_dump(mode="json") for chunk in bench.ledger.chunks(run_id)],
         "input_checks": inputs[1]["checks"] if inputs else [],
+        "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
+        "waivers": waived(events),
         "validation": validation[1] if validation else None,
         "validation_digest": digest,
         "publication": publication[1] if publication else None,
+        "code": kept_code(bench, run_id),
     }

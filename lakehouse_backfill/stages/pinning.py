@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
 from lakehouse_backfill.model.plan import Plan, SourcePin
-from lakehouse_backfill.model.table import TableRef
+from lakehouse_backfill.model.table import Snapshot, TableRef
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -16,7 +16,11 @@ def resolve_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin,
     pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
     pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
     if len({pin.name for pin in pins}) < len(pins):
-        raise ConfigError("a name stands in sources and in reference_data", fix="rename one")
+        raise ConfigError(
+            "a name stands in sources and in reference_data",
+            fix="rename one of them",
+            field="reference_data",
+        )
     return tuple(pins)
 
 
@@ -25,8 +29,8 @@ def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> Source
     if isinstance(at, datetime):
         at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
     ref = TableRef(table=item.table, at=None if at is None else str(at))
-    snapshot = bench.tables.resolve(ref)
     is_source = isinstance(item, Source)
+    snapshot = _resolved(bench, ref, f"{'sources' if is_source else 'reference_data'}.{name}")
     return SourcePin(
         name=name,
         role="source" if is_source else "reference",
@@ -37,7 +41,44 @@ def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> Source
         range=item.range if isinstance(item, Source) else None,
         warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
         cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
+        schema_id=snapshot.schema_id,
+        columns=snapshot.columns,
     )
+
+
+def _resolved(bench: Workbench, ref: TableRef, field: str) -> Snapshot:
+    """Find the snapshot; an error says whether the table or the reference is wrong."""
+    try:
+        return bench.tables.resolve(ref)
+    except NotFound as error:
+        is_table = ref.at is None or bench.tables.describe(ref.table) is None
+        error.field = f"{field}.{'table' if is_table else 'at'}"
+        raise
+
+
+def is_expired(bench: Workbench, pin: SourcePin) -> bool:
+    """Tell whether the pinned snapshot is gone from its table."""
+    try:
+        bench.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
+    except NotFound:
+        return True
+    return False
+
+
+def require_pins(bench: Workbench, plan: Plan) -> None:
+    """Raise NotFound when a snapshot that the plan reads or changes has expired since.
+
+    The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
+    """
+    gone = [pin for pin in plan.resolved.sources if is_expired(bench, pin)]
+    if gone:
+        names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
+        raise NotFound(
+            f"{plan.run_id} reads what has expired since it was planned: {names}",
+            state="nothing was computed",
+            fix=f"lakehouse-backfill plan {plan.manifest_file} --revise {plan.run_id}, to pin "
+            "what is there now",
+        )
 
 
 def pin_name(run_id: str) -> str:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
+from pydantic import ValidationError
+
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Unsupported, concerning
 from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.defaults import PIN_DAYS
 from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.model.plan import (
     ConflictWith,
-    Estimate,
     Plan,
     Resolved,
-    SourcePin,
     TargetPin,
 )
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.model.scope import RowRange, ScopeField
+from lakehouse_backfill.model.scope import ColumnType, ScopeField, Transform
 from lakehouse_backfill.model.table import TableInfo
+from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.rules import (
     checklist,
     estimates,
+    gate_names,
     kinds,
     lifecycle,
+    lineage,
     partitions,
     resolve,
-    windows,
+    unbuilt,
 )
-from lakehouse_backfill.stages import pinning, revising
+from lakehouse_backfill.stages import estimating, pinning, revising
+from lakehouse_backfill.stages.keeping_code import keep_code
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -42,6 +47,7 @@ class Declared:
     code_hash: str
     git_commit: str | None
     lock_hash: str | None
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None) -> Plan:
@@ -49,22 +55,27 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
 
     Raises ConfigError, NotFound, IllegalMove (the run to revise), Unsupported, LimitExceeded.
     """
-    revising.require_revisable(bench, declared.manifest.product, revise)
+    manifest = declared.manifest
+    unbuilt.require_built(manifest)
+    kinds.check_publication(manifest, declared.contract)
+    gate_names.require_known(manifest)
+    revising.require_revisable(bench, manifest.product, revise)
     base = _base(bench, declared.contract)
-    field = _scope_field(bench, declared, base)
-    scope = resolve.resolve_scope(field, declared.manifest.target.partitions)
-    sources = pinning.resolve_sources(bench, declared.manifest)
-    notes = resolve.check_input_ranges(declared.manifest, scope, sources)
+    scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
+    sources = pinning.resolve_sources(bench, manifest)
+    notes = resolve.check_input_ranges(manifest, scope, sources)
     resolved = Resolved(
-        manifest=declared.manifest,
-        contract=declared.contract,
+        manifest=manifest,
+        contract=lineage.settled(declared.contract, base),
         scope=scope,
-        chunks=resolve.cut_chunks(scope, declared.manifest.limits.partitions_per_chunk),
+        chunks=resolve.cut_chunks(scope, manifest.limits.partitions_per_chunk),
         sources=sources,
         target=_target_pin(declared.contract, base),
         code_hash=declared.code_hash,
         git_commit=declared.git_commit,
         lock_hash=declared.lock_hash,
+        config_hash=digest(manifest.transform.config),
+        files=declared.files,
     )
     return _finish(bench, resolved, declared, by, revise, notes + _target_notes(resolved))
 
@@ -72,12 +83,13 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
 def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
     """Pin the snapshots and register the run; the same open plan again changes nothing.
 
-    Order: pins, run, then the run that this one revises is superseded.
+    Order: pins, code, run, then the run that this one revises is superseded.
     """
     known = _known(bench, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN:
         return bench.runs.plan(plan.run_id), known
     pinning.pin(bench, plan)
+    keep_code(bench, plan)
     now = bench.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=State.DRAFT, seq=0, at=now)
     event: Event = lifecycle.next_event(
@@ -122,7 +134,8 @@ def _finish(
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    estimate = _estimate(bench, resolved)
+    found = estimating.estimate(bench, resolved)
+    estimate = found.estimate
     notes = kinds.check_kind(resolved.manifest, estimate.output_rows) + notes
     estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
     manifest_hash = resolved.manifest_hash
@@ -139,6 +152,7 @@ def _finish(
         conflicts=find_conflicts(bench, resolved, {run_id, revise}),
         checklist=checklist.answer(resolved, estimate),
         notes=notes,
+        warnings=estimating.warnings(bench, resolved, found),
         manifest_file=declared.manifest_file,
         shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
@@ -177,17 +191,30 @@ def _base(bench: Workbench, contract: Contract) -> TableInfo | None:
 def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -> ScopeField:
     column = declared.manifest.target.partitions.column
     if base is not None:
-        return bench.tables.scope_field(base, column)
+        with concerning("target.partitions.column"):
+            return bench.tables.scope_field(base, column)
     wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
     found = next((item for item in declared.contract.columns if item.name == column), None)
     if wanted is None or found is None:
         raise ConfigError(
             f"{declared.contract.product} is not partitioned by {column}",
-            fix="name a column of the contract's partitioning",
+            fix="name a column of the contract's partitioning: "
+            + ", ".join(item.column for item in declared.contract.partitioning),
+            field="target.partitions.column",
         )
-    return ScopeField.model_validate(
-        {"column": column, "transform": wanted.transform, "type": found.type}
-    )
+    try:
+        return ScopeField.model_validate(
+            {"column": column, "transform": wanted.transform, "type": found.type}
+        )
+    except ValidationError as error:
+        raise Unsupported(
+            f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
+            f"type {found.type}",
+            state=unbuilt.STATE,
+            fix=f"use a column of type {', '.join(get_args(ColumnType))}, partitioned by one of "
+            f"{', '.join(get_args(Transform))}",
+            field="target.partitions.column",
+        ) from error
 
 
 def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
@@ -212,37 +239,11 @@ def _target_notes(resolved: Resolved) -> tuple[str, ...]:
         f"{partitions.describe(scope.partitions)} of {scope.field.column}, as declared",
         f"{len(resolved.chunks)} chunks of at most "
         f"{resolved.manifest.limits.partitions_per_chunk} partitions, each one commit",
+        f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
     ]
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
     return tuple(notes)
-
-
-def _estimate(bench: Workbench, resolved: Resolved) -> Estimate:
-    inputs = []
-    for pin in resolved.sources:
-        rows: tuple[RowRange, ...] = ()
-        if pin.range is not None:
-            first, last = windows.rows_to_read(pin, resolved.scope)
-            rows = windows.as_ranges(_column_type(bench, pin), pin.range.column, first, last)
-        inputs.append(bench.tables.estimate(pin.table, pin.snapshot_id, rows))
-    target, replaced = resolved.target, None
-    if target.uuid is not None:
-        wanted = set(resolved.scope.partitions)
-        live = bench.tables.files(target.table, target.snapshot_id, resolved.scope.field)
-        replaced = tuple(file for file in live if file.partition in wanted)
-    return estimates.estimate(tuple(inputs), replaced, bench.profile.prices)
-
-
-def _column_type(bench: Workbench, pin: SourcePin) -> str:
-    info = bench.tables.describe(pin.table)
-    column = info.column(pin.range.column) if info and pin.range else None
-    if column is None or column.type not in windows.TIME_TYPES:
-        raise ConfigError(
-            f"sources.{pin.name}.range.column is no date or timestamp of {pin.table}",
-            fix="name the column by which the input is cut",
-        )
-    return column.type
 
 
 def _known(bench: Workbench, run_id: str) -> RunStatus | None:

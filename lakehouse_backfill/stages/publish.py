@@ -38,11 +38,13 @@ class Published:
     was_published: bool
 
 
-def publish(bench: Workbench, run_id: str, by: str) -> Published:
+def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
     """Make the accepted result of a run what readers see; a second call changes nothing.
 
+    `detail` is written beside the move to publishing.
+
     Order of side effects: run -> publishing; version reserved; files swapped in by one commit;
-    pointer moved; run -> published; evidence. A conflict releases the version.
+    pointer moved; view shown; evidence; run -> published. A conflict releases the version.
     Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved, TooBusy, OutcomeUnknown.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
@@ -57,16 +59,14 @@ def publish(bench: Workbench, run_id: str, by: str) -> Published:
     events = bench.runs.events(run_id)
     lifecycle.require_legal(status, "begin publishing")
     digest = check_publishable(bench, plan, events, by)
-    publications.require_free(bench.versions.pointer(plan.product), plan.product, run_id)
-    bench.require_no_other_driver(status)
     was_publishing = status.state is State.PUBLISHING
-    status = bench.move(status, plan, "begin publishing", by, driver=bench.driver)
+    status = bench.drive(status, plan, "begin publishing", by, **detail)
     if was_publishing and visible is not None:
-        # It was cut off after the pointer moved, right before the run's last event.
-        _finish_run(bench, plan, status, visible, by)
-        show_accepted(bench, plan.resolved.contract, visible)
+        # It was cut off after the pointer moved, before the run's last event.
+        _finish(bench, plan, status, visible, by)
         return Published(visible, None, was_published=True)
-    return _publish(bench, plan, status, draft(bench, plan, events, digest, by), by)
+    wanted = draft(bench, plan, events, digest, by)
+    return _publish(bench, plan, status, wanted.model_copy(update={"epoch": status.epoch}), by)
 
 
 def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], by: str) -> str:
@@ -137,15 +137,27 @@ def _publish(
             swap = _expose(bench, plan, reserved)
     except REFUSALS as error:
         pending = bench.versions.pointer(plan.product).pending
-        if pending is not None and pending.run_id == plan.run_id:
+        if pending is not None and pending.run_id == plan.run_id and pending.epoch <= wanted.epoch:
             release(bench, pending)
         bench.move(status, plan, "release", by, problem=error.problem)
         raise
     publication = finalise(bench, reserved, swap, "publish")
-    _finish_run(bench, plan, status, publication, by)
-    # Last: a catalog that keeps no views must not leave the run unfinished.
-    show_accepted(bench, plan.resolved.contract, publication)
+    _finish(bench, plan, status, publication, by)
     return Published(publication, swap, was_published=False)
+
+
+def _finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
+    """Show and record what the pointer says by now; a view that fails leaves nothing unfinished."""
+    try:
+        show_accepted(bench, plan.resolved.contract, row)
+    finally:
+        digest = bench.evidence.record(
+            plan.run_id, PUBLICATION, row.model_dump(mode="json"), status.epoch
+        )
+        bench.move(
+            status, plan, "finish publishing", by,
+            version=row.version, token=row.token, digest=digest,
+        )  # fmt: skip
 
 
 def _expose(bench: Workbench, plan: Plan, reserved: Publication) -> Swap:
@@ -170,6 +182,7 @@ def _expose(bench: Workbench, plan: Plan, reserved: Publication) -> Swap:
                 "lakehouse-backfill.output-version": str(reserved.version),
                 "lakehouse-backfill.manifest-hash": plan.manifest_hash,
                 "lakehouse-backfill.result-digest": reserved.result_digest or "",
+                "lakehouse-backfill.epoch": str(reserved.epoch),
                 **lineage_properties(plan),
             },
         )
@@ -211,11 +224,3 @@ def _whole_table(
 def _head(bench: Workbench, plan: Plan) -> int | None:
     info = bench.tables.describe(plan.resolved.contract.table)
     return info.snapshot_id if info else None
-
-
-def _finish_run(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
-    document = row.model_dump(mode="json")
-    digest = bench.evidence.record(plan.run_id, PUBLICATION, document)
-    bench.move(
-        status, plan, "finish publishing", by, version=row.version, token=row.token, digest=digest
-    )

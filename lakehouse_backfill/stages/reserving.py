@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lakehouse_backfill.errors import (
@@ -15,11 +16,16 @@ from lakehouse_backfill.errors import (
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.plan import TargetPin
 from lakehouse_backfill.model.publication import Pointer, Publication, Swap
+from lakehouse_backfill.model.run import State
 from lakehouse_backfill.rules import publications
 from lakehouse_backfill.stages.workbench import Workbench
 
 #: Errors after which it is certain that nothing was swapped: the reserved version is given back.
 REFUSALS = (Blocked, Conflict, NotFound, Unsupported)
+#: How often, and after which pauses, another publication of the product is asked for its end.
+_TURNS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
+
+Decide = Callable[[Pointer], tuple[Publication, ...]]
 
 
 def reserve(
@@ -27,16 +33,16 @@ def reserve(
 ) -> Publication:
     """Reserve the next version, or take up the one that this run reserved before.
 
-    With `base`, readers must still see exactly that state; else PointerMoved: their whole table is
-    about to be replaced, and what was accepted since would be lost.
+    Waits for another publication of the product that is under way. With `base`, readers must still
+    see exactly that state; else PointerMoved: their whole table is about to be replaced, and what
+    was accepted since would be lost.
     """
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_free(pointer, wanted.product, wanted.run_id)
         if base is not None:
             publications.require_base(pointer, wanted, head, (base.table, base.snapshot_id))
         if pointer.pending is not None:
-            return ()
+            return publications.taken_up(pointer.pending, wanted.epoch)
         rows: tuple[Publication, ...] = ()
         if pointer.accepted is None:
             rows = (publications.baseline(wanted, head, wanted.scope, wanted.at),)
@@ -44,18 +50,55 @@ def reserve(
         version = pointer.last_version + 1
         return (*rows, wanted.model_copy(update={"version": version, "supersedes": current}))
 
-    pending = bench.versions.move(wanted.product, decide).pending
-    if pending is None:
-        raise OutcomeUnknown(
-            f"{wanted.product}: the reserved version is gone",
-            state="nothing was published",
-            fix=f"lakehouse-backfill publish {wanted.run_id}",
-        )
-    return pending
+    def is_mine(pending: Publication) -> bool:
+        return pending.run_id == wanted.run_id
+
+    return take_turn(bench, wanted.product, decide, is_mine)
+
+
+def take_turn(
+    bench: Workbench, product: str, decide: Decide, is_mine: Callable[[Publication], bool]
+) -> Publication:
+    """Move the pointer by `decide` once no other act on the product is pending; give the own one.
+
+    Raises PointerMoved, with its name, when the other one was cut off or takes too long.
+    """
+
+    def when_free(pointer: Pointer) -> tuple[Publication, ...]:
+        is_free = pointer.pending is None or is_mine(pointer.pending)
+        return decide(pointer) if is_free else ()
+
+    for turn in range(_TURNS):
+        pointer = bench.versions.move(product, when_free)
+        if pointer.pending is None:
+            raise OutcomeUnknown(
+                f"{product}: the reserved version is gone",
+                state="nothing was published",
+                fix=f"lakehouse-backfill versions {product}, then repeat the same command",
+            )
+        if is_mine(pointer.pending):
+            return pointer.pending
+        if not _is_under_way(bench, pointer.pending):
+            break
+        bench.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
+    publications.require_free(bench.versions.pointer(product), product, None)
+    raise Conflict(f"{product} is being published by others all the time", fix="try again")
+
+
+def _is_under_way(bench: Workbench, pending: Publication) -> bool:
+    """Tell whether a reservation will go away by itself: somebody works on it, or just ended."""
+    if pending.run_id is None:
+        return True
+    status = bench.runs.status(pending.run_id)
+    return status.state is not State.PUBLISHING or bench.is_driven(status)
 
 
 def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -> Publication:
-    """Move the pointer to what was swapped in; the same again changes nothing."""
+    """Move the pointer to what was swapped in and give the row that says so.
+
+    The same again changes nothing. Raises PointerMoved when the reservation is gone: another
+    process finished it, and what is accepted now may have come after.
+    """
     row = reserved.model_copy(
         update={
             "action": action,
@@ -69,10 +112,12 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         if pointer.accepted is not None and pointer.accepted.token == row.token:
             return ()
+        pending = pointer.pending
+        if pending is None or (pending.token, pending.epoch) != (row.token, row.epoch):
+            raise publications.finished_elsewhere(row, pointer)
         return (row,)
 
-    bench.versions.move(row.product, decide)
-    return row
+    return bench.versions.move(row.product, decide).accepted or row
 
 
 def show_accepted(bench: Workbench, contract: Contract, row: Publication) -> None:
@@ -87,12 +132,16 @@ def show_accepted(bench: Workbench, contract: Contract, row: Publication) -> Non
 
 
 def release(bench: Workbench, reserved: Publication) -> None:
-    """Give a reserved version back after a conflict; its number is not used again."""
+    """Give a reserved version back after a conflict; its number is not used again.
+
+    A reservation that another process took up, or finished, stays as it is.
+    """
     row = reserved.model_copy(update={"action": "release", "at": bench.clock.now()})
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         pending = pointer.pending
-        return (row,) if pending is not None and pending.token == row.token else ()
+        is_held = pending is not None and (pending.token, pending.epoch) == (row.token, row.epoch)
+        return (row,) if is_held else ()
 
     bench.versions.move(row.product, decide)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from lakehouse_backfill.errors import NotFound, OutcomeUnknown, Unsupported
+from lakehouse_backfill.errors import NotFound, Unsupported
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import Pointer, Publication, RevertRequest, Swap
 from lakehouse_backfill.model.run import State
@@ -17,6 +18,7 @@ from lakehouse_backfill.stages.reserving import (
     release,
     show_accepted,
     tags,
+    take_turn,
 )
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -43,8 +45,8 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
-    Order: version reserved; swap; pointer moved; the undone runs become rolled_back. One that was
-    cut off is finished by the same call.
+    Order: version reserved; swap; pointer moved; view shown; the undone runs become rolled_back.
+    One that was cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
     if way.is_partial and contract.publication == "pinned":
@@ -59,11 +61,13 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
         release(bench, row)
         raise
     publication = finalise(bench, row, swap, "rollback")
-    _tell_runs(bench, way, by, reason)
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
-    show_accepted(bench, contract, publication)
+    try:
+        show_accepted(bench, contract, publication)
+    finally:
+        tell_runs(bench, way.leaving, way.returning, by, reason)
     return RolledBack(publication, swap)
 
 
@@ -85,21 +89,21 @@ def _reserve(
         at=bench.clock.now(),
         by=by,
         reason=reason,
+        returns_to=way.version,
     )
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         publications.require_unmoved(pointer, newest)
-        pending = pointer.pending
-        if pending and publications.is_same_return(pending, wanted, is_partial=way.is_partial):
+        if pointer.pending is not None:
             return ()
-        publications.require_free(pointer, contract.product, None)
         version = pointer.last_version + 1 if way.is_partial else way.version
         return (wanted.model_copy(update={"version": version}),)
 
-    pending = bench.versions.move(contract.product, decide).pending
-    if pending is None:
-        raise OutcomeUnknown(f"{contract.product}: the reserved version is gone")
-    return pending
+    def is_mine(pending: Publication) -> bool:
+        # The same rollback, whoever began it: it was cut off, or goes on beside this one.
+        return publications.is_same_return(pending, wanted, is_partial=way.is_partial)
+
+    return take_turn(bench, contract.product, decide, is_mine)
 
 
 def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication) -> Swap:
@@ -138,12 +142,17 @@ def _to_established(way: Return) -> Swap:
     )
 
 
-def _tell_runs(bench: Workbench, way: Return, by: str, reason: str) -> None:
-    """Move the runs whose output is not accepted any more, and reinstate those that are again."""
-    for run_id in way.returning:
+def tell_runs(
+    bench: Workbench, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
+) -> None:
+    """Move the runs whose output is not accepted any more, and reinstate those that are again.
+
+    A run that knows already stays as it is.
+    """
+    for run_id in returning:
         _tell(bench, run_id, State.ROLLED_BACK, "reinstate", by, reason)
         _tell(bench, run_id, State.ACCEPTED, "reinstate", by, reason)
-    for run_id in way.leaving:
+    for run_id in leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
         _tell(bench, run_id, State.PUBLISHING, "finish publishing", by, reason)
         _tell(bench, run_id, State.PUBLISHED, "roll back", by, reason)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.model.checks import (
     CheckResult,
     Diff,
-    EdgePartition,
     EdgeReport,
     MeasureTotal,
     Validation,
@@ -18,14 +18,17 @@ from lakehouse_backfill.model.contract import Measure
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
-from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import LiveFile, TableInfo
-from lakehouse_backfill.rules import edges, gates, lifecycle, windows
+from lakehouse_backfill.rules import edges, gate_names, gates, lifecycle, waivers
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import compare
+from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.edge_probe import probe_edges
 from lakehouse_backfill.stages.golden import golden_checks
-from lakehouse_backfill.stages.stage import require_approved_code, suite_parameters, suites
+from lakehouse_backfill.stages.lease import KeptLease
+from lakehouse_backfill.stages.suites import suite_parameters, suites
+from lakehouse_backfill.stages.waive import pass_by_waiver
 from lakehouse_backfill.stages.workbench import Compute, Workbench
 
 #: Differing rows of each kind that are kept as examples.
@@ -35,20 +38,25 @@ SAMPLES = 10
 def validate(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, Validation, str]:
     """Run all gates, store the result under its digest, and move the run.
 
-    A failed gate moves the run to rejected; it never raises for that. The edges are computed, so
+    A failed gate moves the run to rejected; it never raises for that. Gates that were waived for
+    exactly this result let it pass. The edges are computed, so
     other code than was approved raises ApprovalMissing.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     lifecycle.require_legal(status, "pass validation")
-    require_approved_code(bench, plan)
-    with bench.journal.bind(**plan.labels).span("validate"):
+    require_approved_files(bench, plan)
+    status = bench.drive(status, plan, "begin validation", by)
+    with KeptLease(bench, status), bench.journal.bind(**plan.labels).span("validate"):
         # What is stored is JSON, which has no NaN: totals may hold one.
         document = plain_value(_judge(bench, plan).model_dump(mode="json"))
     result = Validation.model_validate(document)
-    digest = bench.evidence.record(run_id, VALIDATION, document)
+    digest = bench.evidence.record(run_id, VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
-    failed = [check.name for check in result.checks if check.blocking and not check.passed]
+    failed = [check.name for check in waivers.failed(result.checks)]
     status = bench.move(status, plan, verb, by, digest=digest, failed=failed)
+    if failed:
+        # The same result as one that was waived before: the waivers still hold for it.
+        status = pass_by_waiver(bench, status, plan, by)
     _trace_samples(bench, plan, result)
     return status, result, digest
 
@@ -64,6 +72,7 @@ class _Seen:
     new: dict[str, Checksum]
     diff: Diff
     totals: tuple[MeasureTotal, ...]
+    lineage: tuple[MeasureTotal, ...]
     edge: EdgeReport | None
 
     @property
@@ -73,13 +82,13 @@ class _Seen:
 
 
 def _judge(bench: Workbench, plan: Plan) -> Validation:
-    bench.progress.start("validate", 6, "steps")
+    bench.progress.start("validate", 5, "steps")
     compute = bench.compute()
     seen = _measure(bench, compute, plan)
     balances = gates.balances(plan.resolved.scope.partitions, seen.old, seen.new, seen.shape)
     checks = [
         *_technical(bench, plan, seen),
-        *_lineage(compute, plan, seen),
+        *_lineage(plan, seen),
         *gates.schema_kept(plan.resolved.contract, seen.shadow),
         gates.diff_adds_up(seen.diff, balances),
         gates.keys_unique(_duplicates(bench, plan, seen)),
@@ -89,6 +98,7 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
     ]
     bench.progress.advance()
     checks += _quality(compute, plan)
+    checks = gate_names.apply(checks, plan.resolved.manifest.validation.gates)
     bench.progress.advance()
     bench.progress.finish()
     return Validation(
@@ -111,24 +121,29 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         )
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
-    new = compute.measuring.checksums(*new_side, scope, LINEAGE_NAMES)
-    old = compute.measuring.checksums(*old_side, scope, LINEAGE_NAMES)
-    bench.progress.advance()
-    diff = compare.run_differ(bench, compare.candidate_request(plan, shadow, SAMPLES), "auto")
-    bench.progress.advance()
-    measures = plan.resolved.contract.measures
-    totals = compute.measuring.totals(old_side, new_side, scope, measures)
-    bench.progress.advance()
-    edge = _edges(compute, plan) if target.snapshot_id is not None else None
-    bench.progress.advance()
+    measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
+    request = compare.candidate_request(plan, shadow, SAMPLES)
+    # None needs another's result, and each alone leaves part of the machine idle.
+    with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
+        comparing = pool.submit(compare.run_differ, bench, request, "auto")
+        measuring = pool.submit(
+            compute.measuring.measure, old_side, new_side, scope, measures + lineage, LINEAGE_NAMES
+        )
+        edge = probe_edges(compute.staging, plan) if target.snapshot_id is not None else None
+        bench.progress.advance()
+        measured = measuring.result()
+        bench.progress.advance()
+        diff = comparing.result()
+        bench.progress.advance()
     return _Seen(
         shadow=shadow,
         old_files=_base_files(bench, plan),
         new_files=bench.tables.files(*new_side, scope.field),
-        old=old,
-        new=new,
+        old=measured.old,
+        new=measured.new,
         diff=diff,
-        totals=totals,
+        totals=measured.totals[: len(measures)],
+        lineage=measured.totals[len(measures) :],
         edge=edge,
     )
 
@@ -154,15 +169,17 @@ def _duplicates(bench: Workbench, plan: Plan, seen: _Seen) -> int:
     return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
 
 
-def _lineage(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
+def _lineage_counts(plan: Plan) -> tuple[Measure, ...]:
     """Rows that carry lineage columns carry them whole: as many values as rows."""
+    names = gates.REQUIRED_LINEAGE if plan.resolved.contract.lineage_columns else ()
+    return tuple(Measure(name=name, count=name) for name in names)
+
+
+def _lineage(plan: Plan, seen: _Seen) -> list[CheckResult]:
     if not plan.resolved.contract.lineage_columns:
         return []
-    side = (seen.shadow.table, seen.shadow.snapshot_id)
-    counts = tuple(Measure(name=name, count=name) for name in gates.REQUIRED_LINEAGE)
     rows = sum(partition.rows for partition in seen.new.values())
-    found = compute.measuring.totals(side, side, plan.resolved.scope, counts)
-    return [gates.lineage_complete(found, rows)]
+    return [gates.lineage_complete(seen.lineage, rows)]
 
 
 def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
@@ -179,40 +196,6 @@ def _base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
     if target.snapshot_id is None:
         return []
     return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
-
-
-def _edges(compute: Compute, plan: Plan) -> EdgeReport:
-    """Look beyond the edges; while the outermost partition differs, look further out."""
-    scope, count = plan.resolved.scope, plan.resolved.manifest.validation.edge_partitions
-    around = edges.labels(scope, count)
-    found: list[EdgePartition] = []
-    if around.inside:
-        found += compute.staging.edges(plan, around.inside, "inside")
-    for side, labels in (("before", around.before), ("after", around.after)):
-        seen: tuple[str, ...] = ()
-        while labels:
-            probed = compute.staging.edges(plan, labels, side)
-            found += probed
-            seen += labels
-            by_label = {edge.partition: edge for edge in probed}
-            if not by_label[labels[-1]].differing_rows:
-                break
-            labels = _within_reach(plan, edges.further(scope, side, seen))
-    return edges.report(scope, tuple(found), plan.resolved.manifest.validation.edge_tolerance_rows)
-
-
-def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep the partitions that the declared input ranges still cover, nearest first."""
-    reachable = []
-    for label in labels:
-        around = Scope(field=plan.resolved.scope.field, partitions=(label,))
-        pins = [pin for pin in plan.resolved.sources if pin.range is not None]
-        if not all(
-            pin.range and windows.covers(pin.range, windows.needed(pin, around)) for pin in pins
-        ):
-            break
-        reachable.append(label)
-    return tuple(reachable)
 
 
 def _quality(compute: Compute, plan: Plan) -> list[CheckResult]:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.run import RunStatus
+from lakehouse_backfill.model.run import Lease, RunStatus
 from lakehouse_backfill.ports.clock import Clock
-from lakehouse_backfill.ports.compute import Differ, Judge, Measuring, Records, Staging, Views
-from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
+from lakehouse_backfill.ports.compute import (
+    Differ,
+    Inspecting,
+    Judge,
+    Measuring,
+    Records,
+    Staging,
+    Views,
+)
+from lakehouse_backfill.ports.control import Audit, Evidence, Fences, Ledger, Runs, Versions
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
 from lakehouse_backfill.ports.progress import Journal, Progress
 from lakehouse_backfill.rules import lifecycle
@@ -24,6 +33,7 @@ class Compute:
 
     staging: Staging
     measuring: Measuring
+    inspecting: Inspecting
     judge: Judge
 
 
@@ -39,6 +49,8 @@ class Workbench:
     ledger: Ledger
     versions: Versions
     evidence: Evidence
+    fences: Fences
+    audit: Audit
     compute: Callable[[], Compute]
     differ: Callable[[str], Differ]
     records: Records
@@ -51,6 +63,10 @@ class Workbench:
     is_alive: Callable[[str], bool]
     #: SHA-256 of a file of the project, as it is now.
     code_hash: Callable[[str], str]
+    #: Text of a file of the project, as it is now.
+    file_text: Callable[[str], str]
+    #: Whether a run may be taken from a process that still lives; fencing makes that safe.
+    take_over: bool = False
 
     def move(
         self,
@@ -59,10 +75,10 @@ class Workbench:
         verb: str,
         actor: str,
         *,
-        driver: str | None = None,
+        lease: Lease | None = None,
         **detail: Any,
     ) -> RunStatus:
-        """Move a run by one conditional commit and log it.
+        """Move a run by one conditional commit, or write a note on it, and log it.
 
         Raises IllegalMove when the state forbids it, RunMoved when another process was faster.
         """
@@ -74,18 +90,56 @@ class Workbench:
             at=self.clock.now(),
             detail=detail,
         )
-        moved = self.runs.append(event, driver)
+        moved = self.runs.append(event, lease)
         self.journal.bind(**plan.labels).log(
             "run moved", verb=verb, actor=actor, from_state=event.from_state.value,
             to_state=event.to_state.value,
         )  # fmt: skip
         return moved
 
+    def drive(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run and become its driver; the epoch of the lease is the move's number.
+
+        Whoever drove it before, and was cut off or overtaken, can write nothing any more: also not
+        what it is writing now. Raises RunMoved while another living process drives the run.
+        """
+        self.require_no_other_driver(status)
+        lease = Lease(holder=self.driver, until=self.lease_end())
+        moved = self.move(status, plan, verb, actor, lease=lease, **detail)
+        if status.driver is not None:
+            self.fences.fence(plan.run_id, moved.epoch)
+        return moved
+
+    def overtake(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run whose driver is gone, and let that driver write nothing any more."""
+        self.require_no_other_driver(status)
+        moved = self.move(status, plan, verb, actor, **detail)
+        self.fences.fence(plan.run_id, moved.seq)
+        return moved
+
+    def lease_end(self) -> datetime:
+        """When a lease that is given now ends."""
+        return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
+
+    def is_driven(self, status: RunStatus) -> bool:
+        """Tell whether another process works on the run: it lives, and its lease has not ended."""
+        if status.driver is None or status.driver == self.driver:
+            return False
+        is_over = status.lease_until is not None and status.lease_until < self.clock.now()
+        return not is_over and self.is_alive(status.driver)
+
     def require_no_other_driver(self, status: RunStatus) -> None:
-        """Raise RunMoved while another living process drives the run."""
-        if status.driver and status.driver != self.driver and self.is_alive(status.driver):
-            raise RunMoved(
-                f"{status.run_id} is driven by another process ({status.driver})",
-                state="that process goes on; this one changed nothing",
-                fix=f"lakehouse-backfill status {status.run_id}, or stop the other process first",
-            )
+        """Raise RunMoved while another process drives the run, unless it is to be taken over."""
+        if self.take_over or not self.is_driven(status):
+            return
+        until = f", its lease ends {status.lease_until:%H:%M:%S}Z" if status.lease_until else ""
+        raise RunMoved(
+            f"{status.run_id} is driven by another process ({status.driver}{until})",
+            state="that process goes on; this one changed nothing",
+            fix=f"lakehouse-backfill status {status.run_id}; if that process is dead or stuck, "
+            "give the same command with --take-over: it cannot write any more then",
+        )

@@ -23,6 +23,7 @@ class Expected:
 
     partitions: dict[str | None, tuple[int, ...]]
     changed: dict[str, int]
+    cells: dict[tuple[str | None, str], int]
     samples: Counter[str]
     duplicate_keys: int
     files: tuple[int, int, int] | None = None
@@ -52,18 +53,22 @@ def answer(question: Question) -> Expected:
         if name not in question.key and name not in question.ignore
     )
     partitions: dict[str | None, tuple[int, ...]] = {}
-    changed: Counter[str] = Counter()
+    cells: dict[tuple[str | None, str], int] = {}
     samples: Counter[str] = Counter()
     duplicates = 0
     old, new = (_by_label(question, rows) for rows in (question.old, question.new))
     for label in {*old, *new}:
         one = _Partition(question.key, values, old[label], new[label])
         partitions[label] = one.counts
-        changed.update(one.changed)
+        cells |= {(label, name): count for name, count in one.changed.items()}
         samples.update(one.samples)
         if question.duplicates_in is None or label in question.duplicates_in:
             duplicates += one.duplicates
-    return Expected(partitions, {name: changed[name] for name in values}, samples, duplicates)
+    changed = {
+        name: sum(count for (_, column), count in cells.items() if column == name)
+        for name in values
+    }
+    return Expected(partitions, changed, cells, samples, duplicates)
 
 
 def seen(diff: Diff) -> Expected:
@@ -83,7 +88,10 @@ def seen(diff: Diff) -> Expected:
     samples = Counter(show((each.kind, each.key, each.old, each.new)) for each in diff.samples)
     files = (diff.files.shared, diff.files.old_only, diff.files.new_only)
     changed = {column.name: column.changed for column in diff.columns}
-    return Expected(parts, changed, samples, diff.duplicate_keys, files)
+    cells = {(cell.partition, cell.column): cell.changed for cell in diff.cells}
+    ordered = [(label, name) for label in parts for name in changed if (label, name) in cells]
+    assert [(cell.partition, cell.column) for cell in diff.cells] == ordered
+    return Expected(parts, changed, cells, samples, diff.duplicate_keys, files)
 
 
 class _Partition:

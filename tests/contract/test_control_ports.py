@@ -11,29 +11,39 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import NotFound, RunMoved
+from lakehouse_backfill.iceberg.audit import IcebergAudit
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+from lakehouse_backfill.iceberg.fences import IcebergFences
 from lakehouse_backfill.iceberg.ledger import IcebergLedger
 from lakehouse_backfill.iceberg.runs import IcebergRuns
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus, State
+from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus, State
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
+from lakehouse_backfill.rules import audit as audit_rules
 from lakehouse_backfill.rules.lifecycle import next_event
-from tests.fakes.control import FakeEvidence, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
 PRODUCT = "silver.arrivals_daily"
+LATER = NOON + timedelta(minutes=5)
 
 
 @pytest.fixture(params=["fake", "iceberg"])
 def control(request, tmp_path: Path):
     """The four ports on one implementation."""
     if request.param == "fake":
+        runs, fences = FakeRuns(), FakeFences()
         return SimpleNamespace(
-            runs=FakeRuns(), ledger=FakeLedger(), versions=FakeVersions(), evidence=FakeEvidence()
+            runs=runs,
+            audit=runs,
+            fences=fences,
+            ledger=FakeLedger(fences),
+            versions=FakeVersions(fences),
+            evidence=FakeEvidence(fences),
         )
     tables = ControlTables(
         SqlCatalog(
@@ -43,6 +53,8 @@ def control(request, tmp_path: Path):
     )
     return SimpleNamespace(
         runs=IcebergRuns(tables),
+        audit=IcebergAudit(tables),
+        fences=IcebergFences(tables),
         ledger=IcebergLedger(tables),
         versions=IcebergVersions(tables),
         evidence=IcebergEvidence(tables),
@@ -74,7 +86,7 @@ def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="a
     status = runs.status(run_id)
     at = status.at + timedelta(seconds=1)
     event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
-    return runs.append(event, driver)
+    return runs.append(event, Lease(holder=driver, until=LATER) if driver else None)
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -87,7 +99,11 @@ def test_nothing_is_known_before_the_first_run(control):
     assert control.ledger.chunks("bf-1") == ()
     assert control.versions.pointer(PRODUCT) == Pointer()
     assert control.versions.history(PRODUCT) == ()
+    assert control.versions.pending() == ()
     assert control.evidence.newest("bf-1", "validation") is None
+    assert control.evidence.document("bf-1", "d") is None
+    assert control.audit.drafts() == ()
+    assert control.audit.chains() == {}
     with pytest.raises(NotFound):
         control.runs.status("bf-1")
     with pytest.raises(NotFound):
@@ -98,10 +114,13 @@ def test_nothing_is_known_before_the_first_run(control):
 def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs):
     plan = a_plan()
     event = a_first_event(plan)
-    status = RunStatus(run_id="bf-1", product=PRODUCT, state=State.PLANNED, seq=1, at=NOON)
-    assert runs.register(plan, event) == status
+    status = runs.register(plan, event)
+    (stored,) = runs.events("bf-1")
+    assert stored == event.model_copy(update={"product": PRODUCT, "hash": stored.hash})
+    assert status == RunStatus(
+        run_id="bf-1", product=PRODUCT, state=State.PLANNED, seq=1, at=NOON, head=stored.hash
+    )
     assert runs.status("bf-1") == status
-    assert runs.events("bf-1") == (event,)
     loaded = runs.plan("bf-1")
     assert loaded == plan
     assert loaded.resolved.manifest_hash == plan.manifest_hash
@@ -178,8 +197,10 @@ def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
         to_state=State.STAGING,
         mode="backfill",
     )
-    assert runs.append(note).driver == "host:1"
-    assert move(runs, "bf-1", "pause").driver is None
+    noted = runs.append(note)
+    assert (noted.driver, noted.epoch, noted.lease_until) == ("host:1", 3, LATER)
+    ended = move(runs, "bf-1", "pause")
+    assert (ended.driver, ended.epoch, ended.lease_until) == (None, 3, None)
 
 
 @pytest.mark.req("V3")
@@ -338,22 +359,22 @@ def test_products_do_not_touch_each_other(versions: Versions):
 @pytest.mark.req("C1")
 def test_the_newest_document_of_a_kind_is_found_under_its_digest(evidence: Evidence):
     first, second = {"passed": False, "checks": [1, None]}, {"passed": True, "text": "ü'\"\n"}
-    evidence.record("bf-1", "validation", first)
-    evidence.record("bf-1", "acceptance", {"by": "ann"})
-    evidence.record("bf-2", "validation", {"passed": None})
-    assert evidence.record("bf-1", "validation", second) == digest(second)
+    evidence.record("bf-1", "validation", first, 0)
+    evidence.record("bf-1", "acceptance", {"by": "ann"}, 0)
+    evidence.record("bf-2", "validation", {"passed": None}, 0)
+    assert evidence.record("bf-1", "validation", second, 0) == digest(second)
     assert evidence.newest("bf-1", "validation") == (digest(second), second)
 
 
 def test_a_document_that_came_back_is_the_newest_again(evidence: Evidence):
     for document in ({"n": 1}, {"n": 2}, {"n": 1}):
-        evidence.record("bf-1", "validation", document)
+        evidence.record("bf-1", "validation", document, 0)
     assert evidence.newest("bf-1", "validation") == (digest({"n": 1}), {"n": 1})
 
 
 def test_the_same_document_again_is_stored_once(control):
     for _ in range(3):
-        control.evidence.record("bf-1", "validation", {"n": 1})
+        control.evidence.record("bf-1", "validation", {"n": 1}, 0)
     assert stored_documents(control.evidence) == 1
 
 
@@ -361,3 +382,132 @@ def stored_documents(evidence: FakeEvidence | IcebergEvidence) -> int:
     if isinstance(evidence, FakeEvidence):
         return len(evidence.rows)
     return len(evidence._log.head().rows())
+
+
+def test_a_document_is_found_by_its_digest_within_its_run(evidence: Evidence):
+    mark = evidence.record("bf-1", "validation", {"n": 1}, 0)
+    evidence.record("bf-1", "validation", {"n": 2}, 0)
+    assert evidence.document("bf-1", mark) == {"n": 1}
+    assert evidence.document("bf-2", mark) is None
+    assert evidence.document("bf-1", "d" * 64) is None
+
+
+# --- leases and fences --------------------------------------------------------------------------
+
+
+@pytest.mark.req("X9")
+def test_a_lease_makes_a_driver_and_its_epoch_and_lasts_longer_when_renewed(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    move(runs, "bf-1", "approve")
+    before = move(runs, "bf-1", "begin staging", driver="host:1")
+    assert (before.driver, before.epoch, before.lease_until) == ("host:1", 3, LATER)
+    runs.renew("bf-1", 3, LATER + timedelta(minutes=1))
+    after = runs.status("bf-1")
+    assert after == before.model_copy(update={"lease_until": LATER + timedelta(minutes=1)})
+    assert runs.list() == (after,)
+    assert len(runs.events("bf-1")) == 3
+    assert move(runs, "bf-1", "finish staging").seq == 4
+
+
+@pytest.mark.req("X9")
+def test_a_lease_that_is_over_or_somebody_elses_is_not_renewed(runs: Runs):
+    runs.register(a_plan(), a_first_event(a_plan()))
+    move(runs, "bf-1", "approve")
+    with pytest.raises(RunMoved):
+        runs.renew("bf-1", 0, LATER)
+    move(runs, "bf-1", "begin staging", driver="host:1")
+    move(runs, "bf-1", "begin staging", driver="host:2")
+    taken = runs.status("bf-1")
+    for epoch in (0, 3, 5):
+        with pytest.raises(RunMoved, match="taken over"):
+            runs.renew("bf-1", epoch, LATER + timedelta(minutes=1))
+    assert runs.status("bf-1") == taken
+    move(runs, "bf-1", "pause")
+    with pytest.raises(RunMoved):
+        runs.renew("bf-1", 4, LATER)
+    with pytest.raises(NotFound):
+        runs.renew("bf-9", 4, LATER)
+
+
+@pytest.mark.req("X9")
+def test_a_fence_refuses_rows_of_earlier_epochs_in_all_three_tables(control):
+    control.fences.fence("bf-1", 5)
+    rows_before = len(control.versions.history(PRODUCT))
+    for epoch in (0, 4):
+        with pytest.raises(RunMoved, match=r"lease \d, now 5"):
+            control.ledger.record(a_chunk("c1").model_copy(update={"epoch": epoch}))
+        with pytest.raises(RunMoved, match="bf-1 was taken over"):
+            control.evidence.record("bf-1", "validation", {"n": 1}, epoch)
+        with pytest.raises(RunMoved):
+            control.versions.move(
+                PRODUCT, lambda _, epoch=epoch: (a_row(1, "reserve", epoch=epoch),)
+            )
+    assert control.ledger.chunks("bf-1") == ()
+    assert control.evidence.newest("bf-1", "validation") is None
+    assert control.versions.pointer(PRODUCT) == Pointer()
+    assert len(control.versions.history(PRODUCT)) == rows_before
+
+
+@pytest.mark.req("X9")
+def test_a_fence_lets_its_own_epoch_later_ones_and_other_runs_through(control):
+    control.fences.fence("bf-1", 5)
+    for epoch in (5, 6):
+        control.ledger.record(a_chunk(f"c{epoch}").model_copy(update={"epoch": epoch}))
+        control.evidence.record("bf-1", "validation", {"n": epoch}, epoch)
+        row = a_row(epoch, "publish", epoch=epoch)
+        control.versions.move(PRODUCT, lambda _, row=row: (row,))
+    other = a_chunk("c1", run_id="bf-10")
+    control.ledger.record(other)
+    control.evidence.record("bf-10", "validation", {"n": 1}, 0)
+    rollback = a_row(7, "rollback", run_id=None)
+    control.versions.move(PRODUCT, lambda _: (rollback,))
+    assert [(one.chunk_id, one.epoch) for one in control.ledger.chunks("bf-1")] == [
+        ("c5", 5),
+        ("c6", 6),
+    ]
+    assert control.ledger.chunks("bf-10") == (other,)
+    assert control.versions.pointer(PRODUCT).accepted == rollback
+
+
+@pytest.mark.req("X9")
+def test_a_fence_is_only_ever_raised(control):
+    for epoch in (5, 3, 5):
+        control.fences.fence("bf-1", epoch)
+    with pytest.raises(RunMoved, match="now 5"):
+        control.ledger.record(a_chunk("c1").model_copy(update={"epoch": 4}))
+    control.fences.fence("bf-1", 6)
+    with pytest.raises(RunMoved, match="now 6"):
+        control.ledger.record(a_chunk("c1").model_copy(update={"epoch": 5}))
+
+
+def test_the_reservations_of_all_products_are_listed(versions: Versions):
+    mine, other = a_row(1, "reserve"), a_row(4, "reserve", "gold.other")
+    for row in (mine, a_row(2, "reserve", "gold.done"), a_row(2, "publish", "gold.done"), other):
+        versions.move(row.product, lambda _, row=row: (row,))
+    assert {row.token for row in versions.pending()} == {mine.token, other.token}
+
+
+# --- the log of events --------------------------------------------------------------------------
+
+
+@pytest.mark.req("V4")
+def test_the_log_is_a_sealed_chain_over_all_runs_open_and_closed(control):
+    for run_id in ("bf-1", "bf-2", "bf-3"):
+        control.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+    move(control.runs, "bf-1", "approve", hash="abc", who=["ann", "bob"], share=0.1)
+    move(control.runs, "bf-1", "begin staging", driver="host:1")
+    closed = move(control.runs, "bf-2", "cancel")
+    chains = control.audit.chains()
+    assert {run: [one.seq for one in chain] for run, chain in chains.items()} == {
+        "bf-1": [1, 2, 3], "bf-2": [1, 2], "bf-3": [1],
+    }  # fmt: skip
+    found = audit_rules.verify(chains, control.audit.seal(), control.runs.list())
+    assert (found.first_bad, found.events, found.runs, found.unchained) == (None, 6, 3, 0)
+    assert found.heads["bf-2"] == closed.head == control.runs.status("bf-2").head
+    assert chains["bf-1"] == control.runs.events("bf-1")
+    assert chains["bf-1"][2].driver == "host:1"
+
+
+def test_no_run_is_a_draft_once_its_first_event_is_there(control):
+    control.runs.register(a_plan(), a_first_event(a_plan()))
+    assert control.audit.drafts() == ()

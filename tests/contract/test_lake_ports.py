@@ -119,7 +119,7 @@ def test_a_reference_is_an_id_then_an_instant_then_a_name(days):
     ("at", "words"),
     [
         ("17", ["no snapshot 17"]),
-        ("2001-01-01", ["no snapshot at or before 2001-01-01", "the oldest is of 20"]),
+        ("2001-01-01", ["no snapshot at or before 2001-01-01", "that is its oldest snapshot"]),
         ("marhc", ["no tag or branch 'marhc'", "one of march"]),
         ("zzz", ["one of main, march"]),
     ],
@@ -532,7 +532,7 @@ def test_merge_on_read_targets_and_format_v3_are_refused(days):
 
 def test_the_probe_of_doctor_leaves_nothing_behind(days):
     assert probe_shadow(days.catalog, "shadow") == (
-        "a table registered from metadata comes back as it was written"
+        "a table registered from metadata comes back as it was written, and takes a new UUID"
     )
     assert days.catalog.list_tables("shadow") == []
     assert not list((days.root / "lake").rglob("*probe*/**/*.json"))

@@ -9,7 +9,7 @@ from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.stages.plan import Declared
 from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
-from tests.fakes.control import FakeEvidence, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.fakes.lake import FakeLake, FixedClock
 
 PRODUCT = "silver.daily"
@@ -26,15 +26,15 @@ def lake() -> FakeLake:
 
 def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Workbench:
     """A workbench whose ports are all fakes."""
-    compute = compute or FakeCompute(where)
+    compute, runs, fences = compute or FakeCompute(where), FakeRuns(), FakeFences()
     ports: dict[str, Any] = {
         "tables": where, "pins": where, "shadows": where, "publisher": where,
-        "runs": FakeRuns(), "ledger": FakeLedger(), "versions": FakeVersions(),
-        "evidence": FakeEvidence(), "compute": lambda: compute, "differ": lambda engine: compute,
+        "runs": runs, "audit": runs, "fences": fences, "ledger": FakeLedger(fences),
+        "versions": FakeVersions(fences), "evidence": FakeEvidence(fences), "compute": lambda: compute, "differ": lambda engine: compute,
         "records": compute, "views": compute, "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
-        "code_hash": lambda file: "c0de",
+        "code_hash": lambda file: "c0de", "file_text": lambda file: f"text of {file}",
     }  # fmt: skip
     return Workbench(**(ports | changes))
 
@@ -45,6 +45,7 @@ def contract(**changes: Any) -> Contract:
         "api_version": "lakehouse-backfill/v1", "product": PRODUCT, "table": PRODUCT,
         "description": "Daily amounts.", "owner": "ana", "key": ["day", "id"],
         "partitioning": [{"column": "day"}],
+        "consumers": [], "classification": "internal", "retention_days": 3650,
         "columns": [
             {"name": "day", "type": "date"},
             {"name": "id", "type": "long"},

@@ -17,10 +17,12 @@ from lakehouse_backfill.model.checks import (
     SharedFiles,
 )
 from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.inspection import ChunkFacts
+from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk
-from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.ports.compute import DiffRequest, Measured
+from lakehouse_backfill.rules import completeness, run_log
 from tests.fakes.lake import DAY, FakeLake, FixedClock
 
 SHAPE = "f" * 64
@@ -49,34 +51,43 @@ class FakeCompute:
     #: of either side, of the candidate alone
     duplicates: tuple[int, int] = (0, 0)
     views: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    #: days without a row in the source
+    gaps: set[str] = field(default_factory=set)
+    #: duplicate keys of each chunk, and rows without a key
+    chunk_duplicates: int = 0
+    chunk_nulls: int = 0
+    bad_rows: set[str] = field(default_factory=set)
+    judged: list[str] = field(default_factory=list)
 
     @property
     def staging(self) -> FakeCompute:
         return self
 
     measuring = staging
+    inspecting = staging
 
     @property
     def judge(self) -> Any:
-        return _FakeJudge(self.bad_suites)
+        return _FakeJudge(self)
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
 
-    def stage(self, plan: Plan, chunk: Chunk) -> ChunkRecord:
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         if self.dies_at == chunk.chunk_id:
             self.dies_at = None
             raise EnvironmentDown("the store does not answer")
         self.staged.append(chunk.chunk_id)
         shadow = self.lake.tables[plan.shadow_table]
+        run_log.require_epoch(plan.run_id, epoch, int(shadow.properties.get("epoch", "0")))
         content = dict(shadow.content(shadow.head))
         for label in chunk.partitions:
             files = set() if label in self.empty else {f"{plan.run_id}/{label}"}
             content[label] = frozenset(files)
         snapshot_id = shadow.commit(content, chunk=chunk.chunk_id)
-        return self.remeasure(plan, chunk, snapshot_id)
+        return self.remeasure(plan, chunk, snapshot_id, epoch)
 
-    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int) -> ChunkRecord:
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         content = self.lake.tables[plan.shadow_table].content(snapshot_id)
         total = Checksum.empty(SHAPE)
         for label in chunk.partitions:
@@ -85,15 +96,16 @@ class FakeCompute:
             run_id=plan.run_id, chunk_id=chunk.chunk_id, partitions=chunk.partitions,
             status="done", input_rows=20, output_rows=total.rows, outside_rows=1,
             checksum=total.text, seconds=0.1, snapshot_id=snapshot_id,
-            finished_at=FixedClock().now(),
+            finished_at=FixedClock().now(), epoch=epoch,
         )  # fmt: skip
 
-    def edges(self, plan: Plan, labels: tuple[str, ...], side: str) -> tuple[EdgePartition, ...]:
+    def edges(self, plan: Plan, around: Any) -> tuple[EdgePartition, ...]:
         return tuple(
             EdgePartition(
                 partition=label, side=side, added=0, removed=0,
                 changed=1 if label in self.open_edges else 0, counted_twice={}, lost={},
             )
+            for side, labels in around.items()
             for label in labels
         )  # fmt: skip
 
@@ -107,7 +119,16 @@ class FakeCompute:
         content = self.lake.tables[table].content(snapshot_id)
         return {label: checksum(content[label]) for label in scope.partitions if label in content}
 
-    def totals(self, old: Any, new: Any, scope: Any, measures: Any) -> tuple[MeasureTotal, ...]:
+    def measure(
+        self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = ()
+    ) -> Measured:
+        return Measured(
+            old=self.checksums(*old, scope, ignore),
+            new=self.checksums(*new, scope, ignore),
+            totals=self.totals(measures),
+        )
+
+    def totals(self, measures: Any) -> tuple[MeasureTotal, ...]:
         return tuple(MeasureTotal(name=item.name, old=100, new=100) for item in measures)
 
     def source_totals(self, plan: Plan, wanted: Any, measures: Any) -> tuple[CheckResult, ...]:
@@ -121,6 +142,23 @@ class FakeCompute:
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
         return ["A"]
+
+    def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
+        wanted = completeness.expected(pin_of(plan, name), plan.resolved.scope, "day")
+        return tuple(label for label in wanted if label not in self.gaps)
+
+    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+        content = self.lake.tables[plan.shadow_table].content(snapshot_id)
+        return ChunkFacts(
+            rows={
+                label: 10 * len(content[label]) for label in chunk.partitions if label in content
+            },
+            null_keys={"id": self.chunk_nulls} if self.chunk_nulls else {},
+            duplicate_keys=self.chunk_duplicates,
+        )
+
+    def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> str:
+        return chunk.chunk_id
 
     def weigh(self, request: DiffRequest) -> int:
         return 0
@@ -158,14 +196,27 @@ class FakeCompute:
         return []
 
 
+def pin_of(plan: Plan, name: str) -> SourcePin:
+    return next(pin for pin in plan.resolved.sources if pin.name == name)
+
+
 @dataclass
 class _FakeJudge:
-    bad: set[str]
+    """Fails suites that are bad, and single rows of chunks that are."""
+
+    compute: FakeCompute
 
     def judge(
-        self, frame: Any, suite_file: str, parameters: dict[str, list[Any]], group: str
+        self,
+        frame: Any,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        group: str,
+        rows_only: bool = False,
     ) -> tuple[CheckResult, ...]:
-        passed = suite_file not in self.bad
+        self.compute.judged.append(f"{suite_file} on {frame}")
+        passed = suite_file not in self.compute.bad_suites or rows_only
+        passed = passed and frame not in self.compute.bad_rows
         return (
             CheckResult(name=f"{suite_file} on {frame}", group=group, passed=passed, detail="…"),
         )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.model.value import canonical_json, digest
+from lakehouse_backfill.rules import audit, run_log
 from lakehouse_backfill.rules import pointer as pointer_rules
-from lakehouse_backfill.rules import run_log
 
 
 class FakeRuns:
@@ -31,7 +32,7 @@ class FakeRuns:
         stored = self.plans.setdefault(plan.run_id, plan)
         if stored.manifest_hash != plan.manifest_hash:
             raise RunMoved(f"{plan.run_id} was planned by {stored.created_by}")
-        return self._write(event, run_log.first(plan, event))
+        return self._write(*run_log.first(plan, event))
 
     def plan(self, run_id: str) -> Plan:
         if run_id not in self.plans:
@@ -43,15 +44,28 @@ class FakeRuns:
             raise run_log.unknown(run_id)
         return self.statuses[run_id]
 
-    def append(self, event: Event, driver: str | None = None) -> RunStatus:
+    def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
         current = self.status(event.run_id)
         if event.seq != current.seq + 1:
             winner = next((one for one in self.log[event.run_id] if one.seq == event.seq), None)
             raise run_log.moved(event, current, winner)
-        return self._write(event, run_log.after(current, event, driver))
+        return self._write(*run_log.after(current, event, lease))
+
+    def renew(self, run_id: str, epoch: int, until: datetime) -> None:
+        self.statuses[run_id] = run_log.renewed(self.status(run_id), epoch, until)
+
+    def drafts(self) -> tuple[Plan, ...]:
+        return tuple(plan for run_id, plan in self.plans.items() if run_id not in self.statuses)
+
+    def chains(self) -> dict[str, tuple[Event, ...]]:
+        return {run_id: tuple(events) for run_id, events in self.log.items()}
+
+    def seal(self) -> tuple[int, str] | None:
+        events = [event for log in self.log.values() for event in log]
+        return (len(events), audit.total(log[-1].hash for log in self.log.values()))
 
     def events(self, run_id: str) -> tuple[Event, ...]:
-        return tuple(self.log[run_id])
+        return tuple(self.log.get(run_id, ()))
 
     def list(self, open_only: bool = True) -> tuple[RunStatus, ...]:
         found = [one for one in self.statuses.values() if run_log.is_open(one) or not open_only]
@@ -63,13 +77,29 @@ class FakeRuns:
         return status
 
 
+class FakeFences:
+    """`ports.control.Fences` in a dictionary; the control tables of one lake share it."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+
+    def fence(self, run_id: str, epoch: int) -> None:
+        self.epochs[run_id] = max(epoch, self.epochs.get(run_id, 0))
+
+    def require(self, run_id: str | None, epoch: int) -> None:
+        if run_id is not None:
+            run_log.require_epoch(run_id, epoch, self.epochs.get(run_id, 0))
+
+
 class FakeLedger:
     """`ports.control.Ledger` in a list."""
 
-    def __init__(self) -> None:
+    def __init__(self, fences: FakeFences | None = None) -> None:
         self.rows: list[ChunkRecord] = []
+        self.fences = fences or FakeFences()
 
     def record(self, chunk: ChunkRecord) -> None:
+        self.fences.require(chunk.run_id, chunk.epoch)
         self.rows.append(chunk)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
@@ -80,7 +110,8 @@ class FakeLedger:
 class FakeVersions:
     """`ports.control.Versions` in a list."""
 
-    def __init__(self) -> None:
+    def __init__(self, fences: FakeFences | None = None) -> None:
+        self.fences = fences or FakeFences()
         self.rows: list[Publication] = []
         self.pointers: dict[str, Pointer] = {}
 
@@ -93,6 +124,7 @@ class FakeVersions:
         for row in rows:
             if row.product != product:
                 raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+            self.fences.require(row.run_id, row.epoch)
             pointer = pointer_rules.after(pointer, row)
         self.rows.extend(rows)
         self.pointers[product] = pointer
@@ -101,19 +133,28 @@ class FakeVersions:
     def history(self, product: str) -> tuple[Publication, ...]:
         return tuple(row for row in reversed(self.rows) if row.product == product)
 
+    def pending(self) -> tuple[Publication, ...]:
+        return tuple(one.pending for one in self.pointers.values() if one.pending is not None)
+
 
 class FakeEvidence:
     """`ports.control.Evidence` in a list."""
 
-    def __init__(self) -> None:
+    def __init__(self, fences: FakeFences | None = None) -> None:
         self.rows: list[tuple[str, str, str, str]] = []
+        self.fences = fences or FakeFences()
 
-    def record(self, run_id: str, kind: str, document: dict[str, Any]) -> str:
+    def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
+        self.fences.require(run_id, epoch)
         mark = digest(document)
         newest = self.newest(run_id, kind)
         if newest is None or newest[0] != mark:
             self.rows.append((run_id, kind, mark, canonical_json(document)))
         return mark
+
+    def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
+        found = (row for row in self.rows if (row[0], row[2]) == (run_id, digest))
+        return next((json.loads(row[3]) for row in found), None)
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
         for row in reversed(self.rows):

@@ -57,6 +57,9 @@ thresholds:
   - {measure: flights, max_change: 0.2}
 suites:
   - {file: expectations/arrivals.json}
+consumers: []
+classification: internal
+retention_days: 365
 """
 
 PROFILES = """\

@@ -23,6 +23,7 @@ from lakehouse_backfill.model.table import (
     TableInfo,
     TableRef,
 )
+from lakehouse_backfill.rules import run_log
 
 DAY = ScopeField(column="day", transform="identity", type="date")
 COLUMNS = (
@@ -143,6 +144,11 @@ class FakeLake:
         assert found is not None
         return found
 
+    def fence(self, shadow: str, epoch: int) -> None:
+        held = int(self.tables[shadow].properties.get("epoch", "0"))
+        run_log.require_epoch(shadow, epoch, held)
+        self.tables[shadow].properties["epoch"] = str(epoch)
+
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         found = self.tables[shadow].summaries
         return tuple(
@@ -220,3 +226,6 @@ class FixedClock:
 
     def now(self) -> datetime:
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+    def sleep(self, seconds: float) -> None:
+        """Waiting is over at once."""

@@ -72,6 +72,20 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "accept": {**RUN, "state": "accepted", "approvals": []},
     "reject": {**RUN, "state": "rejected", "approvals": []},
     "cancel": {**RUN, "state": "cancelled", "approvals": []},
+    "waive": {
+        **RUN,
+        "state": "halted",
+        "gates": [
+            {"name": "keys are unique", "group": "diff", "scope": "c0001-2013-02-15",
+             "detail": "3 duplicate keys in the chunk", "waived_by": None, "why_not": "",
+             "command": "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"},
+            {"name": "spot checks", "group": "golden", "scope": "c0001-2013-02-15",
+             "detail": "1 row missing", "waived_by": "ana", "why_not": "", "command": None},
+            {"name": "chunk rows are all stored", "group": "technical",
+             "scope": "c0001-2013-02-15", "detail": "9 computed, 8 stored", "waived_by": None,
+             "why_not": "its rows are not what was computed", "command": None},
+        ],
+    },
     "run": {**RUN, "state": "validated", "chunks_done": 3, "chunks_redone": 1, "rows": 30},
     "stage": {**RUN, "state": "staged", "chunks_done": 3, "chunks_redone": 0, "rows": 30},
     "validate": {**RUN, "state": "validated", "passed": True, "checks": CHECKS[:1],
@@ -145,7 +159,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
              "supersedes": 0, "partitions": 45},
         ],
     },
+    "recover": {
+        "actions": [
+            {"subject": "bf-1", "action": "finish the publication",
+             "because": "its driver here:1 is gone", "result": "published as version 2",
+             "is_done": True},
+        ],
+        "dry_run": False,
+    },
     "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
+    "audit_verify": {"events": 12, "runs": 2, "unchained": 3, "intact": True, "first_bad": None,
+                     "heads": {"bf-1": "a" * 64, "bf-2": "b" * 64}},
 }  # fmt: skip
 
 

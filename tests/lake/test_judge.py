@@ -179,3 +179,43 @@ def test_an_unreadable_suite_is_refused(flights: DataFrame, tmp_path: Path, text
 def test_a_missing_suite_is_refused(flights: DataFrame, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         ExpectationsJudge(tmp_path).judge(flights, "none.json", {}, "quality")
+
+
+@pytest.mark.req("Q9")
+def test_of_a_part_of_the_rows_only_what_every_part_must_meet_is_judged(
+    flights: DataFrame, tmp_path: Path
+) -> None:
+    mostly = {**NOT_NULL, "kwargs": {"column": "flights", "mostly": 0.5}}
+    alone = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "dest"}}
+    rows = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "day", "min_value": 9}}
+    pair = {
+        "type": "expect_column_pair_values_a_to_be_greater_than_b",
+        "kwargs": {"column_A": "flights", "column_B": "day"},
+    }
+    ranked = {
+        "type": "expect_column_value_z_scores_to_be_less_than",
+        "kwargs": {"column": "flights", "threshold": 3, "double_sided": True},
+    }
+    entries = [IN_SET, mostly, UNIQUE, alone, FEW, ROWS, rows, pair, ranked]
+    suite = {"name": "arrivals", "expectations": entries}
+    (tmp_path / "suite.json").write_text(json.dumps(suite), encoding="utf-8")
+    judged = ExpectationsJudge(tmp_path).judge(
+        flights, "suite.json", {"known": ["ATL", "SJU", "BQN"]}, "quality", rows_only=True
+    )
+    assert {check.name: check.passed for check in judged} == {
+        "expect_column_values_to_be_in_set(dest)": True,
+        "expect_column_values_to_be_unique(dest)": False,
+        "expect_column_pair_values_a_to_be_greater_than_b(flights, day)": True,
+    }
+
+
+@pytest.mark.req("Q9")
+def test_a_suite_that_says_nothing_of_rows_reads_nothing(
+    flights: DataFrame, tmp_path: Path
+) -> None:
+    # Reading `broken` would raise.
+    frame = flights.selectExpr("dest", "assert_true(dest IS NULL) AS broken")
+    suite = {"name": "arrivals", "expectations": [ROWS]}
+    (tmp_path / "suite.json").write_text(json.dumps(suite), encoding="utf-8")
+    judge = ExpectationsJudge(tmp_path)
+    assert judge.judge(frame, "suite.json", {}, "quality", rows_only=True) == ()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import date
+from typing import Any
 
 import pytest
 
 from lakehouse_backfill.errors import ConfigError, NotFound
-from lakehouse_backfill.model.checks import MeasureTotal
+from lakehouse_backfill.model.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.model.contract import Measure, SourceTotal
+from lakehouse_backfill.ports.compute import Measured
 from lakehouse_backfill.spark.measuring import SparkMeasuring
 from lakehouse_backfill.spark.session import open_session
 from lakehouse_backfill.spark.staging import SparkStaging
@@ -23,18 +26,39 @@ def measuring(lake: Lake) -> SparkMeasuring:
     return SparkMeasuring(lake.spark, lake.name)
 
 
+def points(old: dict[str, Any], new: dict[str, Any]) -> tuple[MeasurePoint, ...]:
+    return tuple(
+        MeasurePoint(partition=day, old=old.get(day), new=new.get(day)) for day in DAYS[4:6]
+    )
+
+
 @pytest.mark.req("Q4", "Q6")
-def test_totals_compare_the_scope_of_base_and_candidate(lake: Lake, daily: Daily) -> None:
+def test_both_sides_are_measured_in_whole_and_by_partition(lake: Lake, daily: Daily) -> None:
     plan = daily().make()
-    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 1)
     base, candidate = lake.head("out"), lake.head("shadow")
     sides = (lake.table("out"), base), (lake.table("shadow"), candidate)
-    expected = sum(v for d, _, v in lake.rows("src") if str(d) in DAYS[4:6])
-    found = measuring(lake).totals(*sides, plan.resolved.scope, MEASURES)
-    assert found == (
-        MeasureTotal(name="total", old=expected * 100, new=expected),
-        MeasureTotal(name="rows", old=8, new=8),
+    days = {day: sum(v for d, _, v in lake.rows("src") if str(d) == day) for day in DAYS[4:6]}
+    expected = sum(days.values())
+    found = measuring(lake).measure(*sides, plan.resolved.scope, MEASURES)
+    assert found.totals == (
+        MeasureTotal(
+            name="total",
+            old=expected * 100,
+            new=expected,
+            series=points({day: value * 100 for day, value in days.items()}, days),
+        ),
+        MeasureTotal(
+            name="rows",
+            old=8,
+            new=8,
+            series=points(dict.fromkeys(DAYS, 4), dict.fromkeys(DAYS, 4)),
+        ),
     )
+    each = [measuring(lake).checksums(*side, plan.resolved.scope) for side in sides]
+    assert [found.old, found.new] == each
+    assert [set(one) for one in each] == [set(DAYS[4:6])] * 2
+    assert found.old != found.new
 
 
 @pytest.mark.req("Q4")
@@ -43,9 +67,73 @@ def test_a_side_without_snapshot_has_no_rows(lake: Lake, daily: Daily) -> None:
     nothing, something = (lake.table("out"), None), (lake.table("shadow"), lake.head("shadow"))
     scope = plan.resolved.scope
     assert measuring(lake).checksums(*nothing, scope) == {}
-    assert measuring(lake).totals(nothing, something, scope, MEASURES)[1] == MeasureTotal(
-        name="rows", old=None, new=8
+    found = measuring(lake).measure(nothing, something, scope, MEASURES)
+    rows = MeasureTotal(name="rows", old=None, new=8, series=points({}, dict.fromkeys(DAYS, 4)))
+    assert (found.old, found.totals[1]) == ({}, rows)
+    assert measuring(lake).measure(nothing, nothing, scope, MEASURES) == Measured(
+        old={},
+        new={},
+        totals=tuple(
+            MeasureTotal(name=name, old=None, new=None, series=points({}, {}))
+            for name in ("total", "rows")
+        ),
     )
+
+
+@pytest.mark.req("Q4")
+def test_totals_lose_no_digit_and_show_nulls_empty_partitions_and_nan(
+    lake: Lake, daily: Daily
+) -> None:
+    plan = daily().make()
+    money = "9999999999999999999999999999.99"
+    kinds = "d date, k bigint, m decimal(30,2), x double"
+    lake.sql("CREATE TABLE {ns}.old_form (d date, k int, m decimal(12,2)) PARTITIONED BY (d)")
+    lake.sql(
+        "INSERT INTO {ns}.old_form VALUES (date'2024-01-05', 1, 0.10), (date'2024-01-01', 2, 7)"
+    )
+    lake.sql(f"CREATE TABLE {{ns}}.new_form ({kinds}) PARTITIONED BY (d)")
+    lake.sql(
+        f"INSERT INTO {{ns}}.new_form VALUES (date'2024-01-06', 1, {money}, double('NaN')), "
+        f"(date'2024-01-06', 2, {money}, 1), (date'2024-01-06', null, 0.02, null), "
+        "(date'2024-01-05', null, null, 2.5)"
+    )
+    sides = [(lake.table(name), lake.head(name)) for name in ("old_form", "new_form")]
+    wanted = (
+        Measure(name="money", sum="m"),
+        Measure(name="keys", count="k"),
+        Measure(name="x", sum="x"),
+    )
+    money_total, keys, x = measuring(lake).measure(*sides, plan.resolved.scope, wanted).totals
+    both = "20000000000000000000000000000.00"
+    assert money_total == MeasureTotal(
+        name="money", old="0.10", new=both, series=points({DAYS[4]: "0.10"}, {DAYS[5]: both})
+    )
+    assert keys == MeasureTotal(
+        name="keys", old=1, new=2, series=points({DAYS[4]: 1}, {DAYS[4]: 0, DAYS[5]: 2})
+    )
+    assert (x.old, x.series[0]) == (None, MeasurePoint(partition=DAYS[4], old=None, new=2.5))
+    assert [math.isnan(value) for value in (x.new, x.series[1].new)] == [True, True]
+
+
+@pytest.mark.req("Q4")
+@pytest.mark.parametrize("place", ["candidate", "source", "both"])
+def test_a_total_that_is_no_number_is_shown_and_equals_nothing(
+    lake: Lake, daily: Daily, place: str
+) -> None:
+    plan = daily().make()
+    for name in ("src", "shadow"):
+        lake.sql(f"ALTER TABLE {{ns}}.{name} ADD COLUMN x double")
+        value = (
+            "double('NaN')" if place in ("both", {"src": "source"}.get(name, "candidate")) else 1
+        )
+        lake.sql(f"INSERT INTO {{ns}}.{name} VALUES (date'2024-01-31', 100, 1, {value})")
+    pins = (plan.resolved.sources[0].model_copy(update={"snapshot_id": lake.head("src")}),)
+    plan = plan.model_copy(update={"resolved": plan.resolved.model_copy(update={"sources": pins})})
+    wanted = (SourceTotal(measure="x", source="src", sum="x", tolerance=1.0),)
+    (found,) = measuring(lake).source_totals(plan, wanted, (Measure(name="x", sum="x"),))
+    shown = {"candidate": ("NaN", 1.0), "source": (1.0, "NaN"), "both": ("NaN", "NaN")}[place]
+    assert (found.passed, (found.observed, found.limit)) == (False, shown)
+    assert "NaN" in found.detail
 
 
 @pytest.mark.req("Q4")

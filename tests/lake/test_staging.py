@@ -33,7 +33,7 @@ def of_days(rows: list[tuple[Any, ...]], *days: str) -> list[tuple[Any, ...]]:
 def test_a_chunk_replaces_its_partitions_and_no_others(lake: Lake, daily: Daily) -> None:
     plan = daily().make()
     before = lake.rows("shadow")
-    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     after = lake.rows("shadow")
     assert of_days(after, *DAYS[4:6]) == of_days(lake.rows("src"), *DAYS[4:6])
     others = (*DAYS[:4], *DAYS[6:])
@@ -51,9 +51,9 @@ def test_a_chunk_replaces_its_partitions_and_no_others(lake: Lake, daily: Daily)
 @pytest.mark.req("T2", "X2")
 def test_a_chunk_run_twice_leaves_the_same_rows(lake: Lake, daily: Daily) -> None:
     plan = daily().make()
-    first = staging(lake).stage(plan, plan.resolved.chunks[0])
+    first = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     once = lake.rows("shadow")
-    second = staging(lake).stage(plan, plan.resolved.chunks[0])
+    second = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert lake.rows("shadow") == once
     assert (first.checksum, first.output_rows) == (second.checksum, second.output_rows)
 
@@ -64,9 +64,9 @@ def test_the_ledger_row_of_a_commit_that_was_not_recorded_is_found_again(
 ) -> None:
     plan = daily().make()
     stage = staging(lake)
-    record = stage.stage(plan, plan.resolved.chunks[0])
+    record = stage.stage(plan, plan.resolved.chunks[0], 1)
     assert record.snapshot_id is not None
-    again = stage.remeasure(plan, plan.resolved.chunks[0], record.snapshot_id)
+    again = stage.remeasure(plan, plan.resolved.chunks[0], record.snapshot_id, 1)
     ignore = {"seconds", "finished_at", "recovered"}
     assert again.model_dump(exclude=ignore) == record.model_dump(exclude=ignore)
     assert again.recovered
@@ -77,7 +77,7 @@ def test_rows_outside_the_chunk_are_counted_and_never_written(lake: Lake, daily:
     plan = daily(warm_up_days=1, cool_down_days=1).make()
     before = lake.rows("shadow")
     for _ in range(2):  # pitfall 26: a second run would double appended rows
-        record = staging(lake).stage(plan, plan.resolved.chunks[0])
+        record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert (record.input_rows, record.output_rows, record.outside_rows) == (16, 8, 8)
     assert of_days(lake.rows("shadow"), DAYS[3], DAYS[6]) == of_days(before, DAYS[3], DAYS[6])
     assert len(lake.rows("shadow")) == 40
@@ -92,7 +92,7 @@ def copy(context, src):
     return src.where("v < 0")
 """
     plan = daily(job).make()
-    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert of_days(lake.rows("shadow"), *DAYS[4:6]) == []
     assert len(lake.rows("shadow")) == 32
     assert (record.output_rows, record.snapshot_id) == (0, lake.head("shadow"))
@@ -110,7 +110,7 @@ def copy(context, src):
     return src.where(F.lit(False))
 """
     plan = daily(job).make()
-    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert of_days(lake.rows("shadow"), *DAYS[4:6]) == []
     assert (record.output_rows, record.outside_rows) == (0, 0)
 
@@ -121,19 +121,20 @@ def test_a_live_append_after_the_pin_is_not_seen(lake: Lake, daily: Daily) -> No
     pinned = of_days(lake.rows("src"), *DAYS[4:6])
     lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-05', 999, 999)")
     lake.sql("ALTER TABLE {ns}.src DROP COLUMN v")
-    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert of_days(lake.rows("shadow"), *DAYS[4:6]) == pinned
 
 
 @pytest.mark.req("D3")
 def test_the_snapshot_says_which_run_made_it_from_what(lake: Lake, daily: Daily) -> None:
     plan = daily(warm_up_days=1, references=("out",)).make("bf-7")
-    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     prefix = "lakehouse-backfill."
     said = {k: v for k, v in lake.snapshots("shadow")[-1].items() if k.startswith(prefix)}
     del said[f"{prefix}attempt-id"]
     assert said == {
         f"{prefix}chunk-id": "c1",
+        f"{prefix}epoch": "1",
         f"{prefix}run-id": "bf-7",
         f"{prefix}product": lake.table("out"),
         f"{prefix}manifest-hash": plan.manifest_hash,
@@ -151,12 +152,12 @@ def test_the_snapshot_says_which_run_made_it_from_what(lake: Lake, daily: Daily)
 @pytest.mark.req("D3")
 def test_lineage_columns_are_filled_and_left_out_of_the_checksum(lake: Lake, daily: Daily) -> None:
     plain = daily()
-    expected = staging(lake).stage(plain.make(), plain.make().resolved.chunks[0]).checksum
+    expected = staging(lake).stage(plain.make(), plain.make().resolved.chunks[0], 1).checksum
     kinds = {"timestamptz": "timestamp", "long": "bigint"}
     added = ", ".join(f"{name} {kinds.get(kind, kind)}" for name, kind in LINEAGE_COLUMNS)
     lake.sql(f"ALTER TABLE {{ns}}.shadow ADD COLUMNS ({added})")
     plan = PlanMaker(lake, contract={"lineage_columns": True}).make()
-    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert record.checksum == expected
     rows = (
         lake.spark.table(f"lake.{lake.table('shadow')}")
@@ -195,7 +196,7 @@ def copy(context, src):
 """).make()
     head = lake.head("shadow")
     with pytest.raises(ChecksFailed) as caught:
-        staging(lake).stage(plan, plan.resolved.chunks[0])
+        staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert said in caught.value.problem
     assert lake.head("shadow") == head
 
@@ -207,7 +208,7 @@ from lakehouse_backfill.transforms import transform
 def copy(context, src):
     return src.selectExpr("int(v) as v", "k", "d")
 """).make()
-    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert of_days(lake.rows("shadow"), *DAYS[4:6]) == of_days(lake.rows("src"), *DAYS[4:6])
 
 
@@ -220,7 +221,7 @@ def copy(context, src):
 """).make()
     before = (lake.rows("shadow"), lake.head("shadow"))
     with pytest.raises(ChecksFailed, match="DIVIDE_BY_ZERO"):
-        staging(lake).stage(plan, plan.resolved.chunks[0])
+        staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert (lake.rows("shadow"), lake.head("shadow")) == before
 
 
@@ -232,7 +233,7 @@ def copy(context, src):
     return src.select("nope")
 """).make()
     with pytest.raises(ConfigError, match=r"jobs/job.py:5: AnalysisException"):
-        staging(lake).stage(plan, plan.resolved.chunks[0])
+        staging(lake).stage(plan, plan.resolved.chunks[0], 1)
 
 
 def test_an_expired_pin_is_not_found(lake: Lake, daily: Daily) -> None:
@@ -240,7 +241,7 @@ def test_an_expired_pin_is_not_found(lake: Lake, daily: Daily) -> None:
     pins = tuple(pin.model_copy(update={"snapshot_id": 12345}) for pin in plan.resolved.sources)
     resolved = plan.resolved.model_copy(update={"sources": pins})
     with pytest.raises(NotFound):
-        staging(lake).stage(plan.model_copy(update={"resolved": resolved}), resolved.chunks[0])
+        staging(lake).stage(plan.model_copy(update={"resolved": resolved}), resolved.chunks[0], 1)
 
 
 @pytest.mark.req("T5", "P2")
@@ -258,13 +259,13 @@ def copy(context, src):
     maker = daily(job)
     maker.partitions = DAYS
     whole = maker.make()
-    staging(lake).stage(whole, whole.resolved.chunks[0])
+    staging(lake).stage(whole, whole.resolved.chunks[0], 1)
     truth = of_days(lake.rows("shadow"), *DAYS[4:6])
     results = {}
     for days in (1, 2, 3):
         maker.partitions, maker.warm_up_days = DAYS[4:6], days
         plan = maker.make()
-        staging(lake).stage(plan, plan.resolved.chunks[0])
+        staging(lake).stage(plan, plan.resolved.chunks[0], 1)
         results[days] = of_days(lake.rows("shadow"), *DAYS[4:6]) == truth
     assert results == {1: False, 2: True, 3: True}
     proof = {}
@@ -298,13 +299,15 @@ def copy(context, src):
 """
     measures = {"measures": [{"name": "total", "sum": "v"}, {"name": "rows", "count": "k"}]}
     plan = daily(job, contract=measures, warm_up_days=1, cool_down_days=1).make()
-    found = staging(lake).edges(plan, (DAYS[6], DAYS[7]), "after")
-    assert [edge.partition for edge in found] == [DAYS[6], DAYS[7]]
-    assert [(e.added, e.removed, e.changed) for e in found] == [expected, expected]
+    found = staging(lake).edges(plan, {"before": (DAYS[3],), "after": (DAYS[6], DAYS[7])})
+    sides = [(edge.side, edge.partition) for edge in found]
+    assert sides == [("before", DAYS[3]), ("after", DAYS[6]), ("after", DAYS[7])]
+    assert [(e.added, e.removed, e.changed) for e in found] == [expected] * 3
+    assert staging(lake).edges(plan, {"after": (DAYS[6], DAYS[7]), "before": ()}) == found[1:]
     accepted = {6: 6 + 16 + 26 + 36, 5: 5 + 15 + 25 + 35}
     lost = {"total": 100 * accepted[5], "rows": 4} if shifted else {"total": 0, "rows": 0}
     twice = {"total": 100 * accepted[6], "rows": 4} if shifted else {"total": 0, "rows": 0}
-    assert (found[0].counted_twice, found[0].lost) == (twice, lost)
+    assert (found[1].counted_twice, found[1].lost) == (twice, lost)
 
 
 @pytest.mark.req("Q4")
@@ -312,7 +315,7 @@ def test_chunk_checksums_add_up_to_those_of_the_stored_partitions(lake: Lake, da
     maker = daily(per_chunk=1)
     plan = maker.make()
     stage = staging(lake)
-    records = [stage.stage(plan, chunk) for chunk in plan.resolved.chunks]
+    records = [stage.stage(plan, chunk, 1) for chunk in plan.resolved.chunks]
     stored = SparkMeasuring(lake.spark, lake.name).checksums(
         plan.shadow_table, lake.head("shadow"), plan.resolved.scope
     )
@@ -338,7 +341,7 @@ def copy(context, src):
     by_day = ScopeField(column="ts", transform="day", type="timestamptz")
     maker = PlanMaker(lake, scope_field=by_day, partitions=("2024-01-02",), source_column="ts")
     plan = maker.make()
-    record = staging(lake).stage(plan, plan.resolved.chunks[0])
+    record = staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert (record.input_rows, record.output_rows, record.outside_rows) == (2, 2, 0)
     assert len(lake.rows("shadow")) == 5
     scope = Scope(field=by_day, partitions=("null", "2024-01-01", "2024-01-02", "2024-01-03"))
@@ -360,7 +363,7 @@ def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, dai
     lake.sql("INSERT INTO {ns}.shadow VALUES (date'2024-01-05', 1000, 1)")
 
     class Stale(ShadowWriter):
-        def head(self, shadow: str) -> int | None:
+        def _require_epoch(self, shadow: str, epoch: int) -> int | None:
             return stale
 
     rows = condition((RowRange("d", date(2024, 1, 5), date(2024, 1, 6)),))
@@ -368,7 +371,7 @@ def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, dai
     before = lake.rows("shadow")
     with pytest.raises(Conflict):
         Stale(lake.spark, lake.name).overwrite(
-            frame, lake.table("shadow"), rows, {"lakehouse-backfill.attempt-id": "a1"}
+            frame, lake.table("shadow"), rows, {"lakehouse-backfill.attempt-id": "a1"}, 1
         )
     assert lake.rows("shadow") == before
 
@@ -380,7 +383,7 @@ def test_the_first_chunk_of_an_empty_shadow_needs_no_base_snapshot(
     lake.sql("CREATE TABLE {ns}.fresh (d date, k bigint, v bigint) PARTITIONED BY (d)")
     maker.shadow = "fresh"
     plan = maker.make()
-    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     assert lake.rows("fresh") == of_days(lake.rows("src"), *DAYS[4:6])
 
 
@@ -396,8 +399,8 @@ def copy(context, src):
     import sys
 
     plan = daily(job, config={"a": 1}).make("bf-9")
-    staging(lake).stage(plan, plan.resolved.chunks[0])
-    staging(lake).stage(plan, plan.resolved.chunks[0])
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
+    staging(lake).stage(plan, plan.resolved.chunks[0], 1)
     module = next(
         value
         for name, value in sys.modules.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from lakehouse_backfill.cli.render import compare, plans, publications, runs, setup
+from lakehouse_backfill.cli.render import audits, compare, plans, publications, runs, setup
 from lakehouse_backfill.cli.render.page import Page
 
 Data = Mapping[str, Any]
@@ -22,6 +22,7 @@ VIEWS: dict[str, Callable[[Page, Data], None]] = {
     "accept": runs.decision,
     "reject": runs.decision,
     "cancel": runs.decision,
+    "waive": runs.waived,
     "run": runs.driven,
     "stage": runs.staged,
     "validate": runs.validated,
@@ -34,6 +35,8 @@ VIEWS: dict[str, Callable[[Page, Data], None]] = {
     "rollback": publications.rollback,
     "versions": publications.versions,
     "evidence": publications.evidence,
+    "recover": runs.recovered,
+    "audit verify": audits.verified,
 }
 
 

@@ -102,7 +102,9 @@ def _checklist(page: Page, checklist: Sequence[Any]) -> None:
     rows = []
     for item in checklist:
         answer = item.get("answer")
-        shown = cell(answer) if answer else Text("NOT ANSWERED: blocks approval", style=BAD)
+        how = f"; {item['how']}" if item.get("how") else ""
+        missing = f"NOT ANSWERED: blocks approval{how}"
+        shown = cell(answer) if answer else Text(missing, style=BAD)
         rows.append((item.get("number"), item.get("question"), shown))
     page.table("checklist", ("", "question", "answer"), rows, most=None)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from lakehouse_backfill.cli.render.gates import stopped
 from lakehouse_backfill.cli.render.page import (
     BAD,
     GOOD,
@@ -25,6 +26,16 @@ def decision(page: Page, data: Data) -> None:
     """Draw the state after a decision, and the decisions that stand."""
     _headline(page, data)
     _approvals(page, data.get("approvals") or ())
+    page.next(next_of(data))
+
+
+def waived(page: Page, data: Data) -> None:
+    """Draw the failed gates of a run, after a waiver or as they were asked for."""
+    _headline(page, data)
+    gates = data.get("gates") or ()
+    if not gates:
+        page.line("no gate keeps this run where it is")
+    stopped(page, gates)
     page.next(next_of(data))
 
 
@@ -110,6 +121,25 @@ def chunks(page: Page, data: Data) -> None:
     page.table("", names, rows, most=None, is_copied=True)
 
 
+def recovered(page: Page, data: Data) -> None:
+    """Draw what was found half done, and what became of it."""
+    found = list(data["actions"])
+    if not found:
+        page.line("nothing stopped half way; nothing was changed")
+    rows = [
+        (
+            mark(is_good=bool(item.get("is_done"))),
+            item.get("subject"),
+            item.get("action"),
+            item.get("because"),
+            item.get("result"),
+        )
+        for item in found
+    ]
+    title = "would be done; nothing was changed" if data.get("dry_run") else "recovered"
+    page.table(title, ("", "what", "action", "because", "result"), rows, most=None)
+
+
 def next_of(data: Data) -> str | None:
     """Give what to type next: as the result says, else by the run's state."""
     if data.get("next_command"):
@@ -130,6 +160,7 @@ def _one(page: Page, item: Mapping[str, Any]) -> None:
         ("what to type next?", item.get("next_command") or next_of(item)),
     )
     page.facts(answers)
+    stopped(page, item.get("gates") or ())
     page.line()
     page.facts(
         (

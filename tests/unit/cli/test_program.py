@@ -37,10 +37,15 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
     "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
     "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "")),
-    "run bf-1 --by ana": ("run", ("bf-1", "ana")),
-    "stage bf-1 --by ana": ("stage", ("bf-1", "ana")),
-    "validate bf-1 --by ana": ("validate", ("bf-1", "ana")),
-    "publish bf-1 --by ana --dry-run": ("publish", ("bf-1", "ana", True)),
+    "waive bf-1 keys_unique --by ana --reason known": (
+        "waive",
+        ("bf-1", "keys_unique", "ana", "known"),
+    ),
+    "waive bf-1 --list --by ana": ("waive", ("bf-1", None, "ana", "")),
+    "run bf-1 --by ana": ("run", ("bf-1", "ana", False)),
+    "stage bf-1 --by ana": ("stage", ("bf-1", "ana", False)),
+    "validate bf-1 --by ana --take-over": ("validate", ("bf-1", "ana", True)),
+    "publish bf-1 --by ana --dry-run": ("publish", ("bf-1", "ana", True, False)),
     "status": ("status", (None, False)),
     "status bf-1 --all": ("status", ("bf-1", True)),
     "log bf-1": ("log", ("bf-1",)),
@@ -56,8 +61,15 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "rollback",
         ("silver.a", 3, ("p", "q", "r"), "why", "ana", True),
     ),
+    "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
+    "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),
     "evidence bf-1 --export out": ("evidence", ("bf-1", Path("out"))),
+    "audit verify": ("audit_verify", ()),
 }
+
+
+#: Commands of two words.
+GROUPS = ("product", "audit")
 
 
 def invoke(line: str, project: FakeProject | None = None) -> Result:
@@ -82,7 +94,7 @@ def test_a_command_makes_one_call_and_prints_one_json_object(line: str) -> None:
     assert project.calls == [(verb, args)]
     assert found["ok"]
     words = line.split()
-    assert found["command"] == " ".join(words[: 2 if words[0] == "product" else 1])
+    assert found["command"] == " ".join(words[: 2 if words[0] in GROUPS else 1])
     data = dict(project.answers[verb])
     assert found["warnings"] == data.pop("warnings", [])
     assert found["data"] == json.loads(json.dumps(data))
@@ -99,7 +111,7 @@ def test_every_result_is_drawn_for_people_without_a_trace_of_colour(line: str) -
 def test_every_command_has_examples_and_every_example_is_a_command() -> None:
     for line in {*COMMANDS, "init x", "schema", "demo"}:
         words = line.split()
-        command = " ".join(words[: 2 if words[0] == "product" else 1])
+        command = " ".join(words[: 2 if words[0] in GROUPS else 1])
         text = invoke(f"{command} --help").stdout
         assert f"Examples:\n    lakehouse-backfill {command}" in text.replace(
             "--profile prod ", ""
@@ -200,6 +212,19 @@ def test_a_wrong_command_line_is_exit_code_2_and_the_json_object(
     without = invoke(line.replace("--json", ""))
     assert (without.exit_code, without.stdout) == (2, "")
     assert "Usage:" in without.stderr
+
+
+@pytest.mark.req("V4")
+def test_a_log_that_was_changed_is_exit_code_3_and_says_what_that_means() -> None:
+    bad = {"events": 11, "runs": 1, "unchained": 0, "intact": False, "heads": {},
+           "first_bad": "bf-1: event 2 ('approve') was edited"}  # fmt: skip
+    found = answer(invoke("audit verify --json", FakeProject(answers={"audit_verify": bad})))
+    assert (found["exit_code"], found["error"]["code"]) == (3, "tampered")
+    assert found["data"] == bad
+    text = invoke("audit verify", FakeProject(answers={"audit_verify": bad}))
+    assert text.exit_code == 3
+    assert "NOT as it was written" in text.stdout
+    assert "bf-1: event 2 ('approve') was edited" in text.stderr
 
 
 def test_closed_gates_are_exit_code_3_and_named() -> None:

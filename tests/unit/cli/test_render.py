@@ -12,7 +12,11 @@ from lakehouse_backfill.cli.render import VIEWS, render
 from lakehouse_backfill.cli.render.page import clean, moment, size, span
 from tests.fakes.project import ANSWERS, RUN
 
-VERBS = {"add_product": "product add", "new_manifest": "new"}
+VERBS = {
+    "add_product": "product add",
+    "new_manifest": "new",
+    "audit_verify": "audit verify",
+}
 
 
 class Screen(io.StringIO):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.errors import ConfigError, Fault
+from lakehouse_backfill.errors import ConfigError, Fault, Unsupported
 from lakehouse_backfill.model.manifest import RunManifest
 from tests.fakes.declarations import MANIFEST, changed, project
 
@@ -152,13 +152,21 @@ WRONG = {
         (RANGE, "    values: [1, 2]\n    except: [3]\n"),
         (25, "target.partitions.except[0]", "is 3, which is not in values", "remove it"),
     ),
-    "mode not built": (
-        ("target:\n", "target:\n  publish_mode: merge\n"),
-        (22, "target.publish_mode", "merge is not built yet", "use one of: replace_partitions"),
+    "gate that is none": (
+        ("validation:\n", "validation:\n  gates: {key_unique: report}\n"),
+        (28, "validation.gates.key_unique", "is no gate", "did you mean `keys_unique`? known: em"),
     ),
-    "row predicate": (
-        ("target:\n", "target:\n  row_predicate: dest = 'SJU'\n"),
-        (22, "target.row_predicate", "is not built yet", "restate whole partitions"),
+    "gate with another effect": (
+        ("validation:\n", "validation:\n  gates: {edges: ignore}\n"),
+        (28, "validation.gates.edges", "is 'ignore'", "write one of: block, report"),
+    ),
+    "image without digest": (
+        ("  version: 1.2.0", "  version: 1.2.0\n  image_digest: repo/jobs:latest"),
+        (10, "transform.image_digest", "is 'repo/jobs:latest'", "sha256: and 64 hexadecimal"),
+    ),
+    "table name too long": (
+        ("table: bronze.flights", "table: bronze." + "f" * 200),
+        (13, "sources.flights.table", "207 characters", "write at most 200 characters"),
     ),
     "file outside": (
         ("jobs/arrivals_daily/transform.py", "../secret.py"),
@@ -201,6 +209,45 @@ WRONG = {
         (1, "api_version", "is missing", "at the top level; Version of this format"),
     ),
 }
+#: what is replaced, by what, then line, field, problem, and what can be done today
+UNBUILT = {
+    **{
+        mode: (
+            ("target:\n", f"target:\n  publish_mode: {mode}\n"),
+            (22, "target.publish_mode", f"{mode} is not built yet", instead),
+        )
+        for mode, instead in {
+            "append": "restate their partitions as a whole",
+            "merge": "use one of: replace_partitions, pointer_swap, shadow_only",
+            "versioned": "lakehouse-backfill versions PRODUCT",
+            "correction_events": "lakehouse-backfill diff RUN --json",
+        }.items()
+    },
+    "row predicate": (
+        ("target:\n", "target:\n  row_predicate: dest = 'SJU'; DROP TABLE x\n"),
+        (22, "target.row_predicate", "is not built yet", "restate whole partitions"),
+    ),
+    "side effects": (
+        ("validation:\n", "safety: {side_effects: true}\nvalidation:\n"),
+        (27, "safety.side_effects", "true is not built yet", "write false"),
+    ),
+    "catch up": (
+        ("validation:\n", "safety: {on_conflict: catch_up}\nvalidation:\n"),
+        (27, "safety.on_conflict", "catch_up is not built yet", "plan FILE --revise RUN"),
+    ),
+    "deletions": (
+        ("validation:\n", "safety: {on_deletions: allow}\nvalidation:\n"),
+        (27, "safety.on_deletions", "allow is not built yet", "target.partitions.except"),
+    ),
+    "pool": (
+        ("validation:\n", "compute: {pool: nightly}\nvalidation:\n"),
+        (27, "compute.pool", "nightly is not built yet", "--profile NAME"),
+    ),
+    "scratch": (
+        ("validation:\n", "compute: {scratch: /mnt/fast}\nvalidation:\n"),
+        (27, "compute.scratch", "/mnt/fast is not built yet", "set spark.local.dir"),
+    ),
+}
 UNBOUNDED = {
     "input without bounds",
     "neither range nor values",
@@ -228,6 +275,22 @@ def test_a_wrong_manifest_is_refused_with_line_field_and_fix(
     assert (fault.file, fault.line) == (NAME, line)
     assert problem in fault.problem
     assert fix in fault.fix
+
+
+@pytest.mark.req("M1", "M8")
+@pytest.mark.parametrize(("change", "expected"), UNBUILT.values(), ids=UNBUILT)
+def test_what_is_not_built_is_refused_before_anything_is_planned(
+    tmp_path: Path, change: tuple[str, str], expected: tuple[int, str, str, str]
+) -> None:
+    line, field, problem, instead = expected
+    with pytest.raises(Unsupported) as caught:
+        load(tmp_path, changed(MANIFEST, *change))
+    error = caught.value
+    (fault,) = error.faults
+    assert (fault.file, fault.line, fault.field) == (NAME, line, field)
+    assert problem in fault.problem
+    assert instead in error.fix == fault.fix
+    assert (error.exit_code, error.state) == (2, "nothing was planned, pinned or changed")
 
 
 @pytest.mark.req("M2")

@@ -15,6 +15,7 @@ from pyiceberg.expressions import EqualTo
 
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, RunMoved, TooBusy, Unsupported
 from lakehouse_backfill.iceberg import control_lock
+from lakehouse_backfill.iceberg.audit import IcebergAudit
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY, KEEP_SNAPSHOTS, stage
 from lakehouse_backfill.iceberg.control_log import Change, ControlLog, Head
@@ -159,6 +160,35 @@ def test_rows_and_properties_come_in_one_commit(log: ControlLog):
     assert ids(log) == ["1", "2", "3"]
     log.append(lambda _: Change(result=None, rows=(row("x"),), remove=("n", "absent")))
     assert "n" not in log.head().properties
+
+
+def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: ControlLog):
+    add(log, 1)
+    before = log.head()
+    log.append(lambda _: Change(result=None, set={"n": "7"}, moves_head=True))
+    after = log.head()
+    assert after.properties["n"] == "7"
+    assert after.snapshot_id != before.snapshot_id
+    assert ids(log) == ["1"]
+    with pytest.raises(CommitFailedException):
+        stage(before.table, (row("late"),), {}, (), "t").commit_transaction()
+
+
+def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
+    log: ControlLog, tmp_path: Path
+):
+    log.append(lambda _: Change(result=None, set={"n": "0"}, moves_head=True))
+    assert ids(log) == []
+    for number in range(2 * FOLD_EVERY):
+        if number % 3 == 0:
+            add(log, number)
+        else:
+            log.append(lambda head: Change(result=None, set={"n": "1"}, moves_head=True))
+    assert ids(log) == [str(number) for number in range(0, 2 * FOLD_EVERY, 3)]
+    table = log.head().table
+    assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
+    assert len(list(table.scan().plan_files())) <= FOLD_EVERY
+    assert len(table.current_snapshot().manifests(table.io)) <= FOLD_EVERY
 
 
 @pytest.mark.parametrize("rows_before", [0, 1], ids=["empty table", "table with rows"])
@@ -409,10 +439,12 @@ def test_a_registration_killed_between_plan_and_event_is_completed_by_the_same_r
         runs.register(plan, a_first_event(plan))
     again = IcebergRuns(tables)
     assert again.list() == ()
+    assert IcebergAudit(tables).drafts() == (plan,)
     with pytest.raises(RunMoved, match="with another intent"):
         again.register(a_plan(reason="other"), a_first_event(plan))
     assert again.register(plan, a_first_event(plan)).seq == 1
     assert again.plan(plan.run_id) == plan
+    assert IcebergAudit(tables).drafts() == ()
     planned = catalog.load_table((NAMESPACE, "pipeline_run")).scan(
         EqualTo("run_id", plan.run_id), selected_fields=("run_id",)
     )

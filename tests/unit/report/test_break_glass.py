@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import StringType
 
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.scope import Scope, ScopeField
@@ -49,6 +50,7 @@ def content(catalog: SqlCatalog) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.req("O4")
 def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
     catalog: SqlCatalog,
 ) -> None:
@@ -68,6 +70,42 @@ def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
     ]
 
 
+@pytest.mark.req("O4")
+def test_partitions_that_had_no_rows_before_become_empty_in_one_commit(
+    catalog: SqlCatalog,
+) -> None:
+    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
+    table.append(rows("2013-02-14", 10))
+    before = table.current_snapshot()
+    assert before is not None
+    table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-02-17", 2)]))
+    table.append(rows("2013-03-01", 30))
+    commits = len(table.metadata.metadata_log)
+    program = steps(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-17"))
+    exec("\n".join(program or ()), {})
+    assert content(catalog) == [
+        {"day": "2013-02-14", "value": 10},
+        {"day": "2013-03-01", "value": 30},
+    ]
+    assert len(catalog.load_table("silver.t").metadata.metadata_log) == commits + 1
+
+
+@pytest.mark.req("O4")
+def test_columns_that_were_moved_or_added_since_are_matched_by_name(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
+    table.append(rows("2013-02-15", 1))
+    before = table.current_snapshot()
+    assert before is not None
+    table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+        update.move_first("value")
+    exec("\n".join(steps(publication(before.snapshot_id, FIELD, "2013-02-15")) or ()), {})
+    found = catalog.load_table("silver.t").scan().to_arrow().to_pylist()
+    assert found == [{"value": 1, "day": date(2013, 2, 15), "note": None}]
+
+
+@pytest.mark.req("O4")
 def test_a_product_that_was_empty_before_becomes_empty_there(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
     table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-03-01", 30)]))

@@ -1,0 +1,31 @@
+"""The gates that stopped a run, and what lets it pass them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from lakehouse_backfill.cli.render.page import BAD, Page, clean, mark
+
+
+def stopped(page: Page, gates: Sequence[Mapping[str, Any]]) -> None:
+    """Draw each failed gate, and the commands that waive them, each on a line to be copied."""
+    rows = [(_verdict(gate), gate["scope"], gate["name"], gate["detail"]) for gate in gates]
+    page.table("failed gates", ("", "of", "gate", "what was seen"), rows, most=None)
+    for gate in gates:
+        if gate.get("why_not"):
+            page.line(f"{gate['name']} cannot be waived: {gate['why_not']}", BAD)
+    commands = [str(gate["command"]) for gate in gates if gate.get("command")]
+    if commands:
+        page.line()
+        page.line("to let it pass all the same, for the record:")
+    for command in dict.fromkeys(commands):
+        page.draw(Text(f"  {clean(command)}"), is_whole=True)
+
+
+def _verdict(gate: Mapping[str, Any]) -> Text:
+    if gate.get("waived_by"):
+        return Text(clean(f"waived by {gate['waived_by']}"), style="yellow")
+    return mark(is_good=False)

@@ -1,0 +1,65 @@
+"""Commands that repair: go back to an accepted version, finish what stopped half way."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, TakeOver
+from lakehouse_backfill.cli.session import session, split_list, whoami
+
+PHASE = "repair"
+
+
+def rollback(
+    context: typer.Context,
+    product: Product,
+    reason: Reason,
+    to: Annotated[
+        int | None, typer.Option(metavar="VERSION", help="The one before the newest if left out.")
+    ] = None,
+    partitions: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="Only these; may be repeated, or P,Q.")
+    ] = None,
+    *,
+    by: By = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Go back to an accepted output version.
+
+    Only the partitions of the restatement go back; later live commits elsewhere survive.
+
+    Examples:
+      lakehouse-backfill rollback silver.orders --reason "wrong rates" --dry-run
+      lakehouse-backfill rollback silver.orders --to 3 --reason "wrong rates"
+      lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
+    """
+    project, only = session(context).project(), split_list(partitions)
+    back = project.rollback(product, to, only, reason, whoami(by), dry_run)
+    session(context).show(context, back)
+
+
+def recover(
+    context: typer.Context,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Everything in the lake.")] = False,
+    by: By = None,
+    take_over: TakeOver = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Finish or undo what stopped half way.
+
+    Looks at the lake first, then acts: publications and rollbacks that were begun are finished, or
+    given back when they are refused now; a staging that died ends as failed, with its finished
+    chunks kept. A second recover does nothing.
+
+    Examples:
+      lakehouse-backfill recover bf-4f1c09a2d7
+      lakehouse-backfill recover --all --dry-run
+    """
+    if (run is None) is not everything:
+        raise typer.BadParameter("name a run, or give --all")
+    found = session(context).project().recover(run, whoami(by), dry_run, take_over)
+    session(context).show(context, found)

@@ -1,0 +1,127 @@
+"""Named points between side effects: where a process may die, and where tests make it die.
+
+Every port method with a side effect is marked `@side_effect`; wiring lets the stages have
+them watched, which reaches `PORT.METHOD:before` and `:after`. Inside an adapter a commit stands in
+`with around("NAME")`, which reaches `NAME:committing` and `NAME:committed`. Nothing happens at a
+point unless this process has installed a hook, and only tests do: no setting and no environment
+variable leads here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Holder = TypeVar("Holder", bound="DataclassInstance")
+Hook = Callable[[str], None]
+
+#: What adapters do in more than one step, so that a process may die inside a port method.
+COMMITS = (
+    "Catalog.create_namespace",
+    "Catalog.create_table",
+    "Catalog.update_schema",
+    "ControlLog.accepted_output_version",
+    "ControlLog.backfill_chunk_run",
+    "ControlLog.evidence",
+    "ControlLog.pipeline_run",
+    "ControlLog.run_event",
+    "Pins.tag",
+    "Publisher.swap",
+    "Shadows.drop",
+    "Shadows.fence",
+    "Shadows.metadata_file",
+    "Shadows.register",
+    "Spark.create_view",
+    "Spark.overwrite",
+)
+
+_METHODS: dict[str, None] = {}
+_hook: Hook | None = None
+
+
+def side_effect(method: Method) -> Method:
+    """Mark a port's method as one that changes something outside the process."""
+    _METHODS[method.__qualname__] = None
+    return method
+
+
+def marked(protocol: type[Any]) -> frozenset[str]:
+    """Name the marked methods of a port."""
+    prefix = f"{protocol.__name__}."
+    return frozenset(name.removeprefix(prefix) for name in _METHODS if name.startswith(prefix))
+
+
+def names() -> tuple[str, ...]:
+    """All points of the ports that were imported and of the adapters, sorted."""
+    methods = [f"{name}:{when}" for name in _METHODS for when in ("before", "after")]
+    commits = [f"{name}:{when}" for name in COMMITS for when in ("committing", "committed")]
+    return tuple(sorted(methods + commits))
+
+
+def install(hook: Hook | None) -> None:
+    """Call `hook` with the name of each point that this process reaches; None: no more."""
+    global _hook
+    _hook = hook
+
+
+def reached(point: str) -> None:
+    """Say that the process got to a point."""
+    if _hook is not None:
+        _hook(point)
+
+
+@contextmanager
+def around(name: str) -> Iterator[None]:
+    """Reach `name:committing`, run the block, and reach `name:committed` unless it raised."""
+    reached(f"{name}:committing")
+    yield
+    reached(f"{name}:committed")
+
+
+def watch(holder: Holder) -> Holder:
+    """Give a dataclass of ports with a point before and after each marked method of each port.
+
+    What the methods do, give and raise is the ports' own; `:after` is not reached when one raised.
+    """
+    ports = {
+        field: _Watched(getattr(holder, field), protocol)
+        for field, protocol in get_type_hints(type(holder)).items()
+        if isinstance(protocol, type) and marked(protocol)
+    }
+    return dataclasses.replace(holder, **ports)
+
+
+def is_watched(port: object, protocol: type[Any]) -> bool:
+    """Tell whether the port is watched as this protocol."""
+    return isinstance(port, _Watched) and port.protocol is protocol
+
+
+class _Watched:
+    """A port whose marked methods reach their points."""
+
+    def __init__(self, port: Any, protocol: type[Any]) -> None:
+        self._port = port
+        self.protocol = protocol
+        for method in marked(protocol):
+            setattr(self, method, _passing(getattr(port, method), f"{protocol.__name__}.{method}"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+
+def _passing(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def passing(*arguments: Any, **named: Any) -> Any:
+        reached(f"{name}:before")
+        result = method(*arguments, **named)
+        reached(f"{name}:after")
+        return result
+
+    return passing

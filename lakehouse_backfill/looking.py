@@ -1,0 +1,141 @@
+"""The reading half of the Python API: verbs that change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.model.table import TableRef
+from lakehouse_backfill.report import data as results
+from lakehouse_backfill.wiring import Wiring
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.stages.compare import Sides
+
+Result = dict[str, Any]
+
+
+class Looking:
+    """What a project tells about its lake."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        """Use `Project.open`."""
+        self.wiring = wiring
+        self.folder = wiring.folder
+
+    def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
+        """Say where one run stands, or list the open runs, those that wait for people first."""
+        from lakehouse_backfill.stages import look
+
+        bench = self.wiring.bench
+        if run:
+            one = bench.runs.status(run)
+            gates = look.stopped_by(bench, one)
+            return {"runs": [results.run_line(one, look.run_standing(bench, one), gates)]}
+        found = look.open_runs(bench, everything=all)
+        return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
+
+    def log(self, run: str) -> Result:
+        """The run's events, oldest first."""
+        self.wiring.bench.runs.status(run)
+        return {"events": [results.plain(event) for event in self.wiring.bench.runs.events(run)]}
+
+    def audit_verify(self) -> Result:
+        """Check that the logs of all runs are as they were written; else `first_bad` says where."""
+        from lakehouse_backfill.stages.audit import verify
+
+        return results.audit_result(verify(self.wiring.bench))
+
+    def chunks(self, run: str) -> Result:
+        """The run's chunk ledger; chunks that are not staged yet are pending."""
+        bench = self.wiring.bench
+        return results.chunk_lines(bench.runs.plan(run), bench.ledger.chunks(run))
+
+    def diff(
+        self,
+        old: str,
+        new: str | None = None,
+        key: tuple[str, ...] | None = None,
+        where: str | None = None,
+        engine: str = "auto",
+        samples: int = 5,
+    ) -> Result:
+        """Compare two table states, or a run's candidate with what it replaces (`new` absent)."""
+        from lakehouse_backfill.stages import compare
+
+        if new is None:
+            return results.diff_result(
+                compare.diff_run(self.wiring.bench, old, where, engine, samples)
+            )
+        found = compare.diff(
+            self.wiring.bench,
+            self._sides(old, new),
+            key=tuple(key or ()),
+            where=where,
+            engine=engine,
+            samples=samples,
+        )
+        return results.diff_result(found)
+
+    def reconcile(self, old: str, new: str) -> Result:
+        """Count and checksum of each partition of two table states."""
+        from lakehouse_backfill.stages import compare
+
+        rows = compare.reconcile(self.wiring.bench, self._sides(old, new))
+        return {
+            "partitions": [results.plain(row) for row in rows],
+            "equal": all(row.equal for row in rows),
+        }
+
+    def versions(self, product: str) -> Result:
+        """The accepted versions of a product, newest first."""
+        from lakehouse_backfill.stages import look
+
+        try:
+            rows = look.accepted_rows(self.wiring.bench, product)
+        except NotFound:
+            self.wiring.contract(product)  # a name that is no product's is the likelier mistake
+            raise
+        return {"product": product, "versions": [results.version_line(row) for row in rows]}
+
+    def evidence(self, run: str, export: str | Path | None = None) -> Result:
+        """Write the evidence page and archive of a run and say where they are."""
+        report = self._write_report(run, Path(export) if export else None)
+        return {"report": str(report), "archive": str(report.with_suffix(".json"))}
+
+    def evidence_document(self, run: str) -> Result:
+        """Everything that shows why a run was (or was not) accepted, as one document."""
+        from lakehouse_backfill.stages import look
+
+        return look.evidence(self.wiring.bench, run)
+
+    def accepted(
+        self,
+        product: str,
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        strict: bool = True,
+    ) -> Any:
+        """Give what consumers of a product read: Spark DataFrame, Arrow table, DuckDB relation.
+
+        Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
+        """
+        from lakehouse_backfill.stages.accepted import resolve_accepted
+
+        contract = self.wiring.contract(product)
+        found = resolve_accepted(self.wiring.bench, contract, strict=strict)
+        return self.wiring.read(engine, found.table, found.snapshot_id)
+
+    def _sides(self, old: str, new: str) -> Sides:
+        from lakehouse_backfill.stages.compare import Sides
+
+        try:
+            left, right = TableRef.parse(old), TableRef.parse(new)
+        except ValueError as error:
+            raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
+        contracts = self.wiring.valid_contracts()
+        return Sides(left, right, next((c for c in contracts if c.table == right.table), None))
+
+    def _write_report(self, run: str, export: Path | None = None) -> Path:
+        return self.wiring.write_report(self.evidence_document(run), export)

@@ -1,0 +1,117 @@
+"""What to type to check the page or to take the run back, with the toolkit and without it."""
+
+from __future__ import annotations
+
+import shlex
+
+from lakehouse_backfill.model.publication import Publication
+from lakehouse_backfill.model.run import State
+from lakehouse_backfill.report import break_glass, break_glass_sql
+from lakehouse_backfill.report.dossier import Dossier
+from lakehouse_backfill.report.markup import Markup, join, tag
+from lakehouse_backfill.report.parts import code, commands, section
+
+
+def next_steps(dossier: Dossier) -> Markup:
+    """List the commands that check this page, and the way back with and without the toolkit."""
+    run_id, product = shlex.quote(dossier.run.run_id), shlex.quote(dossier.plan.product)
+    lines = [
+        f"lakehouse-backfill status {run_id}",
+        f"lakehouse-backfill log {run_id}",
+        f"lakehouse-backfill diff {run_id}",
+        f"lakehouse-backfill versions {product}",
+        "lakehouse-backfill audit verify",
+    ]
+    back = [dossier.standing.next_command]
+    if dossier.run.state is State.PUBLISHED:
+        back.insert(0, f"lakehouse-backfill rollback {product} --reason TEXT --dry-run")
+    return section(
+        "next",
+        "Check it, or take it back",
+        tag("p", "Check what stands here against the lake:"),
+        commands(lines),
+        tag("p", "Next, from the state that the run has now:"),
+        commands(back),
+        tag("h3", "Break glass: without this toolkit"),
+        _without(dossier),
+    )
+
+
+def _without(dossier: Dossier) -> Markup:
+    publication = dossier.publication
+    if publication is None:
+        return tag("p", "The run was not published: there is nothing to take back.")
+    if dossier.run.state is State.ROLLED_BACK:
+        return tag("p", "The run was rolled back: the old partitions are there already.")
+    if dossier.plan.resolved.contract.publication == "pinned":
+        return _pointer(dossier, publication)
+    return _programs(dossier, publication)
+
+
+def _pointer(dossier: Dossier, publication: Publication) -> Markup:
+    """Say what to read: of a pinned product, no table was changed."""
+    before = dossier.plan.resolved.target
+    pointer = "The accepted version is a row of the control table, which only says what to read."
+    if before.snapshot_id is None:
+        words = tag("p", pointer, " There was nothing to read before this run.")
+        return join([words, _now(publication)])
+    lines = [
+        "# PyIceberg",
+        f"catalog.load_table({before.table!r}).scan(snapshot_id={before.snapshot_id})",
+        "-- Spark SQL",
+        f"SELECT * FROM {_quoted(before.table)} VERSION AS OF {before.snapshot_id};",  # noqa: S608 (quoted; shown, not run)
+    ]
+    return join(
+        [
+            tag("p", pointer, " No table was changed, so none has to be changed back."),
+            _now(publication),
+            tag("p", "Before this run they read this; let them read it again:"),
+            commands(lines),
+            tag("p", "The pointer itself still names this run until it is rolled back with it."),
+        ]
+    )
+
+
+def _now(publication: Publication) -> Markup:
+    return tag("p", "Readers read ", code(publication.table), " at snapshot ",
+               code(publication.snapshot_id), " now.")  # fmt: skip
+
+
+def _quoted(table: str) -> str:
+    return ".".join(break_glass_sql.quoted(part) for part in table.split("."))
+
+
+def _programs(dossier: Dossier, publication: Publication) -> Markup:
+    before = publication.before_snapshot_id
+    was: list[object] = ["There was no row before the publication."]
+    if before is not None:
+        was = [
+            "The state before the publication is snapshot ", code(before), " of ",
+            code(publication.table), ", kept by the tag ",
+            code(f"lhb-before-{publication.token[:12]}"), ".",
+        ]  # fmt: skip
+    lead = tag("p", *was, f" The published state is snapshot {publication.snapshot_id}.")
+    python, sql = break_glass.steps(publication), break_glass_sql.statements(publication)
+    if python is None or sql is None:
+        count = len(dossier.plan.resolved.scope.partitions)
+        text = (
+            f"The {count:,} partitions make no program that a person would read before running it: "
+            "they are listed in the archive under publication, scope. Replace the rows of these "
+            "partitions by those of the snapshot from before."
+        )
+        return join([lead, tag("p", text)])
+    return join([lead, *_effects(dossier), tag("h4", "PyIceberg"), commands(python),
+                 tag("h4", "Spark SQL"), commands(sql)])  # fmt: skip
+
+
+def _effects(dossier: Dossier) -> list[Markup]:
+    texts = [
+        "Use one of the two. Each is one commit: it replaces the rows of the restated partitions "
+        "by those of the snapshot from before, and empties partitions that had none. Live writes "
+        "elsewhere stay; live writes in these partitions since the publication are replaced.",
+        "The rows are written anew. The control tables do not learn of it: record who did it and "
+        "why, and plan the next run of these partitions anew.",
+    ]
+    if dossier.plan.resolved.target.format_version == 3:
+        texts.append("The table has format version 3, which PyIceberg may not write: use the SQL.")
+    return [tag("p", text) for text in texts]

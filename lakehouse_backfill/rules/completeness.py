@@ -1,0 +1,86 @@
+"""Whether the pinned input has rows in every hour, day or month that a run reads (Q0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+
+from lakehouse_backfill.model.checks import CheckResult
+from lakehouse_backfill.model.inspection import Period
+from lakehouse_backfill.model.manifest import Source
+from lakehouse_backfill.model.plan import SourcePin
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.rules import partitions, windows
+
+Span = tuple[datetime, datetime]
+#: The first missing periods are named, up to this many.
+NAMED = 5
+
+
+def unit_of(source: Source) -> Period:
+    """Give the period to look at: the declared one, else days, which are only reported."""
+    return "day" if source.complete == "none" else source.complete
+
+
+def expected(pin: SourcePin, scope: Scope, unit: Period) -> tuple[str, ...]:
+    """Label the periods that the run reads of a source, warm-up and cool-down included.
+
+    What lies between two partitions that the run does not restate is left out.
+    """
+    field = ScopeField(column="period", transform=unit, type="timestamptz")
+    labels = [label for span in _read(pin, scope) for label in _periods(field, span)]
+    return tuple(dict.fromkeys(labels))
+
+
+def check(
+    name: str, source: Source, wanted: tuple[str, ...], found: tuple[str, ...]
+) -> CheckResult:
+    """Give the gate of one source: blocking when the run manifest declares it complete."""
+    unit, seen = unit_of(source), set(found)
+    missing = [label for label in wanted if label not in seen]
+    detail = f"rows in all {len(wanted)} {unit}s that the run reads"
+    if missing:
+        more = len(missing) - NAMED
+        detail = (
+            f"no row on {len(missing)} of {len(wanted)} {unit}s: {', '.join(missing[:NAMED])}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+    return CheckResult(
+        name=f"{name} has rows in every {unit}",
+        group="input",
+        passed=not missing,
+        detail=detail,
+        observed=len(missing),
+        limit=0,
+        blocking=source.complete != "none",
+    )
+
+
+def _read(pin: SourcePin, scope: Scope) -> list[Span]:
+    """The instants that the scope's partitions need, as few spans in order."""
+    found: list[Span] = []
+    for label in scope.partitions:
+        one = windows.rows_to_read(pin, Scope(field=scope.field, partitions=(label,)))
+        if one[0] < one[1]:
+            found.append(one)
+    merged: list[Span] = []
+    for first, stop in sorted(found):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((first, stop))
+    return merged
+
+
+def _periods(field: ScopeField, span: Span) -> Iterator[str]:
+    label: str | None = partitions.label_of(field, span[0])
+    while label is not None and _start(field, label) < span[1]:
+        yield label
+        label = partitions.shift(field, label, 1)
+
+
+def _start(field: ScopeField, label: str) -> datetime:
+    lower = partitions.bounds(field, label).lower
+    if not isinstance(lower, date):
+        raise TypeError(f"{label} is no period")
+    return windows.instant(lower)

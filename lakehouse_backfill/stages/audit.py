@@ -1,0 +1,24 @@
+"""audit verify: are the logs of the runs as they were written? Nothing here changes anything."""
+
+from __future__ import annotations
+
+from lakehouse_backfill.errors import TooBusy
+from lakehouse_backfill.rules import audit
+from lakehouse_backfill.rules.audit import Verdict
+from lakehouse_backfill.stages.workbench import Workbench
+
+#: Events that are written while we read look like an edit, so then we read again.
+_READS = 10
+
+
+def verify(bench: Workbench) -> Verdict:
+    """Check each run's chain of events, the seal over all of them, and the states in use.
+
+    Raises TooBusy when events keep being written in between.
+    """
+    for _ in range(_READS):
+        seal = bench.audit.seal()
+        chains, statuses = bench.audit.chains(), bench.runs.list(open_only=True)
+        if bench.audit.seal() == seal:
+            return audit.verify(chains, seal, statuses)
+    raise TooBusy("runs kept moving while their logs were read", fix="try again")

@@ -1,0 +1,42 @@
+"""The code of a run is kept in the lake when it is planned: it outlives the project's folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.errors import ApprovalMissing
+from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.stages.workbench import Workbench
+
+CODE = "code"
+#: A file that is larger is named by its hash only.
+MOST_CHARACTERS = 1_000_000
+
+
+def keep_code(bench: Workbench, plan: Plan) -> None:
+    """Store the text of every file that decides what the run computes, beside its hash.
+
+    Golden rows are data, not code: of them the hash alone is kept. Raises ApprovalMissing when a
+    file changed since the plan was made from it.
+    """
+    resolved = plan.resolved
+    files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
+    files.pop(resolved.manifest.validation.golden or "", None)
+    kept = [_kept(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
+    bench.evidence.record(plan.run_id, CODE, {"files": kept}, epoch=0)
+
+
+def kept_code(bench: Workbench, run_id: str) -> list[dict[str, Any]]:
+    """Give the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
+    found = bench.evidence.newest(run_id, CODE)
+    return found[1]["files"] if found else []
+
+
+def _kept(bench: Workbench, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
+    text = bench.file_text(file)
+    if bench.code_hash(file) != sha256:
+        raise ApprovalMissing(
+            f"{file} was edited while {plan.run_id} was being planned",
+            fix="plan again",
+        )
+    return {"file": file, "sha256": sha256, "text": text if len(text) <= MOST_CHARACTERS else None}

@@ -1,0 +1,87 @@
+"""Small lakes for all tests of this folder, each saved in every state of a run's life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from tests.chaos.cases import Case, Work, interrupted, whole
+from tests.chaos.faults import Kill
+from tests.chaos.lab import BY, Lab
+
+#: As many cases run at once.
+LABS = 2
+
+
+@pytest.fixture(scope="session")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> list[Lab]:
+    made = [Lab(tmp_path_factory.mktemp("chaos")) for _ in range(LABS)]
+    with ThreadPoolExecutor(LABS) as pool:
+        list(pool.map(_prepare, made))
+    return made
+
+
+@pytest.fixture
+def lab(labs: list[Lab]) -> Lab:
+    return labs[0]
+
+
+@pytest.fixture(scope="module")
+def outcomes(labs: list[Lab], request: pytest.FixtureRequest) -> Iterator[dict[Any, Future[Any]]]:
+    """The module's selected cases, and their scenarios without any interruption.
+
+    They are under way on all labs at once, while their tests wait for them in turn.
+    """
+    free: SimpleQueue[Lab] = SimpleQueue()
+    for lab in labs:
+        free.put(lab)
+
+    def on_a_lab(work: Work) -> Any:
+        lab = free.get()
+        try:
+            return work(lab)
+        finally:
+            free.put(lab)
+
+    cases = _selected(request)
+    wanted: dict[Any, Work] = {case.scenario: whole(case.scenario) for case in cases}
+    wanted |= {case: interrupted(case) for case in cases}
+    with ThreadPoolExecutor(len(labs)) as pool:
+        yield {key: pool.submit(on_a_lab, work) for key, work in wanted.items()}
+        pool.shutdown(cancel_futures=True)
+
+
+def _selected(request: pytest.FixtureRequest) -> list[Case]:
+    items = [item for item in request.session.items if item.path == request.path]
+    values = [getattr(item, "callspec", None) for item in items]
+    found = [value.params.get("case") for value in values if value is not None]
+    return [case for case in found if isinstance(case, Case)]
+
+
+def _prepare(lab: Lab) -> None:
+    lab.make()
+    lab.manifest("a.yaml", "2024-01-02", "2024-01-05")
+    lab.save("new")
+    run = lab.run = lab.must("plan", "jobs/a.yaml", *BY).data["run_id"]
+    lab.must("approve", run, *BY)
+    lab.save("approved")
+    lab.killed("stage", run, *BY, hook=Kill("ControlLog.backfill_chunk_run:committing", 2))
+    lab.save("staging cut off")
+    lab.restore("approved")
+    lab.must("stage", run, *BY)
+    lab.save("staged")
+    lab.must("validate", run, *BY)
+    lab.must("accept", run, *BY)
+    lab.save("accepted")
+    lab.killed("publish", run, *BY, hook=Kill("Publisher.swap:committed"))
+    lab.save("publishing cut off")
+    lab.restore("accepted")
+    lab.must("publish", run, *BY)
+    lab.save("published")
+    back = ("rollback", "silver.t", "--to", "0", "--reason", "wrong", *BY)
+    lab.killed(*back, hook=Kill("Publisher.swap:committed"))
+    lab.save("rollback cut off")

@@ -1,0 +1,114 @@
+"""What a test makes a process do at a fault point, or let its catalog do at a commit.
+
+All of them travel to another process, so they are values; counting starts there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.exceptions import CommitStateUnknownException
+
+PATIENCE_S = 60
+
+
+@dataclass
+class At:
+    """Acts when the `nth` time comes that the process reaches `point`."""
+
+    point: str
+    nth: int = 1
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, point: str) -> None:
+        self.seen[point] += 1
+        if point == self.point and self.seen[point] == self.nth:
+            self.act()
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+
+class Kill(At):
+    """Dies as if the power were cut."""
+
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Stop(At):
+    """Stops, as a machine that hangs; only SIGCONT lets it go on."""
+
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@dataclass
+class Meet(At):
+    """Waits until every process of the barrier got to its point."""
+
+    barrier: Any = None
+
+    def act(self) -> None:
+        self.barrier.wait(PATIENCE_S)
+
+
+@dataclass
+class Block(At):
+    """Says that it got there, and waits to be let go on, alive all the time."""
+
+    arrived: Any = None
+    go: Any = None
+
+    def act(self) -> None:
+        self.arrived.set()
+        if not self.go.wait(PATIENCE_S):
+            raise TimeoutError(self.point)
+
+
+@dataclass
+class Record:
+    """Writes down every point that the process reaches."""
+
+    file: Path
+
+    def __call__(self, point: str) -> None:
+        with self.file.open("a", encoding="utf-8") as lines:
+            lines.write(f"{point}\n")
+
+
+#: What of a catalog is a commit.
+COMMITTING = ("commit_table", "create_table", "register_table", "create_namespace")
+
+
+@dataclass
+class Outage:
+    """The `nth` commit is answered by an error: after it landed, or instead of it."""
+
+    nth: int
+    is_after: bool
+    file: Path | None = None
+    count: int = 0
+
+    def wrap(self, catalog: Any) -> None:
+        for name in COMMITTING:
+            vars(catalog)[name] = self._failing(getattr(catalog, name))
+
+    def _failing(self, commit: Any) -> Any:
+        def answer(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            if self.file is not None:
+                self.file.write_text(str(self.count), encoding="utf-8")
+            if self.count != self.nth:
+                return commit(*arguments, **named)
+            if not self.is_after:
+                raise ConnectionResetError("the catalog went away before it committed")
+            commit(*arguments, **named)
+            raise CommitStateUnknownException("the catalog went away after it committed")
+
+        return answer

@@ -1,0 +1,110 @@
+"""The verbs that are killed, from which state of a run, and the points that they pass.
+
+`test_kills.py` compares the lists with what the verbs really do, and kills at every point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command on a saved state; `then` is what is typed until the work is done."""
+
+    name: str
+    state: str
+    command: tuple[str, ...]
+    then: tuple[tuple[str, ...], ...]
+    points: tuple[str, ...]
+
+    #: Only so many points, when those after them are another scenario's.
+    first: int | None = None
+    #: What the command says when it was cut off right before its end.
+    already: str = ""
+
+    def cases(self) -> list[tuple[str, int]]:
+        """Each point with its number; of the points of a loop the first and the last time."""
+        points = self.points[: self.first]
+        numbered = [(point, points[: place + 1].count(point)) for place, point in enumerate(points)]
+        return [(point, nth) for point, nth in numbered if nth in (1, 2, points.count(point))]
+
+
+def _method(name: str, *inner: str) -> tuple[str, ...]:
+    return (f"{name}:before", *inner, f"{name}:after")
+
+
+def _commit(name: str) -> tuple[str, ...]:
+    return f"{name}:committing", f"{name}:committed"
+
+
+_APPEND = _method("Runs.append", *_commit("ControlLog.run_event"))
+_EVIDENCE = _method("Evidence.record", *_commit("ControlLog.evidence"))
+_MOVE = _method("Versions.move", *_commit("ControlLog.accepted_output_version"))
+_FENCES = _method(
+    "Fences.fence",
+    *_commit("ControlLog.accepted_output_version"),
+    *_commit("ControlLog.backfill_chunk_run"),
+    *_commit("ControlLog.evidence"),
+)
+_PIN = _method("Pins.pin", *_commit("Pins.tag"))
+_OPEN = _method(
+    "Shadows.open",
+    *_commit("Catalog.create_namespace"),
+    *_commit("Shadows.metadata_file"),
+    *_commit("Shadows.register"),
+)
+_SHADOW_FENCE = _method("Shadows.fence", *_commit("Shadows.fence"))
+_CHUNK = _method("Staging.stage", *_commit("Spark.overwrite"))
+_RECORD = _method("Ledger.record", *_commit("ControlLog.backfill_chunk_run"))
+_ADOPT = _method("Publisher.adopt", *_commit("Publisher.swap"))
+_REVERT = _method("Publisher.revert", *_commit("Publisher.swap"))
+#: What is left of a publication whose files are swapped in already.
+_FINISH = (
+    *_APPEND, *_FENCES, *_MOVE, *_method("Publisher.adopt"), *_MOVE, *_EVIDENCE, *_APPEND,
+)  # fmt: skip
+
+_PLAN = ("plan", "jobs/a.yaml")
+_STAGE, _VALIDATE, _PUBLISH, _RECOVER = (
+    (verb, "RUN") for verb in ("stage", "validate", "publish", "recover")
+)
+_RECOVER_ALL = ("recover", "--all")
+_ROLLBACK = ("rollback", "silver.t", "--to", "0", "--reason", "wrong")
+
+SCENARIOS = (
+    Scenario("plan", "new", _PLAN, (_PLAN,), (
+        *_PIN, *_PIN,
+        *_method(
+            "Runs.register", *_commit("Catalog.create_namespace"),
+            *_commit("Catalog.create_table") * len(CONTROL_TABLES),
+            *_commit("ControlLog.pipeline_run"), *_commit("ControlLog.run_event"),
+        ),
+    )),
+    Scenario("stage", "approved", _STAGE, (_STAGE,), (
+        *_APPEND, *_EVIDENCE, *_OPEN, *_SHADOW_FENCE, *(*_CHUNK, *_RECORD) * 3, *_EVIDENCE,
+        *_APPEND,
+    )),
+    Scenario("stage again", "staging cut off", _STAGE, (_STAGE,), (
+        *_APPEND, *_FENCES, *_method("Shadows.open"), *_SHADOW_FENCE, *_RECORD, *_CHUNK, *_RECORD,
+        *_EVIDENCE, *_APPEND,
+    ), first=24),
+    Scenario("validate", "staged", _VALIDATE, (_VALIDATE,), (*_APPEND, *_EVIDENCE, *_APPEND)),
+    Scenario("publish", "accepted", _PUBLISH, (_PUBLISH,), (
+        *_APPEND, *_MOVE, *_ADOPT, *_MOVE, *_EVIDENCE, *_APPEND,
+    )),
+    Scenario("publish again", "publishing cut off", _PUBLISH, (_PUBLISH,), _FINISH, first=0),
+    Scenario("roll back", "published", _ROLLBACK, (_ROLLBACK,), (
+        *_MOVE, *_REVERT, *_MOVE, *_APPEND,
+    ), already="silver.t is at version 0 already"),
+    Scenario("recover a staging", "staging cut off", _RECOVER, (_RECOVER, _STAGE), (
+        *_APPEND, *_FENCES,
+    )),
+    Scenario(
+        "recover a publication", "publishing cut off", _RECOVER, (_RECOVER,), _FINISH, first=22
+    ),
+    Scenario("recover a rollback", "rollback cut off", _RECOVER_ALL, (_RECOVER_ALL,), (
+        *_method("Versions.move"), *_method("Publisher.revert"), *_MOVE, *_APPEND,
+    )),
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""What runs in a child process: the program itself, on the lab's project, with a fault in it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+import traceback
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill import fault_points
+from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.stages.workbench import Compute
+from lakehouse_backfill.wiring import Wiring
+from tests.chaos.engine import PlainEngine
+from tests.chaos.faults import Outage
+
+#: Loaded once, in the process that all others are forked from: a command takes 0.1 s then.
+_LIBRARIES = (
+    "asyncio",
+    "duckdb",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow",
+    "sqlalchemy.dialects.sqlite",
+)
+_LAYERS = ("cli", "config", "iceberg", "local", "observe", "report", "rules", "stages")
+for _layer in _LAYERS:
+    _found = importlib.import_module(f"lakehouse_backfill.{_layer}")
+    for _module in pkgutil.iter_modules(_found.__path__):
+        importlib.import_module(f"{_found.__name__}.{_module.name}")
+for _library in _LIBRARIES:
+    importlib.import_module(_library)
+
+
+class LabWiring(Wiring):
+    """The real adapters, but for Spark and Great Expectations; commits may fail."""
+
+    outage: Outage | None = None
+
+    @cached_property
+    def catalog(self) -> Any:
+        found = super()._catalog(must_exist=False)
+        if self.outage is not None:
+            self.outage.wrap(found)
+        return found
+
+    def expect_suites(self) -> None:
+        """No suite is used here."""
+
+    def _compute(self) -> Compute:
+        engine: Any = PlainEngine(self.catalog)
+        return fault_points.watch(Compute(**{one.name: engine for one in fields(Compute)}))
+
+
+def run(arguments: tuple[str, ...], folder: Path, said: Path, hook: Any, outage: Any) -> None:
+    """Run one command as a user would, and end this process with its exit code."""
+    fault_points.install(hook)
+    LabWiring.outage = outage
+    with said.open("w", encoding="utf-8", buffering=1) as lines:
+        sys.stdout = sys.stderr = lines
+        os._exit(_exit_code(arguments, folder))
+
+
+def _exit_code(arguments: tuple[str, ...], folder: Path) -> int:
+    def opener(where: Path, profile: str | None, progress: Progress) -> Project:
+        found = Wiring.open(where, profile, progress)
+        return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
+
+    try:
+        app(["--project", str(folder), "--json", *arguments], obj=opener)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:  # noqa: BLE001 (the test reads it)
+        traceback.print_exc(file=sys.stderr)
+        return 70
+    return 0

@@ -1,0 +1,301 @@
+"""Whoever changes the log of runs by other means is found by `audit verify`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse_backfill.errors import TooBusy
+from lakehouse_backfill.iceberg.audit import IcebergAudit
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY
+from lakehouse_backfill.iceberg.run_rows import chains_of
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.model.run import Event, Lease, State
+from lakehouse_backfill.report.data import audit_result
+from lakehouse_backfill.rules import audit as audit_rules
+from lakehouse_backfill.rules.audit import Verdict
+from lakehouse_backfill.stages.audit import verify
+from tests.fakes.bench import bench, lake
+from tests.fakes.control import FakeRuns
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+pytestmark = pytest.mark.req("V4")
+NAMESPACE = "lakehouse_backfill"
+NOTES = 2 * FOLD_EVERY
+Row = dict[str, Any]
+
+
+class Log:
+    """A log of four runs, one of them closed, that was folded; and ways to change it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.catalog = SqlCatalog(
+            "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
+        )
+        tables = ControlTables(self.catalog, NAMESPACE)
+        self.runs, self.audit = IcebergRuns(tables), IcebergAudit(tables)
+        self._write()
+        self.table = self.catalog.load_table((NAMESPACE, "run_event"))
+        self.properties = dict(self.table.properties)
+        self.schema = self.table.schema().as_arrow()
+        self.rows: list[Row] = sorted(
+            self.table.scan().to_arrow().to_pylist(), key=lambda row: row["log_seq"]
+        )
+
+    def _write(self) -> None:
+        for run_id in ("bf-1", "bf-2", "bf-3", "bf-4"):
+            self.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        until = NOON + timedelta(minutes=5)
+        for number in range(NOTES):
+            run_id = ("bf-1", "bf-2", "bf-3")[number % 3]
+            status = self.runs.status(run_id)
+            lease = Lease(holder="here:1@2", until=until) if number % 5 == 0 else None
+            after = self.runs.append(an_event(run_id, status.seq + 1, n=number, share=0.1), lease)
+            if number % 7 == 0 and after.driver:
+                self.runs.renew(run_id, after.epoch, until + timedelta(seconds=number))
+        self.runs.append(an_event("bf-4", 2, to=State.CANCELLED))
+
+    def look(self) -> Verdict:
+        return verify(bench(lake(), runs=self.runs, audit=self.audit))
+
+    def put(self, rows: list[Row]) -> None:
+        """Store these rows in place of what is there, as any writer of Iceberg may."""
+        self.catalog.load_table(self.table.name()).overwrite(
+            pa.Table.from_pylist(rows, schema=self.schema)
+        )
+
+    def of(self, run_id: str) -> list[int]:
+        return [index for index, row in enumerate(self.rows) if row["run_id"] == run_id]
+
+
+def an_event(run_id: str, seq: int, to: State = State.PLANNED, **detail: Any) -> Event:
+    return Event(
+        run_id=run_id, seq=seq, at=NOON + timedelta(seconds=seq), actor="ann", verb=f"note {seq}",
+        from_state=State.PLANNED, to_state=to, mode="backfill", detail=detail,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    return Log(tmp_path_factory.mktemp("audit"))
+
+
+def test_an_untouched_log_is_intact_through_folds_renewals_and_closed_runs(log: Log):
+    log.put(log.rows)
+    found = log.look()
+    assert (found.first_bad, found.events, found.runs) == (None, 5 + NOTES, 4)
+    assert found.events > 2 * FOLD_EVERY
+    assert audit_result(found) == {
+        "events": 5 + NOTES, "runs": 4, "unchained": 0, "intact": True, "first_bad": None,
+        "heads": found.heads,
+    }  # fmt: skip
+    assert found.heads == {one.run_id: one.head for one in log.runs.list(open_only=False)}
+
+
+EDITED = (
+    "run_id", "seq", "data_product", "at", "actor", "verb", "from_state", "to_state", "mode",
+    "driver", "detail", "epoch", "previous", "hash",
+)  # fmt: skip
+
+
+def other(kind: pa.DataType, value: Any) -> st.SearchStrategy[Any]:
+    """Values of a column's type, most of which are not `value`."""
+    if pa.types.is_timestamp(kind):
+        return st.timedeltas(timedelta(days=-9), timedelta(days=9)).map(lambda by: value + by)
+    if pa.types.is_integer(kind):
+        return st.integers(-1, 100)
+    words = ("", "bf-1", "bf-9", "planned", "approved", "eve", "{}", "null", "0" * 64, "here:1@2")
+    return st.one_of(st.sampled_from(words), st.text(max_size=8))
+
+
+def says_the_same(column: str, old: Any, new: Any) -> bool:
+    """Tell whether an edit changes nothing that the row says."""
+    if column == "detail":
+        try:
+            return bool(json.loads(new) == json.loads(old))
+        except ValueError:
+            return False
+    blank = {"epoch": (None, 0), "previous": (None, "")}.get(column, ())
+    return bool(old == new) or (old in blank and new in blank)
+
+
+def test_every_column_of_the_table_is_tried(log: Log):
+    assert set(log.schema.names) - {"log_seq", "log_id"} == set(EDITED)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_an_edit_of_any_column_of_any_event_is_found(log: Log, data: st.DataObject):
+    index = data.draw(st.integers(0, len(log.rows) - 1))
+    column = data.draw(st.sampled_from(EDITED))
+    field, old = log.schema.field(column), log.rows[index][column]
+    values = other(field.type, old)
+    new = data.draw(st.none() | values if field.nullable else values)
+    if says_the_same(column, old, new):
+        return
+    rows = [{**row, column: new} if at == index else row for at, row in enumerate(log.rows)]
+    # As the adapter does with rows that it has read: writing each case to a table takes too long.
+    seal = (int(log.properties["audit.events"]), log.properties["audit.sum"])
+    found = audit_rules.verify(chains_of(rows), seal)
+    assert found.first_bad is not None
+    if column not in ("run_id", "seq"):
+        assert found.first_bad.startswith(f"{log.rows[index]['run_id']}: event ")
+
+
+@pytest.mark.parametrize(
+    "column", [name for name in EDITED if name not in ("run_id", "seq", "previous")]
+)
+def test_the_event_that_was_edited_is_the_one_that_is_named(log: Log, column: str):
+    index = log.of("bf-2")[4]
+    odd = {"at": NOON, "epoch": 77, "detail": "no JSON", "hash": "f" * 64}.get(column, "odd")
+    log.put([{**row, column: odd} if at == index else row for at, row in enumerate(log.rows)])
+    verb = "odd" if column == "verb" else "note 5"
+    assert log.look().first_bad == (
+        f"bf-2: event 5 ('{verb}') was edited: its hash is not that of its content"
+    )
+
+
+def without(log: Log, *indexes: int) -> list[Row]:
+    return [row for at, row in enumerate(log.rows) if at not in indexes]
+
+
+def swapped(log: Log, first: int, second: int, *names: str) -> list[Row]:
+    """Let two rows change places in these columns."""
+    rows = [dict(row) for row in log.rows]
+    for name in names:
+        rows[first][name], rows[second][name] = rows[second][name], rows[first][name]
+    return rows
+
+
+def test_an_event_deleted_in_the_middle_is_found(log: Log):
+    log.put(without(log, log.of("bf-2")[3]))
+    assert log.look().first_bad == "bf-2: event 4 is missing, or not in its place"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_events_deleted_at_the_end_are_found(log: Log, count: int):
+    log.put(without(log, *log.of("bf-1")[-count:]))
+    total = len(log.rows)
+    assert log.look().first_bad == (
+        f"over all runs, {total} events were written, and {total - count} events were there"
+    )
+
+
+@pytest.mark.parametrize("run_id", ["bf-1", "bf-4"], ids=["open", "closed"])
+def test_a_run_that_was_deleted_is_found(log: Log, run_id: str):
+    log.put(without(log, *log.of(run_id)))
+    assert "events were written" in str(log.look().first_bad)
+
+
+def test_a_run_that_was_deleted_with_its_status_is_found(log: Log):
+    log.put(without(log, *log.of("bf-1")))
+    table = log.catalog.load_table(log.table.name())
+    with table.transaction() as change:
+        change.remove_properties("run.bf-1")
+    try:
+        assert "events were written" in str(log.look().first_bad)
+    finally:
+        restore(log)
+
+
+def test_a_forged_event_is_found(log: Log):
+    forged = {**log.rows[log.of("bf-3")[2]], "actor": "eve", "log_seq": 99 * 10**9}
+    log.put([*log.rows, forged])
+    assert str(log.look().first_bad).startswith("bf-3: event ")
+    log.put([*log.rows, {**forged, "run_id": "bf-5", "seq": 1, "hash": None, "previous": None}])
+    total = len(log.rows)
+    assert log.look().first_bad == (
+        f"over all runs, {total} events were written, and {total + 1} events were there"
+    )
+
+
+def test_events_swapped_between_runs_are_found(log: Log):
+    first, second = log.of("bf-1")[2], log.of("bf-2")[2]
+    log.put(swapped(log, first, second, "run_id"))
+    assert str(log.look().first_bad).startswith("bf-1: event 3 ('note 3')")
+    everything = [name for name in log.schema.names if name not in ("run_id", "log_seq", "log_id")]
+    log.put(swapped(log, first, second, *everything))
+    assert str(log.look().first_bad).startswith("bf-1: event 3 ('note 3')")
+
+
+def test_events_in_another_order_are_found(log: Log):
+    first, second = log.of("bf-1")[2:4]
+    log.put(swapped(log, first, second, "log_seq"))
+    assert log.look().first_bad == "bf-1: event 3 is missing, or not in its place"
+    log.put(swapped(log, first, second, "seq"))
+    assert log.look().first_bad == "bf-1: event 3 is missing, or not in its place"
+
+
+def test_a_seal_that_was_removed_is_found_and_not_made_again(log: Log):
+    log.put(log.rows)
+    table = log.catalog.load_table(log.table.name())
+    with table.transaction() as change:
+        change.remove_properties("audit.events", "audit.sum")
+    try:
+        assert log.look().first_bad == "the seal over all runs is gone"
+        log.runs.append(an_event("bf-3", log.runs.status("bf-3").seq + 1))
+        assert log.look().first_bad == "the seal over all runs is gone"
+    finally:
+        restore(log)
+
+
+def test_a_status_that_was_edited_is_found(log: Log):
+    log.put(log.rows)
+    status = json.loads(log.properties["run.bf-1"]) | {"state": "approved"}
+    table = log.catalog.load_table(log.table.name())
+    with table.transaction() as change:
+        change.set_properties({"run.bf-1": json.dumps(status)})
+    try:
+        assert str(log.look().first_bad).startswith(
+            "bf-1: the state that commands go by (approved, event"
+        )
+    finally:
+        restore(log)
+
+
+def restore(log: Log) -> None:
+    with log.catalog.load_table(log.table.name()).transaction() as change:
+        change.set_properties(log.properties)
+    log.put(log.rows)
+    assert log.look().intact
+
+
+# --- reading while runs move ----------------------------------------------------------------------
+
+
+class Moving(FakeRuns):
+    """Runs to which an event is added `times` times, each time their chains are read."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.register(a_plan(), a_first_event(a_plan()))
+
+    def chains(self) -> dict[str, tuple[Event, ...]]:
+        if self.times:
+            self.times -= 1
+            self.append(an_event("bf-1", self.status("bf-1").seq + 1))
+        return super().chains()
+
+
+def test_an_event_that_is_written_meanwhile_is_no_edit():
+    runs = Moving(times=3)
+    found = verify(bench(lake(), runs=runs, audit=runs))
+    assert (found.intact, found.events) == (True, 4)
+
+
+def test_runs_that_never_rest_cannot_be_verified():
+    runs = Moving(times=1000)
+    with pytest.raises(TooBusy, match="kept moving"):
+        verify(bench(lake(), runs=runs, audit=runs))

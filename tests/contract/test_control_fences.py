@@ -1,0 +1,420 @@
+"""Processes that were overtaken, and tables of older releases: nothing lost, none let through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ServiceUnavailableError
+
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.iceberg import control_lock
+from lakehouse_backfill.iceberg.audit import IcebergAudit
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_log import Change
+from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES, RUN_EVENT
+from lakehouse_backfill.iceberg.control_table import LOG_SEQ, ControlTable
+from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+from lakehouse_backfill.iceberg.fences import IcebergFences
+from lakehouse_backfill.iceberg.ledger import IcebergLedger
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.publication import Pointer
+from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, State
+from lakehouse_backfill.rules import audit as audit_rules
+from tests.contract.test_control_ports import PRODUCT, a_chunk, a_row, move
+from tests.contract.test_control_races import control_tables, race
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+NAMESPACE = "lakehouse_backfill"
+ROUNDS = 30
+Commit = Callable[[], Any]
+
+
+class TroubledCatalog(SqlCatalog):
+    """Runs `trouble(table, commit)` in place of the next commit."""
+
+    trouble: Callable[[str, Commit], Any] | None = None
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        def commit() -> Any:
+            return super(TroubledCatalog, self).commit_table(table, requirements, updates)
+
+        trouble, self.trouble = self.trouble, None
+        return commit() if trouble is None else trouble(table.name()[-1], commit)
+
+
+def ports(catalog: SqlCatalog) -> SimpleNamespace:
+    tables = ControlTables(catalog, NAMESPACE)
+    return SimpleNamespace(
+        runs=IcebergRuns(tables), audit=IcebergAudit(tables), fences=IcebergFences(tables),
+        ledger=IcebergLedger(tables), versions=IcebergVersions(tables),
+        evidence=IcebergEvidence(tables), tables=tables,
+    )  # fmt: skip
+
+
+def open_catalog(folder: Path) -> TroubledCatalog:
+    return TroubledCatalog(
+        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
+    )
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
+    # Who is stopped in the middle of a commit holds the lock: the others go on without it.
+    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.05)
+    return open_catalog(tmp_path)
+
+
+# --- what is under way is refused -----------------------------------------------------------------
+
+WRITES: dict[str, Callable[[SimpleNamespace], Any]] = {
+    "backfill_chunk_run": lambda late: late.ledger.record(
+        a_chunk("late").model_copy(update={"epoch": 3})
+    ),
+    "evidence": lambda late: late.evidence.record("bf-1", "validation", {"late": True}, 3),
+    "accepted_output_version": lambda late: late.versions.move(
+        PRODUCT, lambda _: (a_row(2, "publish", epoch=3),)
+    ),
+}
+
+
+@pytest.mark.req("X9")
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty table", "table with rows"])
+@pytest.mark.parametrize("table", WRITES)
+def test_a_row_that_was_ready_before_the_fence_is_refused(
+    catalog: TroubledCatalog, tmp_path: Path, table: str, is_empty: bool
+):
+    late, now = ports(catalog), ports(open_catalog(tmp_path))
+    now.tables.ensure()
+    if not is_empty:
+        now.ledger.record(a_chunk("c1"))
+        now.evidence.record("bf-1", "validation", {"n": 1}, 0)
+        now.versions.move(PRODUCT, lambda _: (a_row(1, "publish"),))
+    before = now.versions.pointer(PRODUCT), now.ledger.chunks("bf-1")
+
+    def overtake(name: str, commit: Commit) -> Any:
+        assert name == table
+        now.fences.fence("bf-1", 7)
+        return commit()
+
+    catalog.trouble = overtake
+    with pytest.raises(RunMoved, match=r"bf-1 was taken over .* \(lease 3, now 7\)"):
+        WRITES[table](late)
+    assert (now.versions.pointer(PRODUCT), now.ledger.chunks("bf-1")) == before
+    newest = now.evidence.newest("bf-1", "validation")
+    assert newest is None if is_empty else newest[1] == {"n": 1}
+
+
+@pytest.mark.req("X9")
+def test_the_pointer_and_other_runs_go_on_over_a_fence(catalog: TroubledCatalog, tmp_path: Path):
+    late, now = ports(catalog), ports(open_catalog(tmp_path))
+    now.tables.ensure()
+
+    def overtake(name: str, commit: Commit) -> Any:
+        now.fences.fence("bf-9", 7)
+        return commit()
+
+    catalog.trouble = overtake
+    WRITES["accepted_output_version"](late)
+    assert now.versions.pointer(PRODUCT) == Pointer(
+        accepted=a_row(2, "publish", epoch=3), last_version=2
+    )
+
+
+@pytest.mark.req("X9")
+def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
+    control = ports(catalog)
+    control.ledger.record(a_chunk("c1"))
+
+    def lose_the_answer(name: str, commit: Commit) -> Any:
+        commit()
+        raise ServiceUnavailableError("503")
+
+    catalog.trouble = lose_the_answer
+    control.fences.fence("bf-1", 7)
+    for table in ("backfill_chunk_run", "evidence", "accepted_output_version"):
+        found = catalog.load_table((NAMESPACE, table))
+        assert found.properties["fence.bf-1"] == "7"
+        assert found.metadata.last_sequence_number == (2 if table == "backfill_chunk_run" else 1)
+
+
+def test_a_fence_in_place_costs_no_commit(catalog: TroubledCatalog):
+    control = ports(catalog)
+    control.fences.fence("bf-1", 7)
+    before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    control.fences.fence("bf-1", 7)
+    control.fences.fence("bf-1", 6)
+    assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+
+
+def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
+    return sorted(catalog.list_tables(NAMESPACE))
+
+
+# --- renewals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("X9")
+def test_a_renewal_that_was_ready_before_a_take_over_does_not_undo_it(
+    catalog: TroubledCatalog, tmp_path: Path
+):
+    late, now = ports(catalog), ports(open_catalog(tmp_path))
+    late.runs.register(a_plan(), a_first_event(a_plan()))
+    move(late.runs, "bf-1", "approve")
+    move(late.runs, "bf-1", "begin staging", driver="host:1")
+
+    def overtake(name: str, commit: Commit) -> Any:
+        move(now.runs, "bf-1", "begin staging", driver="host:2")
+        return commit()
+
+    catalog.trouble = overtake
+    with pytest.raises(RunMoved, match=r"lease 3, now 4"):
+        late.runs.renew("bf-1", 3, NOON + timedelta(hours=9))
+    status = now.runs.status("bf-1")
+    assert (status.driver, status.epoch, status.seq) == ("host:2", 4, 4)
+    assert audit_rules.verify(now.audit.chains(), now.audit.seal(), now.runs.list()).intact
+
+
+def until(number: int) -> Any:
+    return NOON + timedelta(minutes=5, seconds=number)
+
+
+def append_or_renew(folder: Path, number: int, barrier: Any) -> list[str]:
+    """Process 0 notes an event each round, process 1 renews the lease at the same time."""
+    runs, wrong = IcebergRuns(control_tables(folder)), []
+    for turn in range(ROUNDS):
+        barrier.wait()
+        if number == 0:
+            runs.append(
+                Event(
+                    run_id="bf-1",
+                    seq=4 + turn,
+                    at=NOON,
+                    actor="ann",
+                    verb=f"note {turn}",
+                    from_state=State.STAGING,
+                    to_state=State.STAGING,
+                    mode="backfill",
+                )
+            )
+        else:
+            runs.renew("bf-1", 3, until(turn + 1))
+        barrier.wait()
+        status = runs.status("bf-1")
+        if (status.seq, status.lease_until) != (4 + turn, until(turn + 1)):
+            wrong.append(f"{turn}: {status}")
+    return wrong
+
+
+@pytest.mark.req("X9", "V4")
+def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path):
+    control = ports(open_catalog(tmp_path))
+    control.runs.register(a_plan(), a_first_event(a_plan()))
+    move(control.runs, "bf-1", "approve")
+    move(control.runs, "bf-1", "begin staging", driver="host:1")
+    assert race(append_or_renew, tmp_path, 2) == [[], []]
+    assert [one.seq for one in control.runs.events("bf-1")] == list(range(1, 4 + ROUNDS))
+    seal = control.audit.seal()
+    assert audit_rules.verify(control.audit.chains(), seal, control.runs.list()).intact
+
+
+def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
+    """Take the run over each round, renew, and write with the lease: whose rows got through?"""
+    control = ports(SqlCatalog(
+        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
+    ))  # fmt: skip
+    written: list[int | None] = []
+    for _ in range(ROUNDS // 3):
+        barrier.wait()
+        status = control.runs.status("bf-1")
+        barrier.wait()
+        lease = Lease(holder=f"host:{number}", until=until(0))
+        event = Event(
+            run_id="bf-1", seq=status.seq + 1, at=NOON, actor="ann", verb="begin staging",
+            from_state=State.STAGING, to_state=State.STAGING, mode="backfill",
+        )  # fmt: skip
+        try:
+            epoch = control.runs.append(event, lease).epoch
+            control.fences.fence("bf-1", epoch)
+        except RunMoved:
+            # The driver of the round before: it writes while it is overtaken.
+            epoch = status.epoch
+        barrier.wait()
+        try:
+            control.ledger.record(a_chunk(f"c{number}").model_copy(update={"epoch": epoch}))
+            written.append(epoch)
+        except RunMoved:
+            written.append(None)
+    return written
+
+
+@pytest.mark.req("X9")
+def test_of_two_drivers_only_the_newest_writes_in_each_round(tmp_path: Path):
+    control = ports(open_catalog(tmp_path))
+    control.runs.register(a_plan(), a_first_event(a_plan()))
+    move(control.runs, "bf-1", "approve")
+    move(control.runs, "bf-1", "begin staging", driver="host:0")
+    first, second = race(drive, tmp_path, 2)
+    for turn, pair in enumerate(zip(first, second, strict=True)):
+        assert sorted(pair, key=lambda epoch: epoch or 0) == [None, 4 + turn]
+
+
+# --- tables of an older release -------------------------------------------------------------------
+
+NEWER = {
+    "run_event": ("epoch", "previous", "hash"),
+    "accepted_output_version": ("epoch", "returns_to"),
+    "backfill_chunk_run": ("epoch", "problem"),
+    "evidence": ("epoch",),
+}
+
+
+def older(table: ControlTable) -> ControlTable:
+    newer = NEWER.get(table.name, ())
+    return replace(table, columns=tuple(one for one in table.columns if one[0] not in newer))
+
+
+@pytest.fixture
+def old_lake(catalog: TroubledCatalog, tmp_path: Path) -> SimpleNamespace:
+    """Two runs, a chunk, a version and a document, as an older release wrote them."""
+    new = ports(open_catalog(tmp_path))
+    for run_id in ("bf-1", "bf-2"):
+        new.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+    move(new.runs, "bf-1", "approve", hash="abc")
+    move(new.runs, "bf-2", "cancel")
+    new.ledger.record(a_chunk("c1"))
+    new.versions.move(PRODUCT, lambda _: (a_row(1, "publish"),))
+    new.evidence.record("bf-1", "validation", {"n": 1}, 0)
+    for table in CONTROL_TABLES:
+        _write_as_older(catalog, table)
+    return ports(catalog)
+
+
+def _write_as_older(catalog: SqlCatalog, table: ControlTable) -> None:
+    name = (NAMESPACE, table.name)
+    found = catalog.load_table(name)
+    properties = {
+        key: _older_status(text) if key.startswith("run.") else text
+        for key, text in found.properties.items()
+        if not key.startswith("audit.")
+    }
+    rows = sorted(found.scan().to_arrow().to_pylist(), key=lambda row: row[LOG_SEQ])
+    catalog.drop_table(name)
+    made = catalog.create_table(name, older(table).schema(), properties=properties)
+    newer = NEWER.get(table.name, ())
+    if rows:
+        # The new table counts its commits from 1, and the order of the rows goes by that.
+        older_rows = [
+            {key: value for key, value in row.items() if key not in newer} | {LOG_SEQ: number}
+            for number, row in enumerate(rows)
+        ]
+        made.append(pa.Table.from_pylist(older_rows, schema=made.schema().as_arrow()))
+
+
+def _older_status(text: str) -> str:
+    newer = ("epoch", "lease_until", "head")
+    return json.dumps({key: value for key, value in json.loads(text).items() if key not in newer})
+
+
+@pytest.mark.req("C1")
+def test_tables_of_an_older_release_are_read_as_they_are(
+    old_lake: SimpleNamespace, catalog: TroubledCatalog
+):
+    before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    assert [(one.seq, one.hash, one.epoch) for one in old_lake.runs.events("bf-1")] == [
+        (1, "", 0),
+        (2, "", 0),
+    ]
+    assert old_lake.runs.events("bf-1")[1].detail == {"hash": "abc"}
+    assert old_lake.runs.status("bf-1").state is State.APPROVED
+    assert old_lake.runs.status("bf-2").state is State.CANCELLED
+    assert len(old_lake.runs.list(open_only=False)) == 2
+    assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"),)
+    assert old_lake.versions.history(PRODUCT) == (a_row(1, "publish"),)
+    assert old_lake.evidence.newest("bf-1", "validation")[1] == {"n": 1}
+    assert old_lake.audit.drafts() == ()
+    assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+
+
+@pytest.mark.req("C1")
+def test_the_first_writer_adds_the_missing_columns_to_all_tables(
+    old_lake: SimpleNamespace, catalog: TroubledCatalog
+):
+    chunk = ChunkRecord(**{**a_chunk("c2").model_dump(), "epoch": 4, "problem": "no rows"})
+    old_lake.ledger.record(chunk)
+    assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"), chunk)
+    for table in CONTROL_TABLES:
+        schema = catalog.load_table((NAMESPACE, table.name)).schema()
+        assert table.missing(schema) == ()
+        for name in NEWER.get(table.name, ()):
+            assert not schema.find_field(name).required
+            assert schema.find_field(name).doc
+    row = a_row(2, "rollback", epoch=4, returns_to=1)
+    old_lake.versions.move(PRODUCT, lambda _: (row,))
+    assert old_lake.versions.history(PRODUCT) == (row, a_row(1, "publish"))
+
+
+@pytest.mark.req("V4")
+def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_event_on(
+    old_lake: SimpleNamespace, catalog: TroubledCatalog
+):
+    found = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list())
+    assert (found.first_bad, found.unchained, found.events) == (None, 4, 4)
+    move(old_lake.runs, "bf-1", "begin staging", driver="host:1")
+    found = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list())
+    assert (found.first_bad, found.unchained, found.events) == (None, 4, 5)
+    table = catalog.load_table((NAMESPACE, "run_event"))
+    rows = table.scan().to_arrow().to_pylist()
+    for run_id in ("bf-1", "bf-2"):
+        edited = [
+            {**row, "actor": "eve"} if (row["run_id"], row["seq"]) == (run_id, 1) else row
+            for row in rows
+        ]
+        table = _overwrite(catalog, edited)
+        bad = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal())
+        assert not bad.intact
+    _overwrite(catalog, rows)
+    assert audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal()).intact
+
+
+def _overwrite(catalog: SqlCatalog, rows: list[dict[str, Any]]) -> Any:
+    table = catalog.load_table((NAMESPACE, "run_event"))
+    table.overwrite(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    return table
+
+
+def test_a_closed_run_of_an_older_release_goes_on_with_its_chain(old_lake: SimpleNamespace):
+    status = old_lake.runs.status("bf-2")
+    note = Event(
+        run_id="bf-2", seq=status.seq + 1, at=NOON, actor="ann", verb="note",
+        from_state=status.state, to_state=status.state, mode="backfill",
+    )  # fmt: skip
+    old_lake.runs.append(note)
+    assert audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal()).intact
+    assert old_lake.audit.seal()[0] == 5
+
+
+def add_columns(folder: Path, number: int, barrier: Any) -> None:
+    tables = control_tables(folder)
+    barrier.wait()
+    tables.log(RUN_EVENT).append(lambda _: Change(result=None))
+
+
+@pytest.mark.req("C1")
+def test_many_processes_may_add_the_columns_at_once(
+    old_lake: SimpleNamespace, catalog: TroubledCatalog, tmp_path: Path
+):
+    assert race(add_columns, tmp_path, 4) == [None] * 4
+    for table in CONTROL_TABLES:
+        schema = catalog.load_table((NAMESPACE, table.name)).schema()
+        assert sorted(schema.column_names) == sorted(set(schema.column_names))
+        assert table.missing(schema) == ()

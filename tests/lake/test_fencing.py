@@ -1,0 +1,136 @@
+"""Fencing (X9): whoever was overtaken commits nothing to the shadow any more, whatever it does."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table.update import AssignUUIDUpdate, SetPropertiesUpdate
+
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.spark.shadow_writer import ShadowWriter
+from lakehouse_backfill.spark.staging import SparkStaging
+from tests.lake.kit import DAYS, Lake, PlanMaker
+
+Daily = Callable[..., PlanMaker]
+EPOCH = "lakehouse-backfill.epoch"
+
+
+def fence(lake: Lake, epoch: int) -> None:
+    """What a takeover commits: another UUID, and the epoch that may write from now on."""
+    table = lake.catalog.load_table(lake.table("shadow"))
+    fresh = AssignUUIDUpdate(uuid=uuid.uuid4())
+    lake.catalog.commit_table(table, (), (fresh, SetPropertiesUpdate(updates={EPOCH: str(epoch)})))
+
+
+def held(lake: Lake) -> tuple[Any, ...]:
+    return lake.rows("shadow"), lake.snapshots("shadow"), lake.files("shadow")
+
+
+def wait_for(file: Path) -> None:
+    give_up = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert file.exists(), f"{file.name} did not come"
+
+
+@pytest.mark.req("X9")
+def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
+    lake: Lake, daily: Daily
+) -> None:
+    plan = daily(per_chunk=1).make()
+    first, second = plan.resolved.chunks
+    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    assert staging.stage(plan, first, 3).epoch == 3
+    fence(lake, 5)
+    before = held(lake)
+    for _ in range(2):
+        with pytest.raises(RunMoved, match="another process took the run over") as caught:
+            staging.stage(plan, second, 3)
+        assert "changed nothing" in caught.value.state
+    assert held(lake) == before
+    taker = SparkStaging(lake.spark, lake.name, lake.project)
+    record = taker.stage(plan, second, 5)
+    assert (record.epoch, record.output_rows) == (5, 4)
+    assert lake.snapshots("shadow")[-1][EPOCH] == "5"
+    staged = [
+        [row for row in lake.rows(name) if str(row[0]) in DAYS[4:6]] for name in ("shadow", "src")
+    ]
+    assert staged[0] == staged[1]
+    with pytest.raises(RunMoved):
+        staging.stage(plan, first, 3)
+
+
+@pytest.mark.req("X9")
+def test_a_write_that_is_overtaken_on_its_way_is_refused_at_its_commit(
+    lake: Lake, daily: Daily, tmp_path: Path
+) -> None:
+    job = f"""
+import pathlib, time
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    @F.udf("bigint")
+    def waiting(value):
+        folder = pathlib.Path({str(tmp_path)!r})
+        (folder / "started").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        return value
+    return src.select("d", "k", waiting("v").alias("v"))
+"""
+    plan = daily(job).make()
+    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(staging.stage, plan, plan.resolved.chunks[0], 3)
+        try:
+            wait_for(tmp_path / "started")
+            fence(lake, 4)
+            before = held(lake)
+        finally:
+            (tmp_path / "go").touch()
+        with pytest.raises(RunMoved, match="fenced during the write"):
+            writing.result()
+    assert held(lake) == before
+
+
+@pytest.mark.req("X9")
+def test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through(
+    lake: Lake, daily: Daily
+) -> None:
+    """Spark loads a table anew for each write by name: it would see the new UUID, and commit."""
+    plan = daily(per_chunk=1).make()
+
+    class Overtaken(ShadowWriter):
+        def _require_epoch(self, shadow: str, epoch: int) -> int | None:
+            head = super()._require_epoch(shadow, epoch)
+            fence(lake, 9)
+            return head
+
+    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    staging._writer = Overtaken(lake.spark, lake.name)
+    before = lake.rows("shadow"), lake.snapshots("shadow"), lake.files("shadow")
+    with pytest.raises(RunMoved, match="fenced during the write"):
+        staging.stage(plan, plan.resolved.chunks[0], 3)
+    assert held(lake) == before
+
+
+@pytest.mark.req("X9")
+def test_a_writer_goes_on_writing_to_the_table_that_it_opened(lake: Lake, daily: Daily) -> None:
+    plan = daily(per_chunk=1).make()
+    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    for chunk in plan.resolved.chunks:
+        staging.stage(plan, chunk, 2)
+    # Somebody else's property, or commit to other partitions, is no fence.
+    with lake.catalog.load_table(lake.table("shadow")).transaction() as change:
+        change.set_properties({"someone": "else"})
+    lake.sql("INSERT INTO {ns}.shadow VALUES (date'2024-01-31', 100, 1)")
+    record = staging.stage(plan, plan.resolved.chunks[0], 2)
+    assert lake.head("shadow") == record.snapshot_id
+    assert [row for row in lake.rows("shadow") if row[1] == 100]

@@ -1,0 +1,31 @@
+"""One browser for all tests of this folder, and the example page.
+
+Without a browser every test here fails, and says what to install: a page that nobody looked at is
+not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.report.page import write
+from tests.fakes.dossiers import published_document
+from tests.pages.browser import Browser, BrowserMissing
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    try:
+        with Browser(tmp_path_factory.mktemp("browser")) as found:
+            yield found
+    except BrowserMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the example run."""
+    return write(published_document(), tmp_path_factory.mktemp("evidence"))

@@ -1,0 +1,358 @@
+"""Verbs that die between any two side effects, and drivers that are overtaken."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, RunMoved, TargetChanged
+from lakehouse_backfill.model.run import Lease, State
+from lakehouse_backfill.stages import decide, drive
+from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.publish import publish
+from lakehouse_backfill.stages.recover import recover
+from lakehouse_backfill.stages.rollback import plan_rollback, rollback
+from lakehouse_backfill.stages.stage import stage
+from lakehouse_backfill.stages.validate import validate
+from lakehouse_backfill.stages.workbench import Workbench
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+from tests.fakes.lake import FakeLake, FixedClock
+
+#: Port of the workbench -> its methods with side effects.
+EFFECTS = {
+    "pins": ("pin",),
+    "shadows": ("open", "fence"),
+    "publisher": ("adopt", "revert"),
+    "runs": ("register", "append"),
+    "fences": ("fence",),
+    "ledger": ("record",),
+    "versions": ("move",),
+    "evidence": ("record",),
+}
+PUBLISHED = [
+    "2020-01-02 new", "2020-01-03 new", "live", "version 1", "state published", "publications 1",
+]  # fmt: skip
+BACK = [
+    "2020-01-02 old-2", "2020-01-03 old-3", "live", "version 0", "state rolled_back",
+    "publications 1",
+]  # fmt: skip
+
+
+class Killed(BaseException):
+    """Nothing catches it: the process is gone."""
+
+
+class _Mortal:
+    """A port of a process that dies at its n-th side effect, before or after it."""
+
+    def __init__(self, inner: Any, name: str, count: Callable[[str, bool], None]) -> None:
+        self._inner, self._name, self._count = inner, name, count
+
+    def __getattr__(self, method: str) -> Any:
+        real = getattr(self._inner, method)
+        if method not in EFFECTS.get(self._name, ()) and (self._name, method) != (
+            "staging", "stage",
+        ):  # fmt: skip
+            return real
+
+        def call(*args: Any, **named: Any) -> Any:
+            self._count(f"{self._name}.{method}", False)
+            result = real(*args, **named)
+            self._count(f"{self._name}.{method}", True)
+            return result
+
+        return call
+
+
+def _mortal(found: Workbench, dies_at: int) -> tuple[Workbench, list[str]]:
+    """Give a workbench of another process, which dies at its `dies_at`-th moment."""
+    moments: list[str] = []
+
+    def count(name: str, is_after: bool) -> None:
+        moments.append(f"{name}:{'after' if is_after else 'before'}")
+        if len(moments) == dies_at:
+            raise Killed(moments[-1])
+
+    ports = {name: _Mortal(getattr(found, name), name, count) for name in EFFECTS}
+    compute = found.compute()
+
+    class Compute:
+        staging = _Mortal(compute.staging, "staging", count)
+        measuring, judge = compute.measuring, compute.judge
+        inspecting = compute.inspecting
+
+    return dataclasses.replace(found, **ports, compute=Compute, driver="here:dead"), moments
+
+
+def _world() -> tuple[FakeLake, Workbench]:
+    where = lake()
+    return where, bench(where, FakeCompute(where))
+
+
+def _planned(found: Workbench) -> str:
+    plan = make_plan(found, declared(), "bob", None)
+    return register_plan(found, plan, "bob")[0].run_id
+
+
+def _approved(found: Workbench) -> str:
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    return run_id
+
+
+def _accepted(found: Workbench) -> str:
+    run_id = _approved(found)
+    drive.drive(found, run_id, "bob")
+    decide.accept(found, run_id, "ana", "")
+    return run_id
+
+
+def _back(found: Workbench) -> None:
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "wrong", "ana")
+
+
+def _facts(where: FakeLake, found: Workbench, run_id: str) -> list[str]:
+    """Say what readers and the logs hold, in words."""
+    table = where.tables[PRODUCT]
+    now = table.content(table.head)
+    pointer = found.versions.pointer(PRODUCT)
+    assert pointer.pending is None
+    days = [
+        f"{day} {'new' if now[day] == {f'{run_id}/{day}'} else ' '.join(now[day])}"
+        for day in ("2020-01-02", "2020-01-03")
+    ]
+    made = [row for row in found.versions.history(PRODUCT) if row.action == "publish"]
+    tokens = [summary["token"] for summary in table.summaries if "token" in summary]
+    assert len(tokens) == len(set(tokens))
+    return [
+        *days, *now["2020-01-05"], f"version {pointer.accepted and pointer.accepted.version}",
+        f"state {found.runs.status(run_id).state.value}", f"publications {len(made)}",
+    ]  # fmt: skip
+
+
+def _moments(verb: Callable[[Workbench, str], Any], prepare: Callable[[Workbench], str]) -> int:
+    _, found = _world()
+    run_id = prepare(found)
+    mortal, moments = _mortal(found, 0)
+    verb(mortal, run_id)
+    return len(moments)
+
+
+def _run(found: Workbench, run_id: str) -> None:
+    drive.drive(found, run_id, "bob")
+
+
+def _publish(found: Workbench, run_id: str) -> None:
+    publish(found, run_id, "bob")
+
+
+def _published(found: Workbench) -> str:
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    return run_id
+
+
+def _recover(found: Workbench, run_id: str | None) -> list[str]:
+    done = recover(found, run_id, lambda product: contract(), "ops")
+    assert all(item.is_done for item in done)
+    return [item.action for item in done]
+
+
+@pytest.mark.req("T2", "T3", "X2")
+@pytest.mark.parametrize("dies_at", range(1, _moments(_run, _approved) + 1))
+@pytest.mark.parametrize("first", ["run", "recover"])
+def test_a_run_that_died_anywhere_ends_as_if_nothing_had_happened(dies_at: int, first: str) -> None:
+    where, found = _world()
+    run_id = _approved(found)
+    mortal, _ = _mortal(found, dies_at)
+    with pytest.raises(Killed):
+        drive.drive(mortal, run_id, "bob")
+    if first == "recover":
+        _recover(found, None)
+        assert _recover(found, None) == []
+    drive.drive(found, run_id, "bob")
+    assert found.runs.status(run_id).state is State.VALIDATED
+    plan = found.runs.plan(run_id)
+    staged = [item.chunk_id for item in where.chunks(plan.shadow_table)]
+    assert staged == [chunk.chunk_id for chunk in plan.resolved.chunks]
+    shadow = where.tables[plan.shadow_table]
+    assert shadow.content(shadow.head)["2020-01-03"] == {f"{run_id}/2020-01-03"}
+    assert [item.status for item in found.ledger.chunks(run_id)] == ["done", "done"]
+
+
+@pytest.mark.req("U10", "T4")
+@pytest.mark.parametrize("dies_at", range(1, _moments(_publish, _accepted) + 1))
+@pytest.mark.parametrize("then", ["publish", "run", "recover", "recover all"])
+def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) -> None:
+    where, found = _world()
+    run_id = _accepted(found)
+    where.write(PRODUCT, "2020-01-05", "live")
+    mortal, moments = _mortal(found, dies_at)
+    with pytest.raises(Killed):
+        publish(mortal, run_id, "bob")
+    if then == "publish" or moments[-1] == "runs.append:before":
+        publish(found, run_id, "bob")
+    elif then == "run":
+        drive.drive(found, run_id, "bob")
+    else:
+        _recover(found, None if then == "recover all" else run_id)
+    if found.runs.status(run_id).state is State.ACCEPTED:
+        publish(found, run_id, "bob")  # it had not begun
+    assert _recover(found, None) == []
+    assert _facts(where, found, run_id) == PUBLISHED
+
+
+@pytest.mark.req("U12", "T4")
+@pytest.mark.parametrize("dies_at", range(1, _moments(lambda b, _: _back(b), _published) + 1))
+@pytest.mark.parametrize("then", ["rollback", "recover", "recover all"])
+def test_a_rollback_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) -> None:
+    where, found = _world()
+    run_id = _published(found)
+    where.write(PRODUCT, "2020-01-05", "live")
+    mortal, moments = _mortal(found, dies_at)
+    with pytest.raises(Killed):
+        _back(mortal)
+    has_begun = len(moments) > 1
+    is_over = found.versions.pointer(PRODUCT).pending is None and has_begun
+    if not has_begun or (then == "rollback" and not is_over):
+        _back(found)
+    else:
+        _recover(found, None if then == "recover all" else run_id)
+    assert _recover(found, None) == []
+    assert _facts(where, found, run_id) == BACK
+
+
+@pytest.mark.req("U12")
+def test_a_partial_rollback_that_died_is_recovered_for_its_partitions_alone() -> None:
+    where, found = _world()
+    run_id = _published(found)
+    mortal, _ = _mortal(found, 3)  # reserved, not swapped
+    way = plan_rollback(mortal, PRODUCT, None, ("2020-01-03",))
+    with pytest.raises(Killed):
+        rollback(mortal, contract(), way, "one day", "ana")
+    assert _recover(found, None) == ["finish the rollback"]
+    assert _facts(where, found, run_id)[:2] == ["2020-01-02 new", "2020-01-03 old-3"]
+    assert found.versions.pointer(PRODUCT).accepted.version == 2
+
+
+@pytest.mark.req("U10")
+def test_a_publication_that_is_refused_by_now_is_given_back_by_recover() -> None:
+    where, found = _world()
+    run_id = _accepted(found)
+    mortal, moments = _mortal(found, 0)
+    dies_at = _moments_until(mortal, moments, run_id, "publisher.adopt:before")
+    where, found = _world()
+    run_id = _accepted(found)
+    mortal, _ = _mortal(found, dies_at)
+    with pytest.raises(Killed):
+        publish(mortal, run_id, "bob")
+    where.write(PRODUCT, "2020-01-02", "live")
+    [done] = recover(found, run_id, lambda product: contract(), "ops")
+    assert (done.is_done, "live writer" in done.result) == (True, True)
+    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.versions.pointer(PRODUCT).pending is None
+    with pytest.raises(TargetChanged):
+        publish(found, run_id, "bob")
+
+
+def _moments_until(mortal: Workbench, moments: list[str], run_id: str, name: str) -> int:
+    publish(mortal, run_id, "bob")
+    return moments.index(name) + 1
+
+
+@pytest.mark.req("X9")
+def test_a_living_driver_is_left_alone_until_its_lease_ends_or_it_is_taken_over() -> None:
+    _, found = _world()
+    run_id = _approved(found)
+    status, plan = found.runs.status(run_id), found.runs.plan(run_id)
+    until = FixedClock().now() + timedelta(minutes=1)
+    other = dataclasses.replace(found, driver="there:2")
+    other.move(status, plan, "begin staging", "eve", lease=Lease(holder="there:2", until=until))
+    with pytest.raises(RunMoved, match=r"there:2, its lease ends 03:05:05Z"):
+        stage(found, run_id, "bob")
+    with pytest.raises(RunMoved):
+        recover(found, run_id, lambda product: contract(), "ops")
+    assert _recover(found, None) == []
+    assert stage(dataclasses.replace(found, take_over=True), run_id, "bob")[0].state is State.STAGED
+
+
+@pytest.mark.req("X9")
+def test_a_lease_that_ended_holds_nobody_off() -> None:
+    _, found = _world()
+    run_id = _approved(found)
+    status, plan = found.runs.status(run_id), found.runs.plan(run_id)
+    over = Lease(holder="there:2", until=FixedClock().now() - timedelta(seconds=1))
+    found.move(status, plan, "begin staging", "eve", lease=over)
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+
+
+@pytest.mark.req("X9")
+@pytest.mark.parametrize("verb", ["run", "publish"])
+@pytest.mark.parametrize("stops_at", range(1, 40))
+def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
+    verb: str, stops_at: int
+) -> None:
+    """The first process is held up at one moment; a second one finishes; the first goes on."""
+    where, found = _world()
+    run_id = _approved(found) if verb == "run" else _accepted(found)
+    second = dataclasses.replace(found, take_over=True, driver="here:2")
+    after: list[str] = []
+
+    def overtake(moment: str, is_after: bool) -> None:
+        moments.append(moment)
+        if len(moments) == stops_at:
+            if found.runs.status(run_id).state in (State.APPROVED, State.VALIDATED):
+                drive.drive(second, run_id, "eve")
+            elif verb == "run":
+                drive.drive(second, run_id, "eve")
+            else:
+                publish(second, run_id, "eve")
+            after.append(_everything(where, found))
+
+    moments: list[str] = []
+    ports = {name: _Mortal(getattr(found, name), name, overtake) for name in EFFECTS}
+    compute = found.compute()
+
+    class Compute:
+        staging = _Mortal(compute.staging, "staging", overtake)
+        measuring, judge = compute.measuring, compute.judge
+        inspecting = compute.inspecting
+
+    first = dataclasses.replace(found, **ports, compute=Compute, driver="here:1")
+    try:
+        (drive.drive if verb == "run" else publish)(first, run_id, "bob")
+    except BackfillError as error:
+        assert error.exit_code == 4, error
+    if after:
+        assert _everything(where, found) == after[0]
+
+
+def _everything(where: FakeLake, found: Workbench) -> str:
+    versions: Any = found.versions
+    runs: Any = found.runs
+    ledger: Any = found.ledger
+    evidence: Any = found.evidence
+    state = {name: (t.contents, t.summaries, t.refs) for name, t in where.tables.items()}
+    return repr((state, versions.rows, runs.log, ledger.rows, evidence.rows))
+
+
+@pytest.mark.req("X9")
+def test_a_store_that_is_down_ends_the_lease_with_the_run() -> None:
+    where, found = _world()
+    compute = found.compute()
+    compute.dies_at = "c0001"  # type: ignore[attr-defined]
+    run_id = _approved(found)
+    chunk = found.runs.plan(run_id).resolved.chunks[0].chunk_id
+    compute.dies_at = chunk  # type: ignore[attr-defined]
+    with pytest.raises(EnvironmentDown):
+        stage(found, run_id, "bob")
+    status = found.runs.status(run_id)
+    assert (status.state, status.driver, status.lease_until) == (State.FAILED, None, None)
+    assert _recover(found, None) == []
+    validate_after = stage(found, run_id, "bob")[0]
+    assert validate(found, validate_after.run_id, "bob")[0].state is State.VALIDATED

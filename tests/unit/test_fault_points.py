@@ -1,0 +1,239 @@
+"""Where a process may die is named, and no side effect is left out."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeGuard, get_type_hints
+
+import pytest
+
+import lakehouse_backfill
+from lakehouse_backfill import fault_points, ports
+from lakehouse_backfill.fault_points import around, side_effect, watch
+from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.stages.workbench import Compute, Workbench
+from lakehouse_backfill.wiring import Wiring
+from tests.fakes import declarations
+
+PACKAGE = Path(lakehouse_backfill.__file__).parent
+
+#: Port methods that change nothing outside the process, and so need no fault point.
+READING = {
+    "Audit": {"chains", "drafts", "seal"},
+    "Clock": {"now", "sleep"},
+    "Differ": {"diff", "weigh"},
+    "Evidence": {"document", "newest"},
+    "Fences": set(),
+    "Inspecting": {"chunk", "periods", "rows"},
+    "Journal": {"bind", "log", "span"},
+    "Judge": {"judge"},
+    "Ledger": {"chunks"},
+    "Measuring": {"checksums", "distinct", "input", "measure", "output", "source_totals"},
+    "Pins": {"pinned"},
+    "Progress": {"advance", "finish", "start"},
+    "Publisher": {"changes", "find"},
+    "Records": {"by_key", "golden"},
+    "Runs": {"events", "list", "plan", "status"},
+    "Shadows": {"chunks"},
+    "Staging": {"edges", "load", "prove_warm_up", "remeasure"},
+    "Tables": {"describe", "estimate", "files", "resolve", "scope_field"},
+    "Versions": {"history", "pending", "pointer"},
+    "Views": set(),
+}
+
+#: Calls of PyIceberg that change a catalog or a file of a table.
+ICEBERG_COMMITS = {
+    "_do_commit", "commit_table", "commit_transaction", "create_namespace",
+    "create_namespace_if_not_exists", "create_table", "drop_namespace", "drop_table",
+    "manage_snapshots", "purge_table", "register_table", "rename_table", "table_metadata",
+    "update_schema", "update_spec", "update_sort_order",
+}  # fmt: skip
+#: Calls of Spark that write: the DataFrame writers, and statements that make something.
+SPARK_WRITES = {
+    "append", "createOrReplace", "insertInto", "overwrite", "overwritePartitions", "saveAsTable",
+}  # fmt: skip
+#: `doctor` writes a throw-away table to try the catalog out; nothing depends on it.
+TRIALS = {"probe_shadow"}
+
+
+def protocols() -> dict[str, type[Any]]:
+    found: dict[str, type[Any]] = {}
+    for module in pkgutil.iter_modules(ports.__path__):
+        loaded = importlib.import_module(f"{ports.__name__}.{module.name}")
+        found |= {
+            name: value
+            for name, value in inspect.getmembers(loaded, inspect.isclass)
+            if value.__module__ == loaded.__name__ and getattr(value, "_is_protocol", False)
+        }
+    return found
+
+
+@pytest.mark.req("T3")
+def test_every_port_method_has_a_fault_point_or_is_known_to_read_only() -> None:
+    unmarked = {
+        name: {
+            method
+            for method, value in vars(protocol).items()
+            if inspect.isfunction(value) and not method.startswith("_")
+        }
+        - fault_points.marked(protocol)
+        for name, protocol in protocols().items()
+    }
+    assert unmarked == READING
+
+
+@pytest.mark.req("T3")
+def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None:
+    wiring = Wiring.open(declarations.project(tmp_path), None, None)
+    wiring.make_lake()
+    asked = {
+        field: fault_points.is_watched(getattr(wiring.bench, field), protocol)
+        for field, protocol in get_type_hints(Workbench).items()
+        if isinstance(protocol, type) and fault_points.marked(protocol)
+    }
+    assert asked == dict.fromkeys(
+        ("tables", "pins", "shadows", "publisher", "runs", "ledger", "versions", "evidence",
+         "fences", "views"),
+        True,
+    )  # fmt: skip
+
+
+def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
+    tree = ast.parse(inspect.getsource(importlib.import_module("lakehouse_backfill.wiring")))
+    made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_compute"]
+    given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
+    assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch"]
+    assert fault_points.marked(get_type_hints(Compute)["staging"]) == {"stage"}
+
+
+@pytest.mark.req("T3")
+@pytest.mark.parametrize(
+    ("folder", "commits"), [("iceberg", ICEBERG_COMMITS), ("spark", SPARK_WRITES)]
+)
+def test_every_commit_stands_between_two_fault_points(folder: str, commits: set[str]) -> None:
+    bare = [
+        f"{file.name}:{call.lineno}: {ast.unparse(call.func)}"
+        for file in sorted((PACKAGE / folder).glob("*.py"))
+        for call in _bare(ast.parse(file.read_text(encoding="utf-8")), commits)
+        if not _is_known(call)
+    ]
+    assert bare == []
+
+
+def _is_known(call: ast.Call) -> bool:
+    """Tell whether the call is no commit: of a list, or of a class of ours that commits itself."""
+    text = ast.unparse(call.func)
+    if text.endswith(".append"):
+        return ".writeTo(" not in text
+    return text in ("self._writer.overwrite", "transaction.update_snapshot().overwrite")
+
+
+def _bare(tree: ast.AST, commits: set[str], *, covered: bool = False) -> Iterator[ast.Call]:
+    """Find the calls of `commits` that stand in no `with around(...)`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in TRIALS:
+            continue
+        inside = covered
+        if isinstance(node, ast.With):
+            heads = [item.context_expr for item in node.items]
+            inside |= any(_name(head) == "around" for head in heads)
+        if not inside and _is_method(node) and _name(node) in commits:
+            yield node
+        yield from _bare(node, commits, covered=inside)
+
+
+def _is_method(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+
+
+def _name(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+
+
+def test_the_points_of_the_adapters_are_those_that_are_listed() -> None:
+    files = (file for file in PACKAGE.rglob("*.py") if file.name != "fault_points.py")
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    used = {name for text in texts for name in re.findall(r'\baround\("([^"]+)"\)', text)}
+    logs = {f"ControlLog.{table.name}" for table in CONTROL_TABLES}
+    listed = set(fault_points.COMMITS)
+    assert used | {name for name in listed if name.startswith("ControlLog.")} == listed
+    assert {name for name in listed if name.startswith("ControlLog.")} <= logs
+
+
+class Doing:
+    def work(self, what: str) -> str:
+        if what == "wrong":
+            raise ValueError(what)
+        return f"{what} done"
+
+    def look(self) -> str:
+        return "seen"
+
+
+class Working:
+    @side_effect
+    def work(self, what: str) -> str: ...
+
+    def look(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    port: Working
+    other: str = "kept"
+
+
+@pytest.fixture
+def passed() -> Iterator[list[str]]:
+    found: list[str] = []
+    fault_points.install(found.append)
+    yield found
+    fault_points.install(None)
+    fault_points._METHODS.pop("Working.work", None)
+
+
+def test_a_watched_port_does_what_the_port_does_and_says_when(passed: list[str]) -> None:
+    fault_points._METHODS["Working.work"] = None
+    held = watch(Holder(Doing()))
+    assert (held.port.work("it"), held.port.look(), held.other) == ("it done", "seen", "kept")
+    with pytest.raises(ValueError, match="wrong"):
+        held.port.work("wrong")
+    assert passed == ["Working.work:before", "Working.work:after", "Working.work:before"]
+
+
+def test_a_commit_that_failed_is_not_said_to_be_committed(passed: list[str]) -> None:
+    with pytest.raises(OSError), around("A.b"):
+        raise OSError
+    with around("A.c"):
+        pass
+    assert passed == ["A.b:committing", "A.c:committing", "A.c:committed"]
+
+
+def test_without_a_hook_nothing_happens_and_nothing_but_code_installs_one() -> None:
+    with around("A.b"):
+        fault_points.reached("A.c:before")
+    source = inspect.getsource(fault_points)
+    assert not re.search(r"\bos\b|environ\b|getenv", source)
+    installs = [
+        file.name
+        for file in PACKAGE.rglob("*.py")
+        if re.search(r"fault_points\.install|import install", file.read_text(encoding="utf-8"))
+    ]
+    assert installs == []
+
+
+def test_the_recovery_page_says_what_happens_at_each_point() -> None:
+    protocols()
+    text = (PACKAGE.parent / "docs" / "recovery.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 7]
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+\.\w+)`", row[3])}
+    assert named == {point.rpartition(":")[0] for point in fault_points.names()}
