@@ -141,11 +141,12 @@ class Project(Looking):
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
         from lakehouse_backfill.stages import publish as stage
+        from lakehouse_backfill.stages.decide import trusted_events
 
         bench = self._bench(take_over)
         if dry_run:
             plan = bench.runs.plan(run)
-            stage.check_publishable(bench, plan, bench.runs.events(run), by)
+            stage.check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
             return results.publish_preview(plan, bench.versions.pointer(plan.product))
         published = stage.publish(bench, run, by)
         return results.publish_result(bench.runs.status(run), published)
@@ -188,7 +189,7 @@ class Project(Looking):
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.stages.recover import recover
 
-        found = recover(self._bench(take_over), run, self.wiring.contract, by, dry_run=dry_run)
+        found = recover(self._bench(take_over), run, by, dry_run=dry_run)
         return {"actions": [vars(item) for item in found], "dry_run": dry_run}
 
     def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001

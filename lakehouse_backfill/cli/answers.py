@@ -65,10 +65,10 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         return EnvironmentDown(f"doctor found faults: {names}", fix=fix) if sick else None
     if command == "audit verify" and not data.get("intact"):
         return Tampered(
-            f"the log of runs is not as it was written: {data.get('first_bad')}",
-            state="only the log was read; tables and versions that readers see were not looked at",
-            fix="find out who else writes to run_event; docs/control-tables.md says what each "
-            "finding means",
+            f"what was recorded is not as it was written: {data.get('first_bad')}",
+            state="only control tables were read; the tables that readers see were not looked at",
+            fix="find out who else writes to the control tables; docs/control-tables.md says what "
+            "each finding means",
         )
     if command == "recover" and not all(item["is_done"] for item in data.get("actions", ())):
         return OutcomeUnknown(

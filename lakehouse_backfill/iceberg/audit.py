@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from lakehouse_backfill.errors import Tampered
 from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_schemas import PIPELINE_RUN, RUN_EVENT
+from lakehouse_backfill.iceberg.control_schemas import (
+    ACCEPTED_OUTPUT_VERSION,
+    PIPELINE_RUN,
+    RUN_EVENT,
+)
 from lakehouse_backfill.iceberg.run_rows import chains_of, read_seal
+from lakehouse_backfill.iceberg.versions import products_of
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import Event
+from lakehouse_backfill.rules.sealed import open_plan
+
+_PLAN = ("run_id", "plan", "manifest_hash")
 
 
 class IcebergAudit:
@@ -15,18 +27,25 @@ class IcebergAudit:
     def __init__(self, tables: ControlTables) -> None:
         self._plans = tables.log(PIPELINE_RUN)
         self._events = tables.log(RUN_EVENT)
+        self._versions = tables.log(ACCEPTED_OUTPUT_VERSION)
 
     def drafts(self) -> tuple[Plan, ...]:
         """Plans that were stored, while their first event was not: cut off in between.
 
-        Also one that is being registered right now.
+        Also one that is being registered right now; one that was edited is left out.
         """
         # Plans first: one that is registered in between has its event by the second look.
-        plans = self._plans.head().rows(columns=("run_id", "plan"))
+        plans = self._plans.head().rows(columns=_PLAN)
         begun = {row["run_id"] for row in self._events.head().rows(columns=("run_id",))}
-        return tuple(
-            Plan.model_validate_json(row["plan"]) for row in plans if row["run_id"] not in begun
-        )
+        found = (_opened(row) for row in plans if row["run_id"] not in begun)
+        return tuple(plan for plan in found if isinstance(plan, Plan))
+
+    def bad_plans(self) -> dict[str, str]:
+        """Say of each stored plan that is not the one that was made what is wrong with it."""
+        found = {row["run_id"]: _opened(row) for row in self._plans.head().rows(columns=_PLAN)}
+        return {
+            run_id: plan.problem for run_id, plan in found.items() if isinstance(plan, Tampered)
+        }
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
         """The events of each run as they are stored, in the order in which they were appended."""
@@ -35,3 +54,17 @@ class IcebergAudit:
     def seal(self) -> tuple[int, str] | None:
         """How many events there are, and the sum of all runs' newest hashes, as last written."""
         return read_seal(self._events.head())
+
+    def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+        """The rows of each product, oldest first, and its pointer, as they are stored.
+
+        All of one moment. None: the pointer is gone, or is none any more.
+        """
+        return products_of(self._versions.head())
+
+
+def _opened(row: dict[str, Any]) -> Plan | Tampered:
+    try:
+        return open_plan(row["run_id"], row["plan"], row["manifest_hash"])
+    except Tampered as error:
+        return error

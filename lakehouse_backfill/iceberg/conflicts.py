@@ -59,7 +59,7 @@ def refuse_changes(window: Window, reader: ScopedReader, then: Live, now: Live, 
 
     `then` and `now` are the live files of the partitions at both ends of the window. Equal files
     are equal rows, whatever else was committed. Other files are fine when only compactions made
-    them; else the first commit that changed rows is named.
+    them; else the newest commit that changed rows is named.
     """
     if then.keys() == now.keys():
         return
@@ -70,8 +70,9 @@ def refuse_changes(window: Window, reader: ScopedReader, then: Live, now: Live, 
         if operation_of(snapshot) != _NEUTRAL and (labels := _touched(snapshot, reader))
     ]
     if culprits:
-        snapshot, labels = culprits[0]
-        more = f" (and {len(culprits) - 1} later commits)" if len(culprits) > 1 else ""
+        # The newest: an earlier one may be undone by now, and readers see what won in the end.
+        snapshot, labels = culprits[-1]
+        more = f" (and {len(culprits) - 1} earlier commits)" if len(culprits) > 1 else ""
         raise _refusal(window, verb, f"{describe_commit(snapshot)} changed {labels}{more}")
     if not window.is_whole(changes):
         raise _refusal(window, verb, "the history in between is gone: expired or rolled back")

@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: Name of the view beside `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
-_NEWER = ("epoch", "returns_to")
+_NEWER = ("epoch", "returns_to", "driver")
 
 PIPELINE_RUN = ControlTable(
     "pipeline_run",
@@ -85,6 +85,7 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("reason", "string!", "Why."),
         ("epoch", "int", "Lease of the process that acted; null or 0: it acted without one."),
         ("returns_to", "long", "For a rollback: the version that it leads to."),
+        ("driver", "string", "The process that acted."),
     ),
 )
 

@@ -8,11 +8,12 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.types import PrimitiveType
 
 from lakehouse_backfill.errors import NotFound, Unsupported
-from lakehouse_backfill.iceberg.names import PUBLICATION
+from lakehouse_backfill.iceberg.names import PUBLICATION, TAGS
 from lakehouse_backfill.model.table import Column, PartitionField, Snapshot, TableInfo
 
 #: Field id -> (name, type, required): what data files are read by.
@@ -116,15 +117,37 @@ def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
 
 
 def _is_in_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
-    """Tell whether main leads to the snapshot; where history has expired it is taken to."""
-    oldest = None
+    """Tell whether main leads to the snapshot, also where history in between has expired.
+
+    Some engines leave a parent id that leads nowhere then, PyIceberg removes it. A tag of ours
+    shows it all the same: the commit that put the snapshot on main set the tag.
+    """
+    if metadata.current_snapshot_id is None:
+        return False
     for snapshot in ancestors(metadata, metadata.current_snapshot_id):
         if snapshot.snapshot_id == wanted.snapshot_id:
             return True
-        oldest = snapshot
         if (snapshot.sequence_number or 0) < (wanted.sequence_number or 0):
             return False
-    return oldest is not None and oldest.parent_snapshot_id is not None
+    return _has_our_tag(metadata, wanted) and not _was_left(metadata, wanted)
+
+
+def _has_our_tag(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    return any(
+        ref.snapshot_id == wanted.snapshot_id
+        and ref.snapshot_ref_type == SnapshotRefType.TAG
+        and name.startswith(TAGS)
+        for name, ref in metadata.refs.items()
+    )
+
+
+def _was_left(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    """Tell whether main was set back to before the snapshot, as far as its log still says."""
+    log = [entry.snapshot_id for entry in metadata.snapshot_log]
+    if wanted.snapshot_id not in log:
+        return False
+    last = len(log) - 1 - log[::-1].index(wanted.snapshot_id)
+    return not set(log[:last]).isdisjoint(log[last + 1 :])
 
 
 def column_ids(schema: Schema) -> ColumnIds:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PREFIX = "lakehouse-backfill."
+#: How the names of our tags begin.
+TAGS = "lhb-"
 #: The publication token: in the snapshot's summary and in the table's properties.
 PUBLICATION = PREFIX + "publication"
 RUN_ID = PREFIX + "run-id"

@@ -71,6 +71,32 @@ class IcebergVersions:
         return tuple(one for one in found if one is not None)
 
 
+def products_of(head: Head) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+    """Give each product's rows, oldest first, and its pointer; what is no pointer is None."""
+    rows: dict[str, list[Publication]] = {
+        key.removeprefix(_PREFIX): [] for key in head.properties if _is_pointer(key)
+    }
+    for row in head.rows():
+        rows.setdefault(row["data_product"], []).append(_doubtful_publication(row))
+    return {product: (tuple(rows[product]), _doubtful(head, product)) for product in sorted(rows)}
+
+
+def _doubtful(head: Head, product: str) -> Pointer | None:
+    """Read a pointer that somebody may have edited."""
+    try:
+        return Pointer.model_validate_json(head.properties.get(_key(product), ""))
+    except ValueError:
+        return None
+
+
+def _doubtful_publication(row: dict[str, Any]) -> Publication:
+    """Read a row that somebody may have edited; what is no act keeps its odd values."""
+    try:
+        return _publication(row)
+    except ValueError:
+        return Publication.model_construct(**fields_of(row, Publication, _RENAMED))
+
+
 def _key(product: str) -> str:
     return f"{_PREFIX}{product}"
 

@@ -41,6 +41,8 @@ class Publication(Value):
     epoch: int = 0
     #: For a rollback: the version that it leads to; `version` is another one if it is partial.
     returns_to: int | None = None
+    #: The process that acts, while the act is pending.
+    driver: str | None = None
 
 
 class Pointer(Value):

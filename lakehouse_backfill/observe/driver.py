@@ -8,29 +8,34 @@ import socket
 from pathlib import Path
 
 _PROC = Path("/proc")
-_DRIVER = re.compile(r"(?P<host>.+):(?P<pid>\d+)(?:@(?P<start>\d+))?")
+_DRIVER = re.compile(r"(?P<host>.+):(?P<pid>\d+)(?:@(?P<start>\d+))?(?:/(?P<place>[0-9a-f]+-\w+))?")
 #: Dead but not reaped, stopped, stopped by a debugger: none of them works.
 _IDLE_STATES = frozenset("ZXxTt")
 
 
 def this_driver() -> str:
-    """Name this process: `host:pid@start`, where the start tells it from a later one by its pid.
+    """Name this process: `host:pid@start/boot-namespace`.
 
-    Without /proc the start is left out.
+    The start tells it from a later one by its pid; the boot and the namespace of its pids tell
+    machines and containers apart that have one host name. Without /proc they are left out.
     """
     found = _look(os.getpid())
     start = f"@{found[1]}" if found else ""
-    return f"{socket.gethostname()}:{os.getpid()}{start}"
+    place = _place()
+    return f"{socket.gethostname()}:{os.getpid()}{start}{'/' + place if place else ''}"
 
 
 def is_alive(driver: str) -> bool:
-    """Tell whether a driver can work on its run; on another host assume that it does.
+    """Tell whether a driver can work on its run; in another place assume that it does.
 
-    A process that is stopped cannot. Should it go on later, its writes are refused by the fences
-    of whoever took over.
+    That is another host, another container, or the time before a boot: pids mean nothing there,
+    and the end of its lease decides. A process that is stopped cannot work. Should it go on later,
+    its writes are refused by the fences of whoever took over.
     """
     named = _DRIVER.fullmatch(driver)
     if named is None or named["host"] != socket.gethostname():
+        return True
+    if named["place"] not in (None, _place()):
         return True
     pid = int(named["pid"])
     if not _PROC.joinpath("self", "stat").exists():
@@ -51,6 +56,16 @@ def _look(pid: int) -> tuple[str, str] | None:
     # The command's name stands in brackets and may hold anything, brackets and spaces too.
     fields = text.rpartition(")")[2].split()
     return fields[0], fields[19]
+
+
+def _place() -> str | None:
+    """Give the boot of this machine and the namespace of this process's pids, both shortened."""
+    try:
+        boot = _PROC.joinpath("sys", "kernel", "random", "boot_id").read_text(encoding="ascii")
+        namespace = _PROC.joinpath("self", "ns", "pid").stat().st_ino
+    except OSError:
+        return None
+    return f"{boot[:8]}-{namespace:x}"
 
 
 def _answers(pid: int) -> bool:

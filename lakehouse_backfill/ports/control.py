@@ -68,7 +68,14 @@ class Audit(Protocol):
     """The logs of all runs, for those who doubt them."""
 
     def drafts(self) -> tuple[Plan, ...]:
-        """Plans that were stored, while their first event was not: cut off in between."""
+        """Plans that were stored, while their first event was not: cut off in between.
+
+        One that was edited since is left out; `bad_plans` names it.
+        """
+        ...
+
+    def bad_plans(self) -> dict[str, str]:
+        """Say of each stored plan that is not the one that was made what is wrong with it."""
         ...
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
@@ -77,6 +84,13 @@ class Audit(Protocol):
 
     def seal(self) -> tuple[int, str] | None:
         """How many events there are, and the sum of all runs' newest hashes, as last written."""
+        ...
+
+    def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+        """The rows of each product, oldest first, and its pointer, all of one moment.
+
+        As they are stored; None: the pointer is gone, or is none any more.
+        """
         ...
 
 
@@ -127,14 +141,18 @@ class Evidence(Protocol):
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
         """Store a document and give its digest; the same document again does nothing.
 
-        Raises RunMoved when a later epoch has fenced the run.
+        Unless the one that is stored was edited. Raises RunMoved when a later epoch has fenced the
+        run.
         """
         ...
 
     def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
-        """The document of a run with this digest, or None."""
+        """The document of a run with this digest, or None.
+
+        Raises Tampered when it was edited, and not recorded again since.
+        """
         ...
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
-        """The newest document of a kind with its digest, or None."""
+        """The newest document of a kind with its digest, or None; one that was edited is none."""
         ...

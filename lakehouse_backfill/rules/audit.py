@@ -15,18 +15,21 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from lakehouse_backfill.errors import Tampered
+from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import Event, RunStatus
-from lakehouse_backfill.rules import run_log
+from lakehouse_backfill.rules import pointer, run_log
 
 Chains = Mapping[str, tuple[Event, ...]]
 Seal = tuple[int, str]
+Products = Mapping[str, tuple[tuple[Publication, ...], Pointer | None]]
 _MODULUS = 1 << 256
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found: how many events and runs, and the first thing that is wrong.
+    """What was found: how many events, runs, products, and the first thing that is wrong.
 
     `unchained` events were written before events had hashes, `heads` are the newest hashes by run.
     """
@@ -36,6 +39,7 @@ class Verdict:
     unchained: int
     first_bad: str | None
     heads: dict[str, str]
+    products: int = 0
 
     @property
     def intact(self) -> bool:
@@ -73,8 +77,17 @@ def first_seal(chains: Chains) -> Seal | None:
     return sum(map(len, chains.values())), total(_heads(chains).values())
 
 
-def verify(chains: Chains, seal: Seal | None, statuses: Iterable[RunStatus] = ()) -> Verdict:
-    """Check every chain, the seal over all of them, and what is known of the open runs."""
+def verify(
+    chains: Chains,
+    seal: Seal | None,
+    statuses: Iterable[RunStatus] = (),
+    products: Products | None = None,
+    bad_plans: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Check every chain, the seal over all of them, and what is known of the open runs.
+
+    Also that each product's pointer is where its rows lead, and that no plan is a bad one.
+    """
     events = [event for chain in chains.values() for event in chain]
     heads = _heads(chains)
     faults = (_fault(run_id, chain) for run_id, chain in sorted(chains.items()))
@@ -84,9 +97,29 @@ def verify(chains: Chains, seal: Seal | None, statuses: Iterable[RunStatus] = ()
         unchained=sum(not event.hash for event in events),
         first_bad=next((fault for fault in faults if fault), None)
         or _seal_fault(events, heads, seal)
-        or next((fault for one in statuses if (fault := _status_fault(one, chains))), None),
+        or next((fault for one in statuses if (fault := _status_fault(one, chains))), None)
+        or _product_fault(products or {})
+        or next(iter((bad_plans or {}).values()), None),
         heads=heads,
+        products=len(products or {}),
     )
+
+
+def require_intact(status: RunStatus, chain: tuple[Event, ...]) -> None:
+    """Raise Tampered unless a run's log is as it was written: decisions are read from it.
+
+    Events that came after `status` was read are no fault.
+    """
+    held = run_log.chained(chain)[: status.seq]
+    fault = _fault(status.run_id, chain)
+    if fault is None and (len(held) < status.seq or status.head not in ("", held[-1].hash)):
+        fault = f"{status.run_id}: its newest events are not those that were written last"
+    if fault is not None:
+        raise Tampered(
+            f"the log of runs was edited: {fault}",
+            state="nothing was computed, decided or published",
+            fix="lakehouse-backfill audit verify",
+        )
 
 
 def _heads(chains: Chains) -> dict[str, str]:
@@ -120,6 +153,11 @@ def _seal_fault(events: list[Event], heads: dict[str, str], seal: Seal | None) -
     if seal[1] != total(heads.values()):
         return "the newest events of the runs are not those that were written last"
     return None
+
+
+def _product_fault(products: Products) -> str | None:
+    found = (pointer.fault(name, rows, held) for name, (rows, held) in sorted(products.items()))
+    return next((fault for fault in found if fault), None)
 
 
 def _counted(events: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, datetime
 
+from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.checks import CheckResult
+from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.inspection import Period
-from lakehouse_backfill.model.manifest import Source
+from lakehouse_backfill.model.manifest import RunManifest, Source
 from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules import partitions, windows
@@ -15,6 +17,37 @@ from lakehouse_backfill.rules import partitions, windows
 Span = tuple[datetime, datetime]
 #: The first missing periods are named, up to this many.
 NAMED = 5
+
+
+def promises(
+    manifest: RunManifest, contract: Contract, pins: tuple[SourcePin, ...]
+) -> tuple[str, ...]:
+    """Say, for the plan, what is taken for granted of the input and proven before staging.
+
+    Raises ConfigError when it cannot be proven: hours of dates, or an input that the run lacks.
+    """
+    columns = {pin.name: {column.name: column.type for column in pin.columns} for pin in pins}
+    for name, source in manifest.sources.items():
+        if source.complete == "hour" and columns[name].get(source.range.column) == "date":
+            raise ConfigError(
+                f"sources.{name}.complete is hour, but {source.range.column} holds dates",
+                fix="write day or month",
+                field=f"sources.{name}.complete",
+            )
+    for assumption in contract.assumptions:
+        if assumption.on not in columns:
+            raise ConfigError(
+                f"{contract.product} assumes of {assumption.on}: {assumption.text} But the run has "
+                f"no input {assumption.on}",
+                fix=f"name one of {', '.join(columns)} in assumptions of the contract, or add the "
+                "input to the run manifest",
+            )
+    notes = [
+        f"{name} must have rows in every {source.complete} that is read"
+        for name, source in manifest.sources.items()
+        if source.complete != "none"
+    ]
+    return (*notes, *(f"assumed of {one.on}: {one.text}" for one in contract.assumptions))
 
 
 def unit_of(source: Source) -> Period:

@@ -1,6 +1,6 @@
 """Every gate by name: when it is judged, whether it blocks, whether it may be waived and why not.
 
-The page of checks is compared with this list, and the results of the gates are too.
+The page of checks is compared with this list, and so is what the gates give.
 """
 
 from __future__ import annotations
@@ -17,52 +17,100 @@ class Listed(NamedTuple):
     group: CheckGroup
     when: str
     blocking: str
+    about: str
     why_not: str = ""
 
 
-_STAGE_AGAIN = (
+_NOT_COMPUTED = (
     "its rows would be published although they are not what was computed; plan --revise, and "
     "stage again"
 )
 
 GATES: tuple[Listed, ...] = (
-    Listed("INPUT: EXPECTATION", "input", "input", "severity `critical`"),
-    Listed("SOURCE has rows in every PERIOD", "input", "input", "`complete` is declared"),
-    Listed("TEXT of an assumption", "input", "input", "yes"),
-    Listed("chunk rows are all stored", "technical", "chunk", "yes", _STAGE_AGAIN),
-    Listed("row count is in range", "technical", "chunk, result", "yes"),
-    Listed("no partition becomes empty", "technical", "chunk, result", "yes"),
-    Listed("rows lie inside the chunk", "technical", "chunk", "when no row lies inside, and no warm-up is declared"),
-    Listed("keys have no nulls", "technical", "chunk", "yes"),
-    Listed("keys are unique", "diff", "chunk, result", "yes"),
-    Listed("EXPECTATION", "quality", "chunk, result", "severity `critical`"),
+    Listed(
+        "SOURCE has rows in every PERIOD", "input", "input", "when `complete` is declared",
+        "hours, days or months that the run reads, warm-up included, without a row",
+    ),
+    Listed(
+        "INPUT: EXPECTATION", "input", "input", "severity `critical`",
+        "suites `on` a source or reference",
+    ),
+    Listed(
+        "TEXT", "input", "input", "yes",
+        "an assumption of the contract, under its own words: its suite",
+    ),
+    Listed(
+        "chunk rows are all stored", "technical", "chunk", "yes",
+        "the shadow holds as many rows of the chunk as were computed", _NOT_COMPUTED,
+    ),
+    Listed(
+        "rows lie inside the chunk", "technical", "chunk", "when no row lies inside",
+        "a job without warm-up computes no rows of other partitions",
+    ),
+    Listed(
+        "keys have no nulls", "technical", "chunk", "yes", "nulls in columns of the key",
+    ),
+    Listed(
+        "row count is in range", "technical", "chunk, result", "yes",
+        "rows so far against `safety.max_rows`; the result is not empty",
+    ),
+    Listed(
+        "no partition becomes empty", "technical", "chunk, result", "yes",
+        "a partition that readers see rows in holds some in the candidate too",
+    ),
+    Listed(
+        "keys are unique", "diff", "chunk, result", "yes", "keys that stand twice",
+    ),
+    Listed(
+        "EXPECTATION", "quality", "chunk, result", "severity `critical`",
+        "suites `on` output; of a chunk only what holds row by row",
+    ),
     Listed(
         "all chunks are staged", "technical", "result", "yes",
+        "each chunk of the plan is done in the ledger",
         "a part of the restatement would be missing; lakehouse-backfill run goes on with it",
     ),
     Listed(
         "nothing outside the partitions changed", "technical", "result", "yes",
+        "the files of all other partitions are those of the base",
         "the run may change its own partitions only; nothing else was approved",
     ),
-    Listed("files have a sensible size", "technical", "result", "yes"),
-    Listed("lineage is complete", "technical", "result", "yes"),
+    Listed(
+        "files have a sensible size", "technical", "result", "yes",
+        "no partition consists of many small files",
+    ),
+    Listed(
+        "lineage is complete", "technical", "result", "yes",
+        "each row says which run made it, where the table has lineage columns",
+    ),
     Listed(
         "columns that consumers rely on", "schema", "result", "yes",
+        "columns of the contract, with type and nullability",
         "it is what the contract promises to consumers; change the contract with them, plan again",
     ),
     Listed(
         "stored rows are the computed rows", "reconciliation", "result", "`checksum: required`",
-        _STAGE_AGAIN,
+        "checksum of each chunk, computed against stored", _NOT_COMPUTED,
     ),
-    Listed("MEASURE of the candidate equals COLUMN of SOURCE", "reconciliation", "result", "yes"),
+    Listed(
+        "MEASURE of the candidate equals COLUMN of SOURCE", "reconciliation", "result", "yes",
+        "`source_totals` of the contract",
+    ),
     Listed(
         "diff and counts agree", "diff", "result", "yes",
+        "the diff saw exactly the rows that were counted",
         "the diff that people decide on would not be of these rows; validate again",
     ),
-    Listed("MEASURE changes by at most SHARE", "business", "result", "yes"),
-    Listed("edges are closed", "edge", "result", "yes"),
-    Listed("FILE with golden rows", "golden", "result", "yes"),
-    Listed("spot checks", "golden", "result", "yes"),
+    Listed(
+        "MEASURE changes by at most SHARE", "business", "result", "yes",
+        "`thresholds` of the contract; the waiver is the owner's recorded review",
+    ),
+    Listed(
+        "edges are closed", "edge", "result", "yes",
+        "partitions beyond the range come out as they are accepted",
+    ),
+    Listed("FILE", "golden", "result", "yes", "rows of the golden file"),
+    Listed("spot checks", "golden", "result", "yes", "named records"),
 )  # fmt: skip
 
 

@@ -15,7 +15,9 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     "plan": (frozenset({S.DRAFT}), S.PLANNED),
     "approve": (frozenset({S.PLANNED}), S.APPROVED),
     "begin staging": (
-        frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED}),
+        frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED})
+        # A shadow that is gone or was written to: staging again voids what was accepted.
+        | {S.VALIDATED, S.ACCEPTED},
         S.STAGING,
     ),
     "finish staging": (frozenset({S.STAGING}), S.STAGED),

@@ -17,8 +17,11 @@ def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
     """Raise PointerMoved, with the winner's name, when another publication is under way."""
     pending = pointer.pending
     if pending is not None and (run_id is None or pending.run_id != run_id):
+        what = f"version {pending.version} is being published"
+        if pending.run_id is None:
+            what = f"it is being rolled back to version {pending.returns_to}"
         raise PointerMoved(
-            f"{product}: version {pending.version} is being published by {pending.by} "
+            f"{product}: {what} by {pending.by} "
             f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
             state="nothing was changed; what was staged is kept",
             fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
@@ -26,15 +29,15 @@ def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
         )
 
 
-def taken_up(pending: Publication, epoch: int) -> tuple[Publication, ...]:
+def taken_up(pending: Publication, by: Publication) -> tuple[Publication, ...]:
     """Give the row by which a later lease takes up a reservation; none when it holds it already.
 
     An earlier lease that finds it taken up can neither finish nor release it.
     """
-    if pending.epoch == epoch:
+    if pending.epoch == by.epoch:
         return ()
-    run_log.require_epoch(str(pending.run_id), epoch, pending.epoch)
-    return (pending.model_copy(update={"epoch": epoch}),)
+    run_log.require_epoch(str(pending.run_id), by.epoch, pending.epoch)
+    return (pending.model_copy(update={"epoch": by.epoch, "driver": by.driver, "at": by.at}),)
 
 
 def finished_elsewhere(row: Publication, pointer: Pointer) -> PointerMoved:
@@ -61,9 +64,17 @@ def require_base(
     accepted = pointer.accepted
     seen = (accepted.table, accepted.snapshot_id) if accepted else (wanted.table, head)
     if seen != base:
+        who = (
+            ""
+            if accepted is None
+            else (
+                f" (version {accepted.version}, {accepted.action} by {accepted.by}"
+                + (f", run {accepted.run_id})" if accepted.run_id else ")")
+            )
+        )
         raise PointerMoved(
             f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
-            f"{seen[0]}@{seen[1]} by now, which the run does not contain",
+            f"{seen[0]}@{seen[1]} by now{who}, which the run does not contain",
             state="nothing was published; the shadow table is kept",
             fix=f"lakehouse-backfill plan MANIFEST --revise {wanted.run_id}",
         )
@@ -157,12 +168,9 @@ def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tupl
 
 def is_same_return(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
     """Tell whether a pending rollback is the one that is wanted: it was cut off, and goes on."""
-    same = (pending.run_id, pending.scope, pending.supersedes) == (
-        None,
-        wanted.scope,
-        wanted.supersedes,
-    )
-    return same and (is_partial or pending.version == wanted.version)
+    was_partial = pending.returns_to is not None and pending.returns_to != pending.version
+    held = (pending.run_id, pending.scope, pending.supersedes, pending.returns_to, was_partial)
+    return held == (None, wanted.scope, wanted.supersedes, wanted.returns_to, is_partial)
 
 
 def way_back(

@@ -56,6 +56,12 @@ def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str,
 
 def require_decision(events: tuple[Event, ...], verb: str, bound_to: str, run_id: str) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
+    rejected = [event for event in events if event.verb == "reject"]
+    if not decisions(events, verb, bound_to) and rejected:
+        raise ApprovalMissing(
+            f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
+            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}, and let that be approved",
+        )
     if not decisions(events, verb, bound_to):
         raise ApprovalMissing(
             f"{run_id}: nobody made the decision '{verb}' on what is about to happen "

@@ -38,12 +38,12 @@ def first(plan: Plan, event: Event) -> tuple[Event, RunStatus]:
 def after(current: RunStatus, event: Event, lease: Lease | None) -> tuple[Event, RunStatus]:
     """Give `event` sealed onto the run's log, and the status once it is written.
 
-    The holder of `lease` becomes the driver. Without one, a move ends the driver's lease, and a
-    note (equal states) leaves it as it is.
+    The holder of `lease` becomes the driver. Without one, a move ends the driver's lease (also a
+    move to the same state), and a note leaves it as it is.
     """
-    is_kept = lease is None and event.from_state == event.to_state
+    is_note = event.from_state == event.to_state and event.verb not in lifecycle.MOVES
     driver, until = (lease.holder, lease.until) if lease else (None, None)
-    if is_kept:
+    if lease is None and is_note:
         driver, until = current.driver, current.lease_until
     epoch = event.seq if lease else current.epoch
     sealed = _seal(

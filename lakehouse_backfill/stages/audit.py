@@ -1,4 +1,4 @@
-"""audit verify: are the logs of the runs as they were written? Nothing here changes anything."""
+"""audit verify: are logs, pointers and plans as they were written? Nothing is changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ _READS = 10
 def verify(bench: Workbench) -> Verdict:
     """Check each run's chain of events, the seal over all of them, and the states in use.
 
+    Then the pointer of each product against its rows, and each plan against its hash.
+
     Raises TooBusy when events keep being written in between.
     """
     for _ in range(_READS):
         seal = bench.audit.seal()
         chains, statuses = bench.audit.chains(), bench.runs.list(open_only=True)
         if bench.audit.seal() == seal:
-            return audit.verify(chains, seal, statuses)
+            products, bad_plans = bench.audit.products(), bench.audit.bad_plans()
+            return audit.verify(chains, seal, statuses, products, bad_plans)
     raise TooBusy("runs kept moving while their logs were read", fix="try again")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.errors import ApprovalMissing, Blocked, ChecksFailed, Conflict
+from lakehouse_backfill.errors import ApprovalMissing, Blocked, ChecksFailed, Conflict, Tampered
 from lakehouse_backfill.model.checks import Validation
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event, RunStatus
-from lakehouse_backfill.rules import checklist, lifecycle, partitions, roles, waivers
+from lakehouse_backfill.model.value import digest as digest_of
+from lakehouse_backfill.rules import audit, checklist, lifecycle, partitions, roles, waivers
 from lakehouse_backfill.stages.plan import find_conflicts
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -39,7 +40,7 @@ def accept(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     _require_decider(bench, plan, "accept", by)
     lifecycle.require_legal(status, "accept")
-    events = bench.runs.events(run_id)
+    events = trusted_events(bench, status)
     found = judged(bench, events, run_id)
     if found is None:
         raise ApprovalMissing(
@@ -69,6 +70,13 @@ def cancel(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
     return bench.move(status, plan, "cancel", by, reason=reason)
 
 
+def trusted_events(bench: Workbench, status: RunStatus) -> tuple[Event, ...]:
+    """Give the run's log, from which decisions are read; raises Tampered when it was edited."""
+    events = bench.runs.events(status.run_id)
+    audit.require_intact(status, events)
+    return events
+
+
 def judged(
     bench: Workbench, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, Validation] | None:
@@ -83,12 +91,18 @@ def judged(
 def judged_document(
     bench: Workbench, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, dict[str, Any]] | None:
-    """Give the same as it is stored."""
+    """Give the same as it is stored; raises Tampered when it is not what its digest says."""
     told = [event for event in events if event.verb in ("pass validation", "fail validation")]
     if not told:
         return None
     digest = str(max(told, key=lambda event: event.seq).detail["digest"])
     document = bench.evidence.document(run_id, digest)
+    if document is not None and digest_of(document) != digest:
+        raise Tampered(
+            f"the validation of {run_id} was edited after it was recorded",
+            state="nothing was decided or published",
+            fix=f"lakehouse-backfill validate {run_id}, then accept it again",
+        )
     return None if document is None else (digest, document)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from lakehouse_backfill.errors import BackfillError, RunMoved
+from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -54,6 +54,6 @@ class KeptLease:
             except RunMoved as error:
                 self._lost = error
                 return
-            except BackfillError as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, the next turn may do)
                 # The catalog may be back at the next turn; until then the lease just runs on.
-                self._bench.journal.log("lease not renewed", problem=error.problem)
+                self._bench.journal.log("lease not renewed", problem=str(error))

@@ -23,6 +23,7 @@ from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.rules import (
     checklist,
+    completeness,
     estimates,
     gate_names,
     kinds,
@@ -64,6 +65,7 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
     scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
     sources = pinning.resolve_sources(bench, manifest)
     notes = resolve.check_input_ranges(manifest, scope, sources)
+    notes += completeness.promises(manifest, declared.contract, sources)
     resolved = Resolved(
         manifest=manifest,
         contract=lineage.settled(declared.contract, base),

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    Blocked,
-    Unsupported,
-)
-from lakehouse_backfill.model.checks import Validation
+from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked, Unsupported
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import AdoptRequest, Publication, Swap
 from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.rules import lifecycle, publications, roles
-from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.decide import judged, require_gates_open, trusted_events
+from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.reserving import (
     REFUSALS,
     finalise,
+    may_release,
     release,
     reserve,
     show_accepted,
@@ -38,39 +35,90 @@ class Published:
     was_published: bool
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """The result that was accepted: its digest, and the shadow's snapshot that was judged."""
+
+    digest: str
+    shadow_snapshot_id: int | None
+
+
 def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
     """Make the accepted result of a run what readers see; a second call changes nothing.
 
-    `detail` is written beside the move to publishing.
+    One that was cut off goes on: what landed is finished, whatever happened since. `detail` is
+    written beside the move to publishing.
 
     Order of side effects: run -> publishing; version reserved; files swapped in by one commit;
     pointer moved; view shown; evidence; run -> published. A conflict releases the version.
     Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved, TooBusy, OutcomeUnknown.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    history = bench.versions.history(plan.product)
-    visible = publications.visible(history, run_id)
+    if status.state is State.PUBLISHING:
+        return _resume(bench, plan, status, by, detail)
     if status.state is State.PUBLISHED:
+        visible = _visible(bench, plan)
         if visible is not None:
-            show_accepted(bench, plan.resolved.contract, visible)
+            show_accepted(bench, plan.resolved.contract)
             return Published(visible, None, was_published=True)
         # A rollback was cut off after it moved the pointer, before it told the run.
         status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
-    events = bench.runs.events(run_id)
+    events = trusted_events(bench, status)
     lifecycle.require_legal(status, "begin publishing")
-    digest = check_publishable(bench, plan, events, by)
-    was_publishing = status.state is State.PUBLISHING
+    accepted = check_publishable(bench, plan, events, by)
     status = bench.drive(status, plan, "begin publishing", by, **detail)
-    if was_publishing and visible is not None:
-        # It was cut off after the pointer moved, before the run's last event.
-        _finish(bench, plan, status, visible, by)
-        return Published(visible, None, was_published=True)
-    wanted = draft(bench, plan, events, digest, by)
-    return _publish(bench, plan, status, wanted.model_copy(update={"epoch": status.epoch}), by)
+    with KeptLease(bench, status):
+        return _publish(bench, plan, status, draft(bench, plan, events, accepted, by), accepted)
 
 
-def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], by: str) -> str:
-    """Check roles and decisions, and that the shadow is what was accepted; give the digest.
+def _resume(
+    bench: Workbench, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
+) -> Published:
+    """Go on with a publication that was cut off; look at the lake before anything is checked."""
+    status = bench.drive(status, plan, "begin publishing", by, **detail)
+    with KeptLease(bench, status):
+        visible = _visible(bench, plan)
+        if visible is not None:
+            # It was cut off after the pointer moved, before the run's last event.
+            _finish(bench, plan, status, visible, by)
+            return Published(visible, None, was_published=True)
+        landed = _landed(bench, plan, status)
+        if landed is not None:
+            publication = finalise(bench, *landed, "publish")
+            _finish(bench, plan, status, publication, by)
+            return Published(publication, landed[1], was_published=False)
+        try:
+            events = trusted_events(bench, status)
+            accepted = check_publishable(bench, plan, events, by)
+        except REFUSALS as error:
+            _give_back(bench, plan, status, by, error)
+            raise
+        wanted = draft(bench, plan, events, accepted, by)
+        return _publish(bench, plan, status, wanted, accepted)
+
+
+def _visible(bench: Workbench, plan: Plan) -> Publication | None:
+    return publications.visible(bench.versions.history(plan.product), plan.run_id)
+
+
+def _landed(bench: Workbench, plan: Plan, status: RunStatus) -> tuple[Publication, Swap] | None:
+    """Take up the run's reservation if the target holds its commit; None when it does not."""
+    pending = bench.versions.pointer(plan.product).pending
+    if pending is None or pending.run_id != plan.run_id or _is_pinned(plan):
+        return None
+    swap = bench.publisher.find(plan.resolved.target.table, pending.token)
+    if swap is None:
+        return None
+    mine = pending.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
+    return reserve(bench, mine, None), swap
+
+
+def _is_pinned(plan: Plan) -> bool:
+    return plan.resolved.contract.publication == "pinned"
+
+
+def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], by: str) -> Accepted:
+    """Check roles and decisions, and that the shadow is what was accepted; give what that is.
 
     Raises NotAllowed, ApprovalMissing, Blocked, Unsupported.
     """
@@ -84,24 +132,26 @@ def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], b
         )
     roles.require_role(contract, "publish", by)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
-    found = bench.evidence.newest(plan.run_id, VALIDATION)
+    found = judged(bench, events, plan.run_id)
     if found is None:
-        raise ApprovalMissing(f"{plan.run_id} was never validated")
-    digest, document = found
+        raise ApprovalMissing(
+            f"{plan.run_id} was never validated", fix=f"lakehouse-backfill validate {plan.run_id}"
+        )
+    digest, validation = found
     roles.require_decision(events, "accept", digest, plan.run_id)
+    require_gates_open(events, plan.run_id, digest, validation)
     shadow = bench.tables.describe(plan.shadow_table)
-    validated = Validation.model_validate(document).shadow_snapshot_id
-    if shadow is None or shadow.snapshot_id != validated:
+    if shadow is None or shadow.snapshot_id != validation.shadow_snapshot_id:
         raise ApprovalMissing(
             f"{plan.shadow_table} is not what was accepted: it changed after validation",
             state="nothing was published",
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
-    return digest
+    return Accepted(digest, validation.shadow_snapshot_id)
 
 
 def draft(
-    bench: Workbench, plan: Plan, events: tuple[Event, ...], digest: str, by: str
+    bench: Workbench, plan: Plan, events: tuple[Event, ...], accepted: Accepted, by: str
 ) -> Publication:
     """Make the publication to reserve; version and superseded version are set when it is."""
     return Publication(
@@ -118,38 +168,48 @@ def draft(
         at=bench.clock.now(),
         by=by,
         approved_by=roles.decisions(events, "approve", plan.manifest_hash),
-        accepted_by=roles.decisions(events, "accept", digest),
+        accepted_by=roles.decisions(events, "accept", accepted.digest),
         manifest_hash=plan.manifest_hash,
-        result_digest=digest,
+        result_digest=accepted.digest,
         reason=plan.resolved.manifest.run.reason,
     )
 
 
 def _publish(
-    bench: Workbench, plan: Plan, status: RunStatus, wanted: Publication, by: str
+    bench: Workbench, plan: Plan, status: RunStatus, draft: Publication, accepted: Accepted
 ) -> Published:
-    journal = bench.journal.bind(**plan.labels)
+    wanted = draft.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
+    reserved: Publication | None = None
     try:
-        is_pinned = plan.resolved.contract.publication == "pinned"
-        base = plan.resolved.target if is_pinned else None
+        base = plan.resolved.target if _is_pinned(plan) else None
         reserved = reserve(bench, wanted, _head(bench, plan), base)
-        with journal.span("publish", version=reserved.version, publication=reserved.token):
-            swap = _expose(bench, plan, reserved)
+        with bench.journal.bind(**plan.labels).span(
+            "publish", version=reserved.version, publication=reserved.token
+        ):
+            swap = _expose(bench, plan, reserved, accepted.shadow_snapshot_id)
     except REFUSALS as error:
-        pending = bench.versions.pointer(plan.product).pending
-        if pending is not None and pending.run_id == plan.run_id and pending.epoch <= wanted.epoch:
-            release(bench, pending)
-        bench.move(status, plan, "release", by, problem=error.problem)
+        if reserved is None or may_release(reserved, wanted, error):
+            _give_back(bench, plan, status, wanted.by, error)
         raise
     publication = finalise(bench, reserved, swap, "publish")
-    _finish(bench, plan, status, publication, by)
+    _finish(bench, plan, status, publication, wanted.by)
     return Published(publication, swap, was_published=False)
+
+
+def _give_back(
+    bench: Workbench, plan: Plan, status: RunStatus, by: str, error: BackfillError
+) -> None:
+    """Release what the run reserved, and let it be accepted again: nothing of it has landed."""
+    pending = bench.versions.pointer(plan.product).pending
+    if pending is not None and pending.run_id == plan.run_id:
+        release(bench, pending, status.epoch)
+    bench.move(status, plan, "release", by, problem=error.problem)
 
 
 def _finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
     """Show and record what the pointer says by now; a view that fails leaves nothing unfinished."""
     try:
-        show_accepted(bench, plan.resolved.contract, row)
+        show_accepted(bench, plan.resolved.contract)
     finally:
         digest = bench.evidence.record(
             plan.run_id, PUBLICATION, row.model_dump(mode="json"), status.epoch
@@ -160,19 +220,21 @@ def _finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, b
         )  # fmt: skip
 
 
-def _expose(bench: Workbench, plan: Plan, reserved: Publication) -> Swap:
-    """Follow: adopt the files. Pinned: readers resolve the pointer, so nothing has to be done."""
-    shadow = bench.tables.describe(plan.shadow_table)
-    if shadow is None:
-        raise Blocked(f"shadow {plan.shadow_table} is gone", fix="stage the run again")
-    if plan.resolved.contract.publication == "pinned":
-        return _whole_table(bench, plan, shadow.snapshot_id, reserved)
+def _expose(
+    bench: Workbench, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
+) -> Swap:
+    """Follow: adopt the files. Pinned: readers resolve the pointer, so nothing has to be done.
+
+    Both of the snapshot that was judged: what was written to the shadow since is not accepted.
+    """
+    if _is_pinned(plan):
+        return _whole_table(bench, plan, shadow_snapshot_id, reserved)
     return bench.publisher.adopt(
         AdoptRequest(
             target=plan.resolved.target.table,
             base_snapshot_id=plan.resolved.target.snapshot_id,
             shadow=plan.shadow_table,
-            shadow_snapshot_id=shadow.snapshot_id,
+            shadow_snapshot_id=shadow_snapshot_id,
             chunk_ids=tuple(chunk.chunk_id for chunk in plan.resolved.chunks),
             scope=plan.resolved.scope,
             token=reserved.token,

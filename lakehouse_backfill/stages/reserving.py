@@ -11,12 +11,12 @@ from lakehouse_backfill.errors import (
     Conflict,
     NotFound,
     OutcomeUnknown,
+    TooBusy,
     Unsupported,
 )
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.plan import TargetPin
 from lakehouse_backfill.model.publication import Pointer, Publication, Swap
-from lakehouse_backfill.model.run import State
 from lakehouse_backfill.rules import publications
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -42,7 +42,7 @@ def reserve(
         if base is not None:
             publications.require_base(pointer, wanted, head, (base.table, base.snapshot_id))
         if pointer.pending is not None:
-            return publications.taken_up(pointer.pending, wanted.epoch)
+            return publications.taken_up(pointer.pending, wanted)
         rows: tuple[Publication, ...] = ()
         if pointer.accepted is None:
             rows = (publications.baseline(wanted, head, wanted.scope, wanted.at),)
@@ -78,19 +78,27 @@ def take_turn(
             )
         if is_mine(pointer.pending):
             return pointer.pending
-        if not _is_under_way(bench, pointer.pending):
+        if not is_under_way(bench, pointer.pending):
             break
         bench.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
-    publications.require_free(bench.versions.pointer(product), product, None)
-    raise Conflict(f"{product} is being published by others all the time", fix="try again")
+    publications.require_free(pointer, product, None)
+    raise OutcomeUnknown(f"{product}: its pointer changes faster than it can be read")
 
 
-def _is_under_way(bench: Workbench, pending: Publication) -> bool:
-    """Tell whether a reservation will go away by itself: somebody works on it, or just ended."""
+def is_under_way(bench: Workbench, pending: Publication) -> bool:
+    """Tell whether a reservation will go away by itself: somebody works on it."""
     if pending.run_id is None:
-        return True
-    status = bench.runs.status(pending.run_id)
-    return status.state is not State.PUBLISHING or bench.is_driven(status)
+        return bench.is_acting(pending)
+    return bench.is_driven(bench.runs.status(pending.run_id))
+
+
+def may_release(reserved: Publication, wanted: Publication, error: BackfillError) -> bool:
+    """Tell whether a refusal makes it certain that the reserved act will not land any more.
+
+    A reservation that was made by another process may be under way there too. What refuses this
+    process, a change of the partitions for one, refuses that one; being too busy does not.
+    """
+    return reserved.token == wanted.token or not isinstance(error, TooBusy)
 
 
 def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -> Publication:
@@ -120,27 +128,34 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
     return bench.versions.move(row.product, decide).accepted or row
 
 
-def show_accepted(bench: Workbench, contract: Contract, row: Publication) -> None:
-    """Let the contract's view, if there is one, show what the pointer says."""
-    if contract.view is not None:
+def show_accepted(bench: Workbench, contract: Contract) -> None:
+    """Let the contract's view, if there is one, show what the pointer says.
+
+    Making a view takes a while: what was accepted meanwhile is shown too.
+    """
+    if contract.view is None:
+        return
+    shown: str | None = None
+    while (row := bench.versions.pointer(contract.product).accepted) and row.token != shown:
         at = row.snapshot_id if contract.publication == "pinned" else None
         try:
             bench.views.show(contract.view, row.table, at)
         except BackfillError as error:
             error.state = f"version {row.version} is accepted; only {contract.view} shows less"
             raise
+        shown = row.token
 
 
-def release(bench: Workbench, reserved: Publication) -> None:
+def release(bench: Workbench, reserved: Publication, epoch: int) -> None:
     """Give a reserved version back after a conflict; its number is not used again.
 
-    A reservation that another process took up, or finished, stays as it is.
+    A reservation that a later lease than `epoch` took up, or that was finished, stays as it is.
     """
-    row = reserved.model_copy(update={"action": "release", "at": bench.clock.now()})
+    row = reserved.model_copy(update={"action": "release", "at": bench.clock.now(), "epoch": epoch})
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         pending = pointer.pending
-        is_held = pending is not None and (pending.token, pending.epoch) == (row.token, row.epoch)
+        is_held = pending is not None and pending.token == row.token and pending.epoch <= epoch
         return (row,) if is_held else ()
 
     bench.versions.move(row.product, decide)

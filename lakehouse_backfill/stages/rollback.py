@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
-from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.publication import Pointer, Publication, RevertRequest, Swap
 from lakehouse_backfill.model.run import State
@@ -15,6 +16,7 @@ from lakehouse_backfill.rules.publications import Return
 from lakehouse_backfill.stages.reserving import (
     REFUSALS,
     finalise,
+    may_release,
     release,
     show_accepted,
     tags,
@@ -49,33 +51,40 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
     One that was cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
+    return finish_rollback(bench, contract, way, reason, by)
+
+
+def finish_rollback(
+    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
+) -> RolledBack:
+    """Do the same for somebody whose role was asked for when they began it."""
     if way.is_partial and contract.publication == "pinned":
         raise Unsupported(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    row = _reserve(bench, contract, way, reason, by)
+    wanted = _draft(bench, contract, way, reason, by)
+    row = _reserve(bench, way, wanted)
     try:
         swap = _restore(bench, contract, way, row)
-    except REFUSALS:
-        release(bench, row)
+    except REFUSALS as error:
+        if may_release(row, wanted, error):
+            release(bench, row, row.epoch)
         raise
     publication = finalise(bench, row, swap, "rollback")
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
     try:
-        show_accepted(bench, contract, publication)
+        show_accepted(bench, contract)
     finally:
         tell_runs(bench, way.leaving, way.returning, by, reason)
     return RolledBack(publication, swap)
 
 
-def _reserve(
-    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
-) -> Publication:
+def _draft(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> Publication:
     newest = way.undone[0]
-    wanted = Publication(
+    return Publication(
         product=contract.product,
         version=way.version,
         token=uuid4().hex,
@@ -90,10 +99,13 @@ def _reserve(
         by=by,
         reason=reason,
         returns_to=way.version,
+        driver=bench.driver,
     )
 
+
+def _reserve(bench: Workbench, way: Return, wanted: Publication) -> Publication:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_unmoved(pointer, newest)
+        publications.require_unmoved(pointer, way.undone[0])
         if pointer.pending is not None:
             return ()
         version = pointer.last_version + 1 if way.is_partial else way.version
@@ -103,7 +115,7 @@ def _reserve(
         # The same rollback, whoever began it: it was cut off, or goes on beside this one.
         return publications.is_same_return(pending, wanted, is_partial=way.is_partial)
 
-    return take_turn(bench, contract.product, decide, is_mine)
+    return take_turn(bench, wanted.product, decide, is_mine)
 
 
 def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication) -> Swap:
@@ -147,18 +159,26 @@ def tell_runs(
 ) -> None:
     """Move the runs whose output is not accepted any more, and reinstate those that are again.
 
-    A run that knows already stays as it is.
+    What the pointer says by now decides: it may have moved on. A run that knows already, or that
+    is being published, stays as it is.
     """
     for run_id in returning:
-        _tell(bench, run_id, State.ROLLED_BACK, "reinstate", by, reason)
-        _tell(bench, run_id, State.ACCEPTED, "reinstate", by, reason)
+        _tell(
+            bench, run_id, {State.ROLLED_BACK: "reinstate", State.ACCEPTED: "reinstate"}, by, reason
+        )
     for run_id in leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
-        _tell(bench, run_id, State.PUBLISHING, "finish publishing", by, reason)
-        _tell(bench, run_id, State.PUBLISHED, "roll back", by, reason)
+        _tell(bench, run_id, {State.PUBLISHING: "finish publishing"}, by, reason)
+        _tell(bench, run_id, {State.PUBLISHED: "roll back"}, by, reason)
 
 
-def _tell(bench: Workbench, run_id: str, only: State, verb: str, by: str, reason: str) -> None:
-    status = bench.runs.status(run_id)
-    if status.state is only:
-        bench.move(status, bench.runs.plan(run_id), verb, by, reason=reason)
+def _tell(bench: Workbench, run_id: str, verbs: dict[State, str], by: str, reason: str) -> None:
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    verb = verbs.get(status.state)
+    pending = bench.versions.pointer(status.product).pending
+    if verb is None or (pending is not None and pending.run_id == run_id):
+        return
+    is_visible = publications.visible(bench.versions.history(status.product), run_id) is not None
+    if is_visible is (verb == "reinstate"):
+        with suppress(RunMoved):  # Somebody else told it first.
+            bench.move(status, plan, verb, by, reason=reason)

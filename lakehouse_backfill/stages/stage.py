@@ -13,6 +13,7 @@ from lakehouse_backfill.model.scope import Chunk
 from lakehouse_backfill.rules import roles, waivers
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.chunk_checks import ChunkChecks
+from lakehouse_backfill.stages.decide import trusted_events
 from lakehouse_backfill.stages.input_checks import judge_inputs
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.pinning import require_pins
@@ -27,7 +28,7 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    roles.require_decision(bench.runs.events(run_id), "approve", plan.manifest_hash, run_id)
+    roles.require_decision(trusted_events(bench, status), "approve", plan.manifest_hash, run_id)
     require_approved_files(bench, plan)
     require_pins(bench, plan)
     status = bench.drive(status, plan, "begin staging", by)

@@ -10,6 +10,7 @@ from typing import Any
 from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Lease, RunStatus
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.compute import (
@@ -90,6 +91,10 @@ class Workbench:
             at=self.clock.now(),
             detail=detail,
         )
+        is_note = event.from_state == event.to_state
+        if lease is None and not is_note and status.driver not in (None, self.driver):
+            # A decision of a person ends the work of a driver, also what it is writing now.
+            self.fences.fence(plan.run_id, event.seq)
         moved = self.runs.append(event, lease)
         self.journal.bind(**plan.labels).log(
             "run moved", verb=verb, actor=actor, from_state=event.from_state.value,
@@ -106,20 +111,18 @@ class Workbench:
         what it is writing now. Raises RunMoved while another living process drives the run.
         """
         self.require_no_other_driver(status)
-        lease = Lease(holder=self.driver, until=self.lease_end())
-        moved = self.move(status, plan, verb, actor, lease=lease, **detail)
         if status.driver is not None:
-            self.fences.fence(plan.run_id, moved.epoch)
-        return moved
+            # First: cut off after the move, nobody would know that there is one to shut out.
+            self.fences.fence(plan.run_id, status.seq + 1)
+        lease = Lease(holder=self.driver, until=self.lease_end())
+        return self.move(status, plan, verb, actor, lease=lease, **detail)
 
     def overtake(
         self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
     ) -> RunStatus:
         """Move a run whose driver is gone, and let that driver write nothing any more."""
         self.require_no_other_driver(status)
-        moved = self.move(status, plan, verb, actor, **detail)
-        self.fences.fence(plan.run_id, moved.seq)
-        return moved
+        return self.move(status, plan, verb, actor, **detail)
 
     def lease_end(self) -> datetime:
         """When a lease that is given now ends."""
@@ -131,6 +134,13 @@ class Workbench:
             return False
         is_over = status.lease_until is not None and status.lease_until < self.clock.now()
         return not is_over and self.is_alive(status.driver)
+
+    def is_acting(self, pending: Publication) -> bool:
+        """Tell whether another process works on a pending act of the pointer."""
+        if pending.driver is None or pending.driver == self.driver:
+            return False
+        end = pending.at + timedelta(seconds=self.profile.lease_seconds)
+        return self.clock.now() < end and self.is_alive(pending.driver)
 
     def require_no_other_driver(self, status: RunStatus) -> None:
         """Raise RunMoved while another process drives the run, unless it is to be taken over."""

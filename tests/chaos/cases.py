@@ -27,6 +27,10 @@ class Case:
     def __str__(self) -> str:
         return f"{self.scenario.name} - {self.point} - {self.nth} - {self.goes_on}"
 
+    def works(self) -> dict[Any, Work]:
+        """The interrupted scenario, and the same without interruption."""
+        return {self.scenario: whole(self.scenario), self: interrupted(self)}
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.cases import Case, Work, interrupted, whole
+from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, Lab
 
@@ -32,9 +32,9 @@ def lab(labs: list[Lab]) -> Lab:
 
 @pytest.fixture(scope="module")
 def outcomes(labs: list[Lab], request: pytest.FixtureRequest) -> Iterator[dict[Any, Future[Any]]]:
-    """The module's selected cases, and their scenarios without any interruption.
+    """What the module's selected cases ask for, by what they ask it of.
 
-    They are under way on all labs at once, while their tests wait for them in turn.
+    It is under way on all labs at once, while the tests wait for it in turn.
     """
     free: SimpleQueue[Lab] = SimpleQueue()
     for lab in labs:
@@ -47,19 +47,19 @@ def outcomes(labs: list[Lab], request: pytest.FixtureRequest) -> Iterator[dict[A
         finally:
             free.put(lab)
 
-    cases = _selected(request)
-    wanted: dict[Any, Work] = {case.scenario: whole(case.scenario) for case in cases}
-    wanted |= {case: interrupted(case) for case in cases}
+    wanted: dict[Any, Work] = {}
+    for case in _selected(request):
+        wanted |= case.works()
     with ThreadPoolExecutor(len(labs)) as pool:
         yield {key: pool.submit(on_a_lab, work) for key, work in wanted.items()}
         pool.shutdown(cancel_futures=True)
 
 
-def _selected(request: pytest.FixtureRequest) -> list[Case]:
+def _selected(request: pytest.FixtureRequest) -> list[Any]:
     items = [item for item in request.session.items if item.path == request.path]
     values = [getattr(item, "callspec", None) for item in items]
     found = [value.params.get("case") for value in values if value is not None]
-    return [case for case in found if isinstance(case, Case)]
+    return [case for case in found if case is not None]
 
 
 def _prepare(lab: Lab) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,28 @@ class Block(At):
         self.arrived.set()
         if not self.go.wait(PATIENCE_S):
             raise TimeoutError(self.point)
+
+
+@dataclass
+class Pause(At):
+    """Takes its time, alive."""
+
+    seconds: float = 0.0
+
+    def act(self) -> None:
+        time.sleep(self.seconds)
+
+
+@dataclass
+class Both:
+    """Two hooks in one."""
+
+    first: Any
+    second: Any
+
+    def __call__(self, point: str) -> None:
+        self.first(point)
+        self.second(point)
 
 
 @dataclass

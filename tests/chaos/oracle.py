@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ class Oracle:
     """One lake; every look reads it afresh."""
 
     folder: Path
+    lake: str = "lake"
 
     def catalog(self) -> list[tuple[Any, ...]]:
         """All that the catalog holds: each table with the metadata file that is its state."""
-        with sqlite3.connect(f"file:{self.folder}/lake/catalog.db?mode=ro", uri=True) as opened:
+        with sqlite3.connect(
+            f"file:{self.folder}/{self.lake}/catalog.db?mode=ro", uri=True
+        ) as opened:
             tables = opened.execute("SELECT * FROM iceberg_tables ORDER BY 1, 2, 3").fetchall()
             spaces = opened.execute("SELECT * FROM iceberg_namespace_properties").fetchall()
         opened.close()
@@ -34,7 +38,7 @@ class Oracle:
 
     def files(self) -> dict[str, int]:
         """Every file of the warehouse with its size."""
-        root = self.folder / "lake" / "warehouse"
+        root = self.folder / self.lake / "warehouse"
         return {
             str(file.relative_to(root)): file.stat().st_size
             for file in root.rglob("*")
@@ -98,6 +102,19 @@ class Oracle:
             if f"{MARK}attempt-id" in found
         }
         return list(made.values())
+
+    def digests(self, columns: str) -> dict[str, str]:
+        """A digest of the shadow's rows in each partition, whatever their order."""
+        shadow = self.shadow()
+        assert shadow is not None
+        found = {
+            label: sorted(map(repr, _read(files, columns).fetchall()))
+            for label, files in self.paths(shadow).items()
+        }
+        return {
+            label: hashlib.sha256("".join(rows).encode()).hexdigest()
+            for label, rows in found.items()
+        }
 
     def state(self) -> tuple[Any, ...]:
         """Catalog and files: equal states mean that nothing at all was written in between."""

@@ -63,7 +63,7 @@ _ADOPT = _method("Publisher.adopt", *_commit("Publisher.swap"))
 _REVERT = _method("Publisher.revert", *_commit("Publisher.swap"))
 #: What is left of a publication whose files are swapped in already.
 _FINISH = (
-    *_APPEND, *_FENCES, *_MOVE, *_method("Publisher.adopt"), *_MOVE, *_EVIDENCE, *_APPEND,
+    *_FENCES, *_APPEND, *_MOVE, *_method("Publisher.adopt"), *_MOVE, *_EVIDENCE, *_APPEND,
 )  # fmt: skip
 
 _PLAN = ("plan", "jobs/a.yaml")
@@ -77,9 +77,11 @@ SCENARIOS = (
     Scenario("plan", "new", _PLAN, (_PLAN,), (
         *_PIN, *_PIN,
         *_method(
-            "Runs.register", *_commit("Catalog.create_namespace"),
-            *_commit("Catalog.create_table") * len(CONTROL_TABLES),
-            *_commit("ControlLog.pipeline_run"), *_commit("ControlLog.run_event"),
+            "Evidence.record", *_commit("Catalog.create_namespace"),
+            *_commit("Catalog.create_table") * len(CONTROL_TABLES), *_commit("ControlLog.evidence"),
+        ),
+        *_method(
+            "Runs.register", *_commit("ControlLog.pipeline_run"), *_commit("ControlLog.run_event"),
         ),
     )),
     Scenario("stage", "approved", _STAGE, (_STAGE,), (
@@ -87,9 +89,9 @@ SCENARIOS = (
         *_APPEND,
     )),
     Scenario("stage again", "staging cut off", _STAGE, (_STAGE,), (
-        *_APPEND, *_FENCES, *_method("Shadows.open"), *_SHADOW_FENCE, *_RECORD, *_CHUNK, *_RECORD,
-        *_EVIDENCE, *_APPEND,
-    ), first=24),
+        *_FENCES, *_APPEND, *_method("Shadows.open"), *_SHADOW_FENCE, *_RECORD, *_RECORD, *_CHUNK,
+        *_RECORD, *_EVIDENCE, *_APPEND,
+    ), first=22),
     Scenario("validate", "staged", _VALIDATE, (_VALIDATE,), (*_APPEND, *_EVIDENCE, *_APPEND)),
     Scenario("publish", "accepted", _PUBLISH, (_PUBLISH,), (
         *_APPEND, *_MOVE, *_ADOPT, *_MOVE, *_EVIDENCE, *_APPEND,
@@ -99,7 +101,7 @@ SCENARIOS = (
         *_MOVE, *_REVERT, *_MOVE, *_APPEND,
     ), already="silver.t is at version 0 already"),
     Scenario("recover a staging", "staging cut off", _RECOVER, (_RECOVER, _STAGE), (
-        *_APPEND, *_FENCES,
+        *_FENCES, *_APPEND,
     )),
     Scenario(
         "recover a publication", "publishing cut off", _RECOVER, (_RECOVER,), _FINISH, first=22

@@ -53,7 +53,7 @@ def race(lab: Lab, commands: list[tuple[str, ...]], point: str) -> list[Ended]:
     return [child.end() for child in children]
 
 
-def rows(lab: Lab, *days: tuple[str, ...]) -> list[tuple[str, int, int]]:
+def rows(*days: tuple[str, ...]) -> list[tuple[str, int, int]]:
     restated = {day for part in days for day in part}
     return [(day, k, k * (10 if day in restated else 100)) for day in DAYS for k in (1, 2, 3)]
 

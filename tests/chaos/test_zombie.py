@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+from tests.chaos.cases import Work
 from tests.chaos.faults import Block, Kill, Stop
 from tests.chaos.lab import BY, TARGET, Ended, Lab, shared_event
 from tests.chaos.oracle import facts
@@ -22,9 +25,37 @@ class Sleep:
     command: tuple[str, ...]
     point: str
     nth: int = 1
+    is_rolled_back: bool = False
 
     def __str__(self) -> str:
         return f"{self.command[0]} - {self.point} - {self.nth}"
+
+    def works(self) -> dict[Any, Work]:
+        return {self: self.work}
+
+    def work(self, lab: Lab) -> Woken:
+        """Stop the first driver, let a second one finish, and wake the first one up."""
+        lab.restore(self.state)
+        zombie = lab.start(*lab.typed(self.command), hook=Stop(self.point, self.nth))
+        zombie.wait_until_stopped()
+        _finish(lab)
+        if self.is_rolled_back:
+            lab.must(*_BACK)
+        before = lab.oracle.catalog()
+        zombie.go_on()
+        ended = zombie.end()
+        after = lab.oracle.catalog()
+        return Woken(ended, before, after, lab.must("recover", "--all", *BY).data["actions"])
+
+
+@dataclass(frozen=True)
+class Woken:
+    """How the zombie ended, and the state of every table before and after it woke up."""
+
+    ended: Ended
+    before: list[tuple[Any, ...]]
+    after: list[tuple[Any, ...]]
+    actions: list[Any]
 
 
 _STAGE, _VALIDATE, _PUBLISH = (("stage", "RUN"), ("validate", "RUN"), ("publish", "RUN"))
@@ -55,41 +86,27 @@ SLEEPS = [
 
 
 @pytest.mark.req("X9")
-@pytest.mark.parametrize("sleep", SLEEPS, ids=str)
+@pytest.mark.parametrize("case", SLEEPS, ids=str)
 def test_a_stopped_driver_that_was_overtaken_changes_nothing_when_it_goes_on(
-    lab: Lab, sleep: Sleep
+    case: Sleep, outcomes: dict[Any, Future[Any]]
 ) -> None:
-    lab.restore(sleep.state)
-    zombie = lab.start(*lab.typed(sleep.command), hook=Stop(sleep.point, sleep.nth))
-    zombie.wait_until_stopped()
-    _finish(lab)
-    before = lab.oracle.catalog()
-
-    zombie.go_on()
-    ended = zombie.end()
-
-    assert lab.oracle.catalog() == before
-    _is_overtaken(ended)
-    assert lab.must("recover", "--all", *BY).data["actions"] == []
+    woken: Woken = outcomes[case].result()
+    assert woken.after == woken.before
+    _is_overtaken(woken.ended)
+    assert woken.actions == []
 
 
 @pytest.mark.req("X9", "U12")
-@pytest.mark.parametrize("sleep", SLEEPS[-8:], ids=str)
+@pytest.mark.parametrize(
+    "case", [replace(one, is_rolled_back=True) for one in SLEEPS[-8:]], ids=str
+)
 def test_a_publisher_that_wakes_up_after_a_rollback_does_not_publish_again(
-    lab: Lab, sleep: Sleep
+    case: Sleep, outcomes: dict[Any, Future[Any]]
 ) -> None:
-    lab.restore(sleep.state)
-    zombie = lab.start(*lab.typed(sleep.command), hook=Stop(sleep.point, sleep.nth))
-    zombie.wait_until_stopped()
-    _finish(lab)
-    lab.must(*_BACK)
-    before = lab.oracle.catalog()
-
-    zombie.go_on()
-    ended = zombie.end()
-
-    assert lab.oracle.catalog() == before
-    _is_overtaken(ended)
+    woken: Woken = outcomes[case].result()
+    assert woken.after == woken.before
+    _is_overtaken(woken.ended)
+    assert woken.actions == []
 
 
 @pytest.mark.req("X9")

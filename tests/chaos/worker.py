@@ -73,7 +73,11 @@ def _exit_code(arguments: tuple[str, ...], folder: Path) -> int:
         return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
 
     try:
-        app(["--project", str(folder), "--json", *arguments], obj=opener)
+        app(
+            ["--project", str(folder), "--json", *arguments],
+            obj=opener,
+            prog_name="lakehouse-backfill",
+        )
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:  # noqa: BLE001 (the test reads it)

@@ -581,6 +581,71 @@ def test_the_tagged_states_survive_expiry(days):
     assert len(kept) == 3
 
 
+def expire(kit: Kit, *, cut: bool) -> None:
+    """Let all snapshots go that no ref names; not `cut`: as Java does, which leaves parent ids."""
+    table = kit.live.load_table(TARGET)
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    gone = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in named]
+    assert gone
+    table.maintenance.expire_snapshots().by_ids(gone).commit()
+    if not cut:
+        metadata = kit.live.load_table(TARGET).metadata
+        table = kit.live.load_table(TARGET)
+        kept = [
+            one.model_copy(update={"parent_snapshot_id": one.parent_snapshot_id or gone[-1]})
+            for one in metadata.snapshots
+        ]
+        path = Path(table.metadata_location.removeprefix("file://"))
+        path.write_text(metadata.model_copy(update={"snapshots": kept}).model_dump_json())
+
+
+@pytest.mark.req("U1", "X9")
+@pytest.mark.parametrize("cut", [True, False], ids=["parents removed", "parents dangling"])
+def test_a_publication_is_found_after_the_history_behind_it_expired(days, cut):
+    request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    swap = days.publisher.adopt(request)
+    for key in (7, 8, 9):
+        days.append(row(key, DAYS[2], "live"))
+
+    expire(days, cut=cut)
+
+    assert days.publisher.find(TARGET, request.token).snapshot_id == swap.snapshot_id
+    head = days.head()
+    assert days.publisher.adopt(request).snapshot_id == swap.snapshot_id
+    assert days.head() == head
+
+
+@pytest.mark.req("U1")
+def test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either(days):
+    request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    before = days.head()
+    days.publisher.adopt(request)
+    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
+        snapshot_id=before
+    ).commit()
+    for key in (7, 8, 9):
+        days.append(row(key, DAYS[2], "live"))
+
+    expire(days, cut=True)
+
+    assert days.publisher.find(TARGET, request.token) is None
+
+
+@pytest.mark.req("U1")
+def test_a_token_that_only_a_branch_holds_has_not_landed_whatever_expired(days):
+    side = days.append(row(7, DAYS[2], "side"), **{"lakehouse-backfill.publication": "token-r1"})
+    table = days.live.load_table(TARGET)
+    base = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_branch(side, "side").commit()
+    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(snapshot_id=base).commit()
+    for key in (8, 9):
+        days.append(row(key, DAYS[2], "live"))
+
+    expire(days, cut=True)
+
+    assert days.publisher.find(TARGET, "token-r1") is None
+
+
 def test_swaps_are_values_that_add_up(days):
     request = days.stage(DAY, {DAYS[0]: [], DAYS[1]: [row(11, DAYS[1]), row(12, DAYS[1])]})
 

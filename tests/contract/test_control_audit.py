@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.errors import TooBusy
+from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.iceberg.audit import IcebergAudit
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY
-from lakehouse_backfill.iceberg.run_rows import chains_of
+from lakehouse_backfill.iceberg.control_log import Change
+from lakehouse_backfill.iceberg.run_rows import chains_of, plan_row
 from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, Lease, State
+from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.report.data import audit_result
 from lakehouse_backfill.rules import audit as audit_rules
 from lakehouse_backfill.rules.audit import Verdict
@@ -30,6 +36,7 @@ from tests.fakes.plans import NOON, a_first_event, a_plan
 
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"
+PRODUCT = "silver.arrivals_daily"
 NOTES = 2 * FOLD_EVERY
 Row = dict[str, Any]
 
@@ -96,7 +103,7 @@ def test_an_untouched_log_is_intact_through_folds_renewals_and_closed_runs(log: 
     assert found.events > 2 * FOLD_EVERY
     assert audit_result(found) == {
         "events": 5 + NOTES, "runs": 4, "unchained": 0, "intact": True, "first_bad": None,
-        "heads": found.heads,
+        "heads": found.heads, "products": 0,
     }  # fmt: skip
     assert found.heads == {one.run_id: one.head for one in log.runs.list(open_only=False)}
 
@@ -269,6 +276,106 @@ def restore(log: Log) -> None:
         change.set_properties(log.properties)
     log.put(log.rows)
     assert log.look().intact
+
+
+# --- plans and pointers ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> SimpleNamespace:
+    """Control tables of one run and one published version."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    tables = ControlTables(catalog, NAMESPACE)
+    runs, found = IcebergRuns(tables), IcebergAudit(tables)
+    runs.register(a_plan(), a_first_event(a_plan()))
+    for action in ("reserve", "publish"):
+        IcebergVersions(tables).move(PRODUCT, lambda _, action=action: (an_act(action),))
+    workbench = bench(lake(), runs=runs, audit=found)
+    return SimpleNamespace(
+        catalog=catalog, runs=runs, audit=found, look=lambda: verify(workbench).first_bad
+    )
+
+
+def an_act(action: Any) -> Publication:
+    return Publication(
+        product=PRODUCT, version=1, token="t1", action=action, run_id="bf-1", table=PRODUCT,
+        snapshot_id=8_700_000_000_000_000_001, before_snapshot_id=None, supersedes=0,
+        scope=Scope(field=ScopeField(column="d", transform="identity", type="date"),
+                    partitions=("2013-02-15",)),
+        at=NOON + timedelta(microseconds=7), by="ann", approved_by=("bob",), reason="fix",
+    )  # fmt: skip
+
+
+def edit(lone: SimpleNamespace, name: str, change: Callable[[Row], Row | None]) -> None:
+    """Store changed rows in a control table, as any writer of Iceberg may; None: deleted."""
+    table = lone.catalog.load_table((NAMESPACE, name))
+    rows = [change(row) for row in table.scan().to_arrow().to_pylist()]
+    kept = [row for row in rows if row is not None]
+    table.overwrite(pa.Table.from_pylist(kept, schema=table.schema().as_arrow()))
+
+
+def test_a_forged_pointer_is_found_and_named(lone: SimpleNamespace):
+    assert lone.look() is None
+    table = lone.catalog.load_table((NAMESPACE, "accepted_output_version"))
+    key = f"pointer.{PRODUCT}"
+    held = json.loads(table.properties[key])
+    for forged, says in (
+        (held | {"accepted": held["accepted"] | {"snapshot_id": 7}}, "differs in snapshot_id"),
+        (held | {"last_version": 9}, "its pointer counts 9 versions, its rows 1"),
+        ({"odd": 1}, "its pointer is gone, or was edited"),
+    ):
+        with lone.catalog.load_table(table.name()).transaction() as change:
+            change.set_properties({key: json.dumps(forged)})
+        assert says in str(lone.look())
+    with lone.catalog.load_table(table.name()).transaction() as change:
+        change.remove_properties(key)
+    assert f"{PRODUCT}: its pointer is gone" in str(lone.look())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: {**row, "acted_by": "eve"},
+        lambda row: {**row, "scope": "no JSON"},
+        lambda row: {**row, "action": "odd"},
+        lambda row: {**row, "data_product": "silver.other"},
+        lambda row: None if row["action"] == "publish" else row,
+        lambda row: None,
+    ],
+    ids=["who", "scope", "action", "product", "deleted", "all deleted"],
+)
+def test_an_accepted_row_that_was_edited_is_found(lone: SimpleNamespace, change: Any):
+    edit(lone, "accepted_output_version", change)
+    assert str(lone.look()).startswith("silver.")
+
+
+@pytest.mark.req("M4")
+def test_a_draft_that_was_edited_is_left_out_and_named(lone: SimpleNamespace):
+    good, bad = a_plan("bf-2"), a_plan("bf-3")
+    for plan in (good, bad):
+        lone.runs._plans.append(lambda _, plan=plan: Change(result=None, rows=(plan_row(plan),)))
+    assert lone.audit.drafts() == (good, bad)
+    for old, new in (('"created_by"', '"created_byx"'), ('"fix"', '"something else"'), ("{", "")):
+        before = lone.runs._plans.head().rows()
+        assert old in before[-1]["plan"]
+        edit(
+            lone,
+            "pipeline_run",
+            lambda row, old=old, new=new: (
+                {**row, "plan": row["plan"].replace(old, new)} if row["run_id"] == "bf-3" else row
+            ),
+        )
+        assert lone.audit.drafts() == (good,)
+        assert list(lone.audit.bad_plans()) == ["bf-3"]
+        assert str(lone.look()).startswith("the plan of bf-3 was edited after it was made")
+        with pytest.raises(Tampered):
+            lone.runs.plan("bf-3")
+        edit(
+            lone,
+            "pipeline_run",
+            lambda row, kept={one["run_id"]: one for one in before}: kept[row["run_id"]],
+        )
+    assert lone.look() is None
 
 
 # --- reading while runs move ----------------------------------------------------------------------

@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.errors import NotFound, RunMoved
+from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.iceberg.audit import IcebergAudit
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.evidence import IcebergEvidence
@@ -36,13 +37,15 @@ LATER = NOON + timedelta(minutes=5)
 def control(request, tmp_path: Path):
     """The four ports on one implementation."""
     if request.param == "fake":
-        runs, fences = FakeRuns(), FakeFences()
+        fences = FakeFences()
+        versions = FakeVersions(fences)
+        runs = FakeRuns(versions)
         return SimpleNamespace(
             runs=runs,
             audit=runs,
             fences=fences,
             ledger=FakeLedger(fences),
-            versions=FakeVersions(fences),
+            versions=versions,
             evidence=FakeEvidence(fences),
         )
     tables = ControlTables(
@@ -104,6 +107,8 @@ def test_nothing_is_known_before_the_first_run(control):
     assert control.evidence.document("bf-1", "d") is None
     assert control.audit.drafts() == ()
     assert control.audit.chains() == {}
+    assert control.audit.products() == {}
+    assert control.audit.bad_plans() == {}
     with pytest.raises(NotFound):
         control.runs.status("bf-1")
     with pytest.raises(NotFound):
@@ -392,6 +397,46 @@ def test_a_document_is_found_by_its_digest_within_its_run(evidence: Evidence):
     assert evidence.document("bf-1", "d" * 64) is None
 
 
+def edit_documents(evidence: FakeEvidence | IcebergEvidence, old: str, new: str) -> None:
+    """Change the stored text by other means; what its digest column says stays."""
+    if isinstance(evidence, FakeEvidence):
+        evidence.rows = [(*row[:3], row[3].replace(old, new)) for row in evidence.rows]
+        return
+    table = evidence._log.head().table
+    rows = table.scan().to_arrow().to_pylist()
+    edited = [{**row, "document": row["document"].replace(old, new)} for row in rows]
+    table.overwrite(pa.Table.from_pylist(edited, schema=table.schema().as_arrow()))
+
+
+@pytest.mark.req("V4")
+@pytest.mark.parametrize("new", ["2", "no JSON"])
+def test_a_document_that_was_edited_is_refused_until_it_is_recorded_again(control, new: str):
+    evidence = control.evidence
+    mark = evidence.record("bf-1", "validation", {"n": 1}, 0)
+    edit_documents(evidence, "1", new)
+    with pytest.raises(Tampered, match="the validation of bf-1 was edited") as caught:
+        evidence.document("bf-1", mark)
+    assert str(caught.value.fix).startswith("lakehouse-backfill validate bf-1")
+    assert evidence.newest("bf-1", "validation") is None
+    assert evidence.document("bf-1", "d" * 64) is None
+    assert evidence.record("bf-1", "validation", {"n": 1}, 0) == mark
+    assert evidence.document("bf-1", mark) == {"n": 1}
+    assert evidence.newest("bf-1", "validation") == (mark, {"n": 1})
+    evidence.record("bf-1", "validation", {"n": 1}, 0)
+    assert stored_documents(evidence) == 2
+
+
+@pytest.mark.req("V4")
+def test_the_newest_document_is_the_newest_that_was_not_edited(evidence: Evidence):
+    for number in (1, 2):
+        evidence.record("bf-1", "chunk-checks", {"n": number}, 0)
+    edit_documents(evidence, "2", "3")
+    assert evidence.newest("bf-1", "chunk-checks") == (digest({"n": 1}), {"n": 1})
+    with pytest.raises(Tampered) as caught:
+        evidence.document("bf-1", digest({"n": 2}))
+    assert str(caught.value.fix).startswith("lakehouse-backfill run bf-1")
+
+
 # --- leases and fences --------------------------------------------------------------------------
 
 
@@ -511,3 +556,24 @@ def test_the_log_is_a_sealed_chain_over_all_runs_open_and_closed(control):
 def test_no_run_is_a_draft_once_its_first_event_is_there(control):
     control.runs.register(a_plan(), a_first_event(a_plan()))
     assert control.audit.drafts() == ()
+
+
+@pytest.mark.req("V4")
+def test_the_rows_of_every_product_lead_to_its_pointer(control):
+    acts = (
+        (a_row(0, "baseline", run_id=None), a_row(1, "reserve")),
+        (a_row(1, "publish"),),
+        (a_row(2, "reserve"),),
+        (a_row(2, "release"),),
+        (a_row(3, "reserve"),),
+    )
+    for rows in acts:
+        control.versions.move(PRODUCT, lambda _, rows=rows: rows)
+    control.versions.move("gold.other", lambda _: (a_row(4, "publish", "gold.other"),))
+    products = control.audit.products()
+    assert products == {
+        name: (tuple(reversed(control.versions.history(name))), control.versions.pointer(name))
+        for name in ("gold.other", PRODUCT)
+    }
+    found = audit_rules.verify({}, None, (), products)
+    assert (found.first_bad, found.products) == (None, 2)

@@ -26,11 +26,14 @@ def lake() -> FakeLake:
 
 def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Workbench:
     """A workbench whose ports are all fakes."""
-    compute, runs, fences = compute or FakeCompute(where), FakeRuns(), FakeFences()
+    compute, fences = compute or FakeCompute(where), FakeFences()
+    versions = FakeVersions(fences)
+    runs = FakeRuns(versions)
     ports: dict[str, Any] = {
         "tables": where, "pins": where, "shadows": where, "publisher": where,
         "runs": runs, "audit": runs, "fences": fences, "ledger": FakeLedger(fences),
-        "versions": FakeVersions(fences), "evidence": FakeEvidence(fences), "compute": lambda: compute, "differ": lambda engine: compute,
+        "versions": versions, "evidence": FakeEvidence(fences),
+        "compute": lambda: compute, "differ": lambda engine: compute,
         "records": compute, "views": compute, "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",

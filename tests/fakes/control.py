@@ -8,19 +8,21 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.errors import RunMoved, Tampered
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.model.value import canonical_json, digest
 from lakehouse_backfill.rules import audit, run_log
 from lakehouse_backfill.rules import pointer as pointer_rules
+from lakehouse_backfill.rules.sealed import is_right, open_document, open_plan
 
 
 class FakeRuns:
     """`ports.control.Runs` in dictionaries."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: FakeVersions | None = None) -> None:
+        self.versions = versions
         self.plans: dict[str, Plan] = {}
         self.statuses: dict[str, RunStatus] = {}
         self.log: dict[str, list[Event]] = defaultdict(list)
@@ -55,7 +57,29 @@ class FakeRuns:
         self.statuses[run_id] = run_log.renewed(self.status(run_id), epoch, until)
 
     def drafts(self) -> tuple[Plan, ...]:
-        return tuple(plan for run_id, plan in self.plans.items() if run_id not in self.statuses)
+        bad = self.bad_plans()
+        return tuple(
+            plan
+            for run_id, plan in self.plans.items()
+            if run_id not in self.statuses and run_id not in bad
+        )
+
+    def bad_plans(self) -> dict[str, str]:
+        found = {}
+        for run_id, plan in self.plans.items():
+            try:
+                open_plan(run_id, plan.model_dump_json(), plan.manifest_hash)
+            except Tampered as error:
+                found[run_id] = error.problem
+        return found
+
+    def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+        if self.versions is None:
+            return {}
+        return {
+            product: (tuple(reversed(self.versions.history(product))), pointer)
+            for product, pointer in self.versions.pointers.items()
+        }
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
         return {run_id: tuple(events) for run_id, events in self.log.items()}
@@ -147,17 +171,18 @@ class FakeEvidence:
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
         self.fences.require(run_id, epoch)
         mark = digest(document)
-        newest = self.newest(run_id, kind)
-        if newest is None or newest[0] != mark:
+        rows = [row for row in self.rows if row[:2] == (run_id, kind)]
+        if not rows or rows[-1][2] != mark or not is_right(rows[-1][3], mark):
             self.rows.append((run_id, kind, mark, canonical_json(document)))
         return mark
 
     def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
-        found = (row for row in self.rows if (row[0], row[2]) == (run_id, digest))
-        return next((json.loads(row[3]) for row in found), None)
+        found = [row for row in reversed(self.rows) if (row[0], row[2]) == (run_id, digest)]
+        texts = (row[3] for row in found)
+        return open_document(run_id, found[0][1], digest, texts) if found else None
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
         for row in reversed(self.rows):
-            if row[:2] == (run_id, kind):
+            if row[:2] == (run_id, kind) and is_right(row[3], row[2]):
                 return row[2], json.loads(row[3])
         return None

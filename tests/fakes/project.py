@@ -169,6 +169,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
     "audit_verify": {"events": 12, "runs": 2, "unchained": 3, "intact": True, "first_bad": None,
+                     "products": 1,
                      "heads": {"bf-1": "a" * 64, "bf-2": "b" * 64}},
 }  # fmt: skip
 

@@ -190,5 +190,5 @@ def copy(context, src):
     plan = daily(job).make()
     before = (lake.rows("out"), lake.head("shadow"), lake.head("live"))
     with pytest.raises(WriteForbidden, match="INSERT INTO"):
-        SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+        SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 3)
     assert (lake.rows("out"), lake.head("shadow"), lake.head("live")) == before

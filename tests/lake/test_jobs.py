@@ -99,7 +99,9 @@ def test_a_sql_file_computes_a_chunk_from_its_inputs_and_parameters(
     maker = daily(file="jobs/job.sql", warm_up_days=2, config={"plus": 7})
     lake.job(SQL, "jobs/job.sql")
     plan = maker.make()
-    record = SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+    record = SparkStaging(lake.spark, lake.name, lake.project).stage(
+        plan, plan.resolved.chunks[0], 3
+    )
     assert (record.output_rows, record.outside_rows) == (8, 0)
     expected = [(d, k, v + 7) for d, k, v in lake.rows("src") if str(d) in DAYS[4:6]]
     assert [row for row in lake.rows("shadow") if str(row[0]) in DAYS[4:6]] == expected
@@ -139,7 +141,7 @@ OFFSET = 5
 def copy(context, src):
     return src.withColumn("v", F.udf(plus, "bigint")("v"))
 """).make()
-    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0])
+    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 3)
     found = sorted(row[2] for row in lake.rows("shadow") if str(row[0]) == DAYS[4])
     assert found == [9, 19, 29, 39]
 

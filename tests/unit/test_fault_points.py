@@ -26,7 +26,7 @@ PACKAGE = Path(lakehouse_backfill.__file__).parent
 
 #: Port methods that change nothing outside the process, and so need no fault point.
 READING = {
-    "Audit": {"chains", "drafts", "seal"},
+    "Audit": {"bad_plans", "chains", "drafts", "products", "seal"},
     "Clock": {"now", "sleep"},
     "Differ": {"diff", "weigh"},
     "Evidence": {"document", "newest"},

@@ -13,15 +13,16 @@ Data = Mapping[str, Any]
 def verified(page: Page, data: Data) -> None:
     """Draw what was found, what it means, and the heads that are worth keeping elsewhere."""
     if data["intact"]:
-        page.line("the log of runs is as it was written", "bold")
+        page.line("what was recorded is as it was written", "bold")
     else:
-        page.line("the log of runs is NOT as it was written", "bold")
+        page.line("what was recorded is NOT as it was written", "bold")
         page.line(f"first: {data['first_bad']}")
         page.line("Somebody changed it by other means. What it says of approvals proves nothing.")
     page.facts(
         (
             ("events", data["events"]),
             ("runs", data["runs"]),
+            ("products", data.get("products")),
             ("older", _older(data)),
         )
     )

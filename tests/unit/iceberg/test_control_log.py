@@ -404,12 +404,16 @@ def test_only_a_local_sqlite_catalog_has_a_lock_file(tmp_path: Path, uri: str, e
 
 
 def test_a_lock_that_is_never_given_back_costs_time_only(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.5)
     path = tmp_path / "x.lock"
+    waited = []
     with path.open("w") as held:
         fcntl.flock(held.fileno(), fcntl.LOCK_EX)
-        with control_lock.Turns(path).turn():
-            pass
+        for _ in range(2):
+            started = time.monotonic()
+            with control_lock.Turns(path).turn():
+                waited.append(time.monotonic() - started)
+    assert waited[0] >= 0.5 > waited[1]
 
 
 def test_a_folder_without_room_for_a_lock_file_is_no_obstacle(tmp_path: Path):

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,33 @@ def test_a_name_without_a_start_goes_by_the_pid_alone(sleeper):
     sleeper.kill()
     sleeper.wait()
     assert not is_alive(name)
+
+
+def test_a_driver_of_another_namespace_or_boot_is_taken_for_alive(sleeper):
+    own = this_driver()
+    place = own.partition("/")[2]
+    boot, _, namespace = place.partition("-")
+    assert len(boot) == 8
+    assert len(own) <= len(f"{HOST}:{os.getpid()}@") + 40
+    for other in (f"{boot}-{int(namespace, 16) + 1:x}", f"{'0' * 8}-{namespace}"):
+        assert is_alive(f"{HOST}:{sleeper.pid}@1/{other}")
+    assert not is_alive(f"{HOST}:{sleeper.pid}@1/{place}")
+    assert is_alive(f"{driver_of(sleeper)}/{place}")
+
+
+def test_a_driver_in_another_container_of_the_same_host_name_is_taken_for_alive():
+    """A process that counts its pids anew does not know ours, and cannot tell that we live."""
+    code = (
+        "import sys; from lakehouse_backfill.observe.driver import is_alive, this_driver; "
+        "print(is_alive(sys.argv[1]), this_driver())"
+    )
+    inside = ["unshare", "-r", "-p", "-f", "--mount-proc", sys.executable, "-c", code]
+    found = subprocess.run([*inside, this_driver()], capture_output=True, text=True, check=False)
+    if "unshare" in found.stderr:
+        pytest.skip("this machine makes no namespaces")
+    alive, _, name = found.stdout.strip().partition(" ")
+    assert alive == "True"
+    assert is_alive(name)  # It has gone, which only its lease can tell from here.
 
 
 @pytest.mark.parametrize("name", ["elsewhere:1@2", "elsewhere:1", "no driver", "", f"{HOST}:x"])

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.model.contract import Assumption, Contract
 from lakehouse_backfill.model.manifest import InputRange, Source
 from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.table import Column
 from lakehouse_backfill.rules import completeness
+from tests.fakes.plans import a_plan
 
 DAYS = ScopeField(column="day", transform="identity", type="date")
 
@@ -103,3 +107,38 @@ def test_a_gap_that_nobody_declared_is_reported_and_never_silent() -> None:
 def test_a_source_without_gaps_passes() -> None:
     found = completeness.check("raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",))
     assert (found.passed, found.detail) == (True, "rows in all 1 hours that the run reads")
+
+
+def manifest_of(complete: str) -> Any:
+    """A run manifest whose source is declared complete."""
+    manifest = a_plan().resolved.manifest
+    declared = manifest.sources["flights"].model_copy(update={"complete": complete})
+    return manifest.model_copy(update={"sources": {"flights": declared}})
+
+
+def contract_of(on: str) -> Contract:
+    """A contract with one assumption."""
+    text = "Each flight is there once."
+    assumed = Assumption.model_validate({"text": text, "file": "expectations/one.json", "on": on})
+    return a_plan().resolved.contract.model_copy(update={"assumptions": (assumed,)})
+
+
+@pytest.mark.req("Q0")
+def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
+    pins = a_plan().resolved.sources
+    assert completeness.promises(manifest_of("day"), contract_of("flights"), pins) == (
+        "flights must have rows in every day that is read",
+        "assumed of flights: Each flight is there once.",
+    )
+
+
+@pytest.mark.req("Q0")
+def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
+    dates = Column(field_id=1, name="time_hour", type="date")
+    (flights,) = a_plan().resolved.sources
+    pins = (flights.model_copy(update={"columns": (dates,)}),)
+    with pytest.raises(ConfigError, match="holds dates") as refused:
+        completeness.promises(manifest_of("hour"), contract_of("flights"), pins)
+    assert refused.value.field == "sources.flights.complete"
+    with pytest.raises(ConfigError, match="no input airports"):
+        completeness.promises(manifest_of("none"), contract_of("airports"), pins)

@@ -23,6 +23,7 @@ from lakehouse_backfill.rules import lineage
 from lakehouse_backfill.rules.sealed import open_plan
 from lakehouse_backfill.stages import decide
 from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.stage import stage
 from lakehouse_backfill.stages.validate import validate
 from lakehouse_backfill.stages.workbench import Workbench
@@ -103,6 +104,25 @@ def test_a_stored_plan_that_was_edited_is_not_read(edit: Any) -> None:
         open_plan(plan.run_id, json.dumps(document), plan.manifest_hash)
     assert (caught.value.code, caught.value.exit_code) == ("tampered", 3)
     assert caught.value.fix
+
+
+@M4
+@pytest.mark.parametrize(
+    "text",
+    ["", "no JSON", "[]", "7", "{}", '{"resolved": {}}', '{"resolved": 1, "manifest_hash": []}'],
+)
+def test_a_stored_plan_that_is_no_plan_any_more_is_tampered(text: str) -> None:
+    plan = a_plan()
+    with pytest.raises(Tampered, match="the plan of bf-1 was edited"):
+        open_plan(plan.run_id, text, plan.manifest_hash)
+
+
+@M4
+def test_a_stored_plan_with_its_hash_whose_fields_are_odd_is_tampered() -> None:
+    plan = a_plan()
+    text = plan.model_dump_json().replace('"created_by"', '"created_byx"')
+    with pytest.raises(Tampered, match="its field created_by"):
+        open_plan(plan.run_id, text, plan.manifest_hash)
 
 
 @M4
@@ -223,3 +243,47 @@ def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
     consumer = Consumer(name="finance", tolerates_restatement=False)
     plan = make_plan(bench(lake()), declared(contract=contract(consumers=[consumer])), "bob", None)
     assert plan.warnings == ("finance does not tolerate restatement",)
+
+
+def _accepted_run(found: Workbench) -> str:
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    validate(found, plan.run_id, "bob")
+    decide.accept(found, plan.run_id, "ana", "")
+    return plan.run_id
+
+
+@pytest.mark.req("V4", "E5")
+def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    log: Any = found.runs
+    forged = [event.model_copy(update={"actor": "the boss"}) for event in log.log[run_id]]
+    log.log[run_id] = forged
+    with pytest.raises(Tampered, match="event 1"):
+        publish(found, run_id, "bob")
+    assert found.versions.history(PRODUCT) == ()
+
+
+@pytest.mark.req("V4")
+def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    log: Any = found.runs
+    del log.log[run_id][-1]
+    with pytest.raises(Tampered, match="newest events"):
+        publish(found, run_id, "bob")
+
+
+@pytest.mark.req("V4", "E5")
+def test_a_validation_that_was_edited_is_neither_accepted_nor_published() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    store: Any = found.evidence
+    store.rows = [
+        (run, kind, mark, text.replace('"passed":true', '"passed":false'))
+        for run, kind, mark, text in store.rows
+    ]
+    with pytest.raises(Tampered, match="validation"):
+        publish(found, run_id, "bob")

@@ -239,7 +239,7 @@ def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
     publish(found, run_id, "bob")
     with pytest.raises(type(error)):
         _back(_failing(found, error, late=late))
-    with pytest.raises(PointerMoved, match="is being published"):
+    with pytest.raises(PointerMoved, match="is being rolled back"):
         _back(found, None, ("2020-01-02",))
     snapshots = len(where.tables[PRODUCT].contents)
     assert _back(found).publication.version == 0
@@ -336,7 +336,8 @@ def test_a_first_publication_passes_the_thresholds_of_change() -> None:
     where = lake()
     where.tables.pop(PRODUCT)
     found = _totals(where, None, 100)
-    run_id = _staged(found, declared(contract=WATCHED.model_copy(update={"lineage_columns": False})))
+    watched = WATCHED.model_copy(update={"lineage_columns": False})
+    run_id = _staged(found, declared(contract=watched))
     assert validate(found, run_id, "bob")[1].passed
 
 

@@ -15,6 +15,7 @@ from lakehouse_backfill.errors import (
     NotAllowed,
     NotFound,
     RunMoved,
+    Tampered,
 )
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.stages import decide, look
@@ -26,6 +27,7 @@ from lakehouse_backfill.stages.waive import failed_gates, waive
 from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.control import FakeEvidence
 
 EDGES, KEYS = "edges are closed", "keys are unique"
 
@@ -125,6 +127,38 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
     assert look.waived(found.runs.events(run_id)) == []
     # The same result again: what was waived before the rejection counts no more.
     assert validate(found, run_id, "bob")[0].state is State.REJECTED
+
+
+@pytest.mark.req("Q8", "V4")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"waivable":false', '"waivable":true'), ('"passed":false', '"passed":true')],
+    ids=["waivable", "passed"],
+)
+def test_a_verdict_that_was_edited_is_refused_and_can_be_judged_again(old: str, new: str) -> None:
+    where = lake()
+    found = bench(where)
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    run_id = plan.run_id
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    shadow = where.tables[plan.shadow_table]
+    shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
+    validate(found, run_id, "bob")
+    evidence = found.evidence
+    assert isinstance(evidence, FakeEvidence)
+    assert old in evidence.rows[-1][3]
+    evidence.rows[-1] = (*evidence.rows[-1][:3], evidence.rows[-1][3].replace(old, new))
+    for look_at_it in (
+        lambda: failed_gates(found, run_id),
+        lambda: waive(found, run_id, "stored rows are the computed rows", "ana", "hush"),
+    ):
+        with pytest.raises(Tampered, match=f"the validation of {run_id} was edited") as caught:
+            look_at_it()
+        assert str(caught.value.fix).startswith(f"lakehouse-backfill validate {run_id}")
+    assert validate(found, run_id, "bob")[0].state is State.REJECTED
+    with pytest.raises(Blocked, match="cannot be waived"):
+        waive(found, run_id, "stored rows are the computed rows", "ana", "hush")
 
 
 @pytest.mark.req("Q8")
@@ -234,3 +268,12 @@ def test_a_run_is_cancelled_by_who_asked_for_it_or_by_who_may_decide_on_it() -> 
         else:
             with pytest.raises(NotAllowed, match="lead, bot"):
                 decide.cancel(found, plan.run_id, who, "")
+
+
+@pytest.mark.req("X9", "Q8")
+def test_a_run_that_fails_its_validation_again_is_left_to_whoever_comes_next() -> None:
+    found, run_id = open_edge()
+    validate(found, run_id, "bob")
+    assert found.runs.status(run_id).driver is None
+    other = dataclasses.replace(found, driver="here:2")
+    assert waive(other, run_id, EDGES, "ana", "known").state is State.VALIDATED

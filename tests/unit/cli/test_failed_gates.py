@@ -1,0 +1,63 @@
+"""What people see of closed gates, and what they type to go on."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.cli.answers import verdict
+from lakehouse_backfill.cli.render import render
+from tests.fakes.project import ANSWERS, RUN
+
+COMMAND = "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"
+
+
+def drawn(command: str, data: dict[str, Any]) -> str:
+    page = io.StringIO()
+    render(command, data, page)
+    return page.getvalue()
+
+
+@pytest.mark.req("Q8")
+def test_failed_gates_are_drawn_with_the_commands_that_waive_them() -> None:
+    text = drawn("waive", ANSWERS["waive"])
+    assert f"\n  {COMMAND}\n" in text
+    assert "waived by ana" in text
+    assert "chunk rows are all stored cannot be waived: its rows are not" in text
+
+
+@pytest.mark.req("Q8")
+def test_the_status_of_a_stopped_run_names_the_gates_after_its_three_answers() -> None:
+    line = ANSWERS["status"]["runs"][0] | {"gates": ANSWERS["waive"]["gates"]}
+    text = drawn("status", {"runs": [line]})
+    assert text.startswith("is my data safe?")
+    assert "3 duplicate keys in the chunk" in text
+    assert COMMAND in text
+
+
+@pytest.mark.req("Q8")
+def test_a_run_that_no_gate_stopped_says_so() -> None:
+    text = drawn("waive", {**RUN, "state": "validated", "gates": []})
+    assert "no gate keeps this run where it is" in text
+
+
+@pytest.mark.req("Q8")
+@pytest.mark.parametrize(
+    ("waivable", "offered"), [(True, True), (False, False)], ids=["waivable", "not"]
+)
+def test_run_ends_with_the_closed_gates_and_offers_a_waiver_where_one_helps(
+    waivable: bool, offered: bool
+) -> None:
+    closed = {"name": "keys are unique", "passed": False, "waivable": waivable}
+    error = verdict("run", {**RUN, "state": "rejected", "checks": [closed]})
+    assert error is not None
+    assert (error.exit_code, error.problem) == (3, "bf-1: 1 gate is closed: keys are unique")
+    assert (COMMAND in error.fix) is offered
+
+
+def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None:
+    error = verdict("run", {**RUN, "state": "rejected"})
+    assert error is not None
+    assert "lakehouse-backfill status bf-1" in error.fix

@@ -1,0 +1,109 @@
+"""docs/checks.md says what the gates do, and the list of gates is what the gates give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.model.checks import CheckResult
+from lakehouse_backfill.rules import gate_names
+from lakehouse_backfill.rules.gate_list import GATES, Listed
+from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.stage import stage
+from lakehouse_backfill.stages.validate import validate
+from tests.fakes.bench import bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
+LINEAGE = "lineage is complete"
+
+
+def row(gate: Listed) -> str:
+    """Give the line of the page for a gate."""
+    waivable = f"no: {gate.why_not}" if gate.why_not else "yes"
+    return (
+        f"| `{gate.name}` | {gate.group} | {gate.when} | {gate.blocking} | {gate.about} | "
+        f"{waivable} |"
+    )
+
+
+def judged() -> dict[str, list[CheckResult]]:
+    """Judge a run that uses whatever a contract and a manifest can ask for."""
+    where = lake()
+    compute = FakeCompute(where)
+    golden = [{"day": "2020-01-02", "id": "1"}]
+    total = CheckResult(
+        name="rows of the candidate equals rows of raw", group="reconciliation", passed=True,
+        detail="",
+    )  # fmt: skip
+    compute.golden = lambda _: golden  # type: ignore[assignment,method-assign,return-value]
+    compute.source_totals = lambda *_: (total,)  # type: ignore[method-assign]
+    found = bench(where, compute)
+    asked = contract(
+        measures=[{"name": "rows", "count": "id"}],
+        source_totals=[{"measure": "rows", "source": "raw"}],
+        thresholds=[{"measure": "rows", "max_change": 0.2}],
+        suites=[{"file": "in.json", "on": "raw"}, {"file": "out.json", "on": "output"}],
+        assumptions=[{"text": "one row each", "file": "one.json", "on": "raw"}],
+    )
+    spots = [{"key": {"day": "2020-01-02", "id": 1}, "expect": {"amount": 1}}]
+    validation = {"edge_partitions": 1, "golden": "golden.csv", "spot_checks": spots}
+    wanted = declared(contract=asked, validation=validation)
+    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    inputs = found.evidence.newest(plan.run_id, "input-checks")
+    chunks = found.evidence.newest(plan.run_id, "chunk-checks")
+    assert inputs is not None
+    assert chunks is not None
+    return {
+        "input": [CheckResult.model_validate(one) for one in inputs[1]["checks"]],
+        "chunk": [
+            CheckResult.model_validate(one)
+            for chunk in chunks[1]["chunks"]
+            for one in chunk["checks"]
+        ],
+        "result": list(validate(found, plan.run_id, "bob")[1].checks),
+    }
+
+
+def listed_as(check: CheckResult, when: str) -> Iterator[Listed]:
+    """Find the gates of the list that a result may be of."""
+    for gate in GATES:
+        pattern = re.sub(r"[A-Z]{4,}", ".+", re.escape(gate.name))
+        if when in gate.when and gate.group == check.group and re.fullmatch(pattern, check.name):
+            yield gate
+
+
+@pytest.mark.req("Q8")
+def test_the_page_of_checks_lists_exactly_the_gates() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    assert rows == [row(gate) for gate in GATES]
+
+
+@pytest.mark.req("Q8")
+def test_the_list_says_of_each_result_when_it_is_judged_and_whether_it_may_be_waived() -> None:
+    seen: set[str] = set()
+    for when, checks in judged().items():
+        for check in checks:
+            gates = list(listed_as(check, when))
+            assert gates, f"{check.name} ({check.group}) of the {when} is not listed"
+            assert check.waivable in {not gate.why_not for gate in gates}, check.name
+            seen |= {gate.name for gate in gates}
+    assert {gate.name for gate in GATES} - seen <= {LINEAGE}
+
+
+@pytest.mark.req("Q8")
+def test_a_gate_that_cannot_be_waived_cannot_be_turned_into_a_report_either() -> None:
+    fixed = {(gate.group, gate.name) for gate in GATES if gate.why_not}
+    named = {(gate.group, gate.name) for gate in gate_names.GATES.values()}
+    assert not fixed & named
+
+
+def test_the_list_names_each_gate_once() -> None:
+    names = [(gate.group, gate.name) for gate in GATES]
+    assert len(names) == len(set(names))
