@@ -84,8 +84,8 @@ def _restate(project: Project, edges: int) -> dict[str, float]:
         "validate": seconds(lambda: project.validate(run_id, WHO)),
     }
     project.accept(run_id, WHO)
-    took["publish"] = seconds(lambda: project.publish(run_id, WHO))
-    project.rollback(PRODUCT, reason="next round", by=WHO)
+    took["publish"] = seconds(lambda: workload.publish(project, run_id))
+    workload.roll_back(project)
     return took
 
 

@@ -60,10 +60,8 @@ def _measure(scale: float, options: argparse.Namespace) -> tuple[list[Ratio], Ra
         old = spark.read.option("versionAsOf", before).table(name(PRODUCT)).where(MONTHS)
         new = spark.table(name(shadow)).where(MONTHS)
         acts = {
-            "publish verb": lambda: watch.lap("publish", lambda: project.publish(run_id, WHO)),
-            "rollback verb": lambda: watch.lap(
-                "rollback", lambda: project.rollback(PRODUCT, reason="next round", by=WHO)
-            ),
+            "publish verb": lambda: watch.lap("publish", lambda: workload.publish(project, run_id)),
+            "rollback verb": lambda: watch.lap("rollback", lambda: workload.roll_back(project)),
             "overwrite with new rows": lambda: _overwrite(new),
             "overwrite with old rows": lambda: _overwrite(old),
         }
@@ -81,11 +79,11 @@ def _ratios(at: str, middle: dict[str, float], scale: float) -> list[Ratio]:
     limits = PUBLISH_LARGE if scale >= LARGE else PUBLISH
     return [
         Ratio(f"{at}publish / INSERT OVERWRITE", middle["publish"] / new, **limits),
-        Ratio(f"{at}  the whole verb, with run log and evidence", middle["publish verb"] / new),
+        Ratio(f"{at}  the whole verb but for the page", middle["publish verb"] / new),
         Ratio(
             f"{at}rollback / INSERT OVERWRITE of the old rows", middle["rollback"] / old, **ROLLBACK
         ),
-        Ratio(f"{at}  the whole verb, with run log", middle["rollback verb"] / old),
+        Ratio(f"{at}  the whole verb but for the pages", middle["rollback verb"] / old),
     ]
 
 

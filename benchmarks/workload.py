@@ -107,6 +107,22 @@ def manifest(project: Project, *, edge_partitions: int) -> Path:
     return path
 
 
+def publish(project: Project, run_id: str) -> None:
+    """Publish as the verb does, without the evidence page that it writes afterwards."""
+    from lakehouse_backfill.stages.publish import publish as stage
+
+    stage(project.wiring.bench, run_id, WHO)
+
+
+def roll_back(project: Project) -> None:
+    """Roll back as the verb does, without the evidence pages that it writes afterwards."""
+    from lakehouse_backfill.stages import rollback as stage
+
+    bench, contract = project.wiring.bench, project.wiring.contract(PRODUCT)
+    way = stage.plan_rollback(bench, PRODUCT, None, ())
+    stage.rollback(bench, contract, way, "next round", WHO)
+
+
 def fill(project: Project, scale: float) -> None:
     """Make the source, the product with three wrong months, and a copy for the bare overwrite."""
     project.wiring.make_lake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lakehouse_backfill.config.drafts import draft_contract, draft_manifest, scoped_field
 from lakehouse_backfill.config.extents import check_range
@@ -12,6 +12,7 @@ from lakehouse_backfill.config.scaffold import write_new
 from lakehouse_backfill.config.transforms import newest_transform
 from lakehouse_backfill.errors import NotFound, Unsupported
 from lakehouse_backfill.local.keys import find_key
+from lakehouse_backfill.model.scope import Transform
 from lakehouse_backfill.model.table import is_table_name
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
 def add_product(wiring: Wiring, table: str, owner: str) -> dict[str, Any]:
     """Draft a contract file from a table's metadata, with a tested key.
 
-    Raises NotFound, Unsupported for a table without partitions, ConfigError when the file is there.
+    Raises NotFound, Unsupported for a table without partitions to restate by, ConfigError when the
+    file is there.
     """
     info = wiring.bench.tables.describe(table) if is_table_name(table) else None
     if info is None:
@@ -32,6 +34,13 @@ def add_product(wiring: Wiring, table: str, owner: str) -> dict[str, Any]:
         raise Unsupported(
             f"{table} is not partitioned, so there is nothing to restate by",
             fix="partition the table first, e.g. by day of its time column",
+        )
+    if not any(item.transform in get_args(Transform) for item in info.partitioning):
+        fields = ", ".join(f"{item.transform}({item.column})" for item in info.partitioning)
+        raise Unsupported(
+            f"{table} is partitioned by {fields} only, so there is nothing to restate by",
+            fix=f"add a partition field that is one of {', '.join(get_args(Transform))}, e.g. the "
+            "day of its time column",
         )
     key = find_key(wiring.catalog, info)
     draft = draft_contract(info, key, owner)

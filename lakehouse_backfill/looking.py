@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
 from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.report import data as results
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.rules import commands
+from lakehouse_backfill.wiring import STATE_FOLDER, Wiring
 
 if TYPE_CHECKING:
     from lakehouse_backfill.stages.compare import Sides
@@ -32,7 +35,9 @@ class Looking:
         if run:
             one = bench.runs.status(run)
             gates = look.stopped_by(bench, one)
-            return {"runs": [results.run_line(one, look.run_standing(bench, one), gates)]}
+            events = bench.runs.events(run)
+            stands = look.run_standing(bench, one, was_empty=look.found_empty(bench, events, run))
+            return {"runs": [results.run_line(one, stands, gates, look.waived(events))]}
         found = look.open_runs(bench, everything=all)
         return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
 
@@ -101,7 +106,14 @@ class Looking:
 
     def evidence(self, run: str, export: str | Path | None = None) -> Result:
         """Write the evidence page and archive of a run and say where they are."""
-        report = self._write_report(run, Path(export) if export else None)
+        folder = Path(export) if export else None
+        if folder is not None and (file := _file_in(folder)) is not None:
+            raise ConfigError(
+                f"{file} is a file, not a folder that page and archive can be written into",
+                state="nothing was written",
+                fix="name a folder: --export DIR",
+            )
+        report = self._write_report(run, folder)
         return {"report": str(report), "archive": str(report.with_suffix(".json"))}
 
     def evidence_document(self, run: str) -> Result:
@@ -139,3 +151,46 @@ class Looking:
 
     def _write_report(self, run: str, export: Path | None = None) -> Path:
         return self.wiring.write_report(self.evidence_document(run), export)
+
+    def _paged(self, done: Result, *runs: str) -> Result:
+        """Add to what was done where the pages of the runs are; why not is a warning only."""
+        written, warnings = self._write_pages(*runs)
+        added: Result = {"report": written[0]} if len(written) == 1 else {}
+        if warnings:
+            added["warnings"] = [*done.get("warnings", ()), *warnings]
+        return done | added
+
+    def _repaged(self, done: Result, run: str) -> Result:
+        """Do the same for a run that may not have come as far as to have a page."""
+        return self._paged(done, run) if self._has_page(run) else done
+
+    def _has_page(self, run: str) -> bool:
+        return (self.folder / STATE_FOLDER / "evidence" / f"{run}.html").exists()
+
+    @contextmanager
+    def _paged_on_error(self, *runs: str, only_again: bool = False) -> Iterator[None]:
+        """Write the pages of the runs (`only_again`: that are there) also when the act fails."""
+        try:
+            yield
+        except Exception:
+            self._write_pages(*(run for run in runs if not only_again or self._has_page(run)))
+            raise
+
+    def _write_pages(self, *runs: str) -> tuple[list[str], list[str]]:
+        """Write what can be written; give the pages, and a sentence for each that is missing."""
+        written, warnings = [], []
+        for run in runs:
+            try:
+                written.append(str(self._write_report(run)))
+            except Exception as error:  # noqa: BLE001 (what was done is done, whatever a page says)
+                problem = error.problem if isinstance(error, BackfillError) else repr(error)
+                fix = commands.typed("evidence", run)
+                warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
+                self.wiring.bench.journal.log("page not written", run_id=run, problem=problem)
+        return written, warnings
+
+
+def _file_in(folder: Path) -> Path | None:
+    """Give what stands in the way of the folder: itself, or one above it, that is none."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    return None if there is None or there.is_dir() else there

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.config.locating import located
 from lakehouse_backfill.looking import Looking, Result
+from lakehouse_backfill.observe.person import acting, saying
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.report import data as results
+from lakehouse_backfill.rules import publications
 from lakehouse_backfill.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Project(Looking):
         """Draft a contract from an existing table, with tested key candidates."""
         from lakehouse_backfill import drafting
 
-        return drafting.add_product(self.wiring, table, owner or getpass.getuser())
+        return drafting.add_product(self.wiring, table, acting(owner))
 
     def new_manifest(
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
@@ -48,10 +49,8 @@ class Project(Looking):
         """Draft a run manifest for a product and a half-open range of partitions."""
         from lakehouse_backfill import drafting
 
-        extent = (from_, to)
-        return drafting.new_manifest(
-            self.wiring, product, extent, reason, reason_code, requested_by
-        )
+        extent, who = (from_, to), acting(requested_by)
+        return drafting.new_manifest(self.wiring, product, extent, saying(reason), reason_code, who)
 
     def plan(
         self,
@@ -67,39 +66,44 @@ class Project(Looking):
         """
         from lakehouse_backfill.stages import plan as stage
 
-        who, bench = by or getpass.getuser(), self.wiring.bench
+        who, bench = acting(by), self.wiring.bench
         declared = self.wiring.declare(Path(manifest_file))
-        with located(Path(declared.manifest_file), self.folder):
+        with located(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(bench, declared, who, revise)
         proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
         status = None
         if not dry_run:
             plan, status = stage.register_plan(bench, plan, who)
-        return results.plan_result(plan, status, proof)
+        done = results.plan_result(plan, status, proof)
+        return done if dry_run or not plan.revises else self._repaged(done, plan.revises)
 
     def approve(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the intent, bound to the manifest hash."""
         from lakehouse_backfill.stages import decide
 
-        return self._decided(decide.approve(self.wiring.bench, run, by, reason).run_id)
+        done = decide.approve(self.wiring.bench, run, acting(by), saying(reason))
+        return self._repaged(self._decided(done.run_id), done.run_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the result, bound to the digest of checks and diff."""
         from lakehouse_backfill.stages import decide
 
-        return self._decided(decide.accept(self.wiring.bench, run, by, reason).run_id)
+        done = decide.accept(self.wiring.bench, run, acting(by), saying(reason))
+        return self._paged(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> Result:
         """Say no; nothing is deleted."""
         from lakehouse_backfill.stages import decide
 
-        return self._decided(decide.reject(self.wiring.bench, run, by, reason).run_id)
+        done = decide.reject(self.wiring.bench, run, acting(by), saying(reason))
+        return self._paged(self._decided(done.run_id), done.run_id)
 
     def cancel(self, run: str, by: str, reason: str = "") -> Result:
         """Close a run before publication."""
         from lakehouse_backfill.stages import decide
 
-        return self._decided(decide.cancel(self.wiring.bench, run, by, reason).run_id)
+        done = decide.cancel(self.wiring.bench, run, acting(by), saying(reason))
+        return self._paged(self._decided(done.run_id), done.run_id)
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
@@ -109,9 +113,10 @@ class Project(Looking):
 
         bench = self.wiring.bench
         if gate is not None:
-            stage.waive(bench, run, gate, by or getpass.getuser(), reason)
+            stage.waive(bench, run, gate, acting(by), saying(reason))
         status = bench.runs.status(run)
-        return results.gates_result(status, stage.failed_gates(bench, run))
+        found = results.gates_result(status, stage.failed_gates(bench, run))
+        return found if gate is None else self._paged(found, run)
 
     def stage(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Compute the chunks that are not staged yet into the run's shadow table."""
@@ -119,8 +124,9 @@ class Project(Looking):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        status, numbers = stage(self._bench(take_over), run, by)
-        return results.state(status) | numbers
+        with self._paged_on_error(run, only_again=True):
+            status, numbers = stage(self._bench(take_over), run, acting(by))
+        return self._repaged(results.state(status) | numbers, run)
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
@@ -128,9 +134,10 @@ class Project(Looking):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        status, validation, digest = validate(self._bench(take_over), run, by)
-        report = self._write_report(run)
-        return results.validation_result(status, validation, digest) | {"report": str(report)}
+        status, validation, digest = validate(self._bench(take_over), run, acting(by))
+        file = self.wiring.bench.runs.plan(run).manifest_file
+        found = results.validation_result(status, validation, digest)
+        return self._paged(found | {"manifest_file": file}, run)
 
     def publish(
         self,
@@ -143,13 +150,14 @@ class Project(Looking):
         from lakehouse_backfill.stages import publish as stage
         from lakehouse_backfill.stages.decide import trusted_events
 
-        bench = self._bench(take_over)
+        bench, by = self._bench(take_over), acting(by)
         if dry_run:
             plan = bench.runs.plan(run)
             stage.check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
             return results.publish_preview(plan, bench.versions.pointer(plan.product))
-        published = stage.publish(bench, run, by)
-        return results.publish_result(bench.runs.status(run), published)
+        with self._paged_on_error(run, only_again=True):
+            published = stage.publish(bench, run, by)
+        return self._paged(results.publish_result(bench.runs.status(run), published), run)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
@@ -157,8 +165,9 @@ class Project(Looking):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        done = drive(self._bench(take_over), run, by)
-        return done | {"report": str(self._write_report(run))}
+        with self._paged_on_error(run):
+            done = drive(self._bench(take_over), run, acting(by))
+        return self._paged(done, run)
 
     def rollback(
         self,
@@ -176,8 +185,11 @@ class Project(Looking):
         way = stage.plan_rollback(bench, product, to, tuple(partitions))
         if dry_run:
             return results.rollback_preview(product, way)
-        done = stage.rollback(bench, contract, way, reason, by or getpass.getuser())
-        return results.rollback_result(done)
+        undone = {row.run_id for row in way.undone if row.run_id}
+        runs = sorted(undone.union(way.leaving, way.returning))
+        with self._paged_on_error(*runs):
+            done = stage.rollback(bench, contract, way, saying(reason), acting(by))
+        return self._paged(results.rollback_result(done), *runs)
 
     def recover(
         self,
@@ -189,8 +201,28 @@ class Project(Looking):
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.stages.recover import recover
 
-        found = recover(self._bench(take_over), run, by, dry_run=dry_run)
-        return {"actions": [vars(item) for item in found], "dry_run": dry_run}
+        bench, by = self._bench(take_over), acting(by)
+        seen = {} if dry_run else self._shown()
+        try:
+            found = recover(bench, run, by, dry_run=dry_run)
+        except Exception:
+            self._write_pages(*self._changed(seen))
+            raise
+        done = {"actions": [vars(item) for item in found], "dry_run": dry_run}
+        return done if dry_run else self._paged(done, *self._changed(seen))
+
+    def _shown(self) -> dict[str, object]:
+        """Note of each run what its page says first: its log, and what of it went back since."""
+        bench = self.wiring.bench
+        runs = bench.runs.list(open_only=False)
+        histories = {name: bench.versions.history(name) for name in {run.product for run in runs}}
+        return {
+            run.run_id: (run.seq, publications.gone_since(histories[run.product], run.run_id))
+            for run in runs
+        }
+
+    def _changed(self, seen: dict[str, object]) -> list[str]:
+        return [run for run, shown in self._shown().items() if seen.get(run, shown) != shown]
 
     def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001
         return replace(self.wiring.bench, take_over=take_over)
@@ -203,7 +235,9 @@ class Project(Looking):
         events = bench.runs.events(run)
         found = decide.judged_document(bench, events, run)
         return results.state(status) | {
-            "approvals": look.approvals(events, plan, found[0] if found else None)
+            "approvals": look.approvals(events, plan, found[0] if found else None),
+            "waivers": look.waived(events),
+            "manifest_file": plan.manifest_file,
         }
 
 

@@ -5,7 +5,6 @@ Imports stand inside functions: a command loads what it uses, and nothing else.
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from lakehouse_backfill.config.code_files import deciding_files, file_hash
 from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
 from lakehouse_backfill.config.locating import located
 from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.config.places import PROFILES
+from lakehouse_backfill.config.places import PROFILES, shown
 from lakehouse_backfill.config.profiles import choose, load_profiles
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, concerning
 from lakehouse_backfill.fault_points import watch
@@ -27,6 +26,7 @@ from lakehouse_backfill.observe.driver import is_alive, this_driver
 from lakehouse_backfill.observe.journal import JsonJournal
 from lakehouse_backfill.observe.progress import NullProgress
 from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.rules import commands
 
 if TYPE_CHECKING:
     from lakehouse_backfill.stages.plan import Declared
@@ -54,13 +54,13 @@ class Wiring:
         """Read the project's profiles and choose one; nothing is connected yet."""
         folder = folder.resolve()
         if not folder.is_dir():
-            raise NotFound(f"{folder} is no folder", fix=f"lakehouse-backfill init {folder}")
+            raise NotFound(f"{folder} is no folder", fix=commands.typed("init", str(folder)))
         if not (folder / PROFILES).is_file():
             # Without this, a command in the wrong folder would make an empty lake and see no runs.
             raise NotFound(
                 f"{folder} is no project: it has no {PROFILES.as_posix()}",
                 fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
-                f"a new one: lakehouse-backfill init {shlex.quote(str(folder))}",
+                f"a new one: {commands.typed('init', str(folder))}",
             )
         profiles = load_profiles(folder)
         chosen = choose(profiles, profile, folder)
@@ -168,7 +168,7 @@ class Wiring:
         return Declared(
             manifest=manifest,
             contract=contract,
-            manifest_file=str(path),
+            manifest_file=shown(path, self.folder),
             code_hash=files[manifest.transform.file],
             git_commit=_git_commit(self.folder),
             lock_hash=file_hash(self.folder, LOCK) if lock.is_file() else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -16,6 +15,7 @@ from lakehouse_backfill.errors import (
     OutcomeUnknown,
     Tampered,
 )
+from lakehouse_backfill.rules.commands import MANIFEST, plan, typed
 
 Data = Mapping[str, Any]
 
@@ -84,20 +84,25 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         return ChecksFailed(
             f"{run}: {_counted(len(closed))} closed{': ' if names else ''}{names}",
             state="nothing was published; the shadow table is kept",
-            fix=f"lakehouse-backfill evidence {run}, then plan MANIFEST --revise {run}"
+            fix=f"{typed('evidence', str(run))}, then {plan(_manifest(data), str(run))}"
             + _or_waive(str(run), closed),
         )
     return None
 
 
+def _manifest(data: Data) -> str:
+    return str(data.get("manifest_file") or MANIFEST)
+
+
 def _or_waive(run: str, closed: list[Mapping[str, Any]]) -> str:
     """Offer the way on for gates that guard no data; one that does leaves no such way."""
     if not closed:
-        return f"; which gates: lakehouse-backfill status {run}"
+        return f"; which gates: {typed('status', run)}"
     if not all(check.get("waivable", True) for check in closed):
         return ""
-    gate = shlex.quote(str(closed[0].get("name")))
-    return f"; or, for the record: lakehouse-backfill waive {run} {gate} --by WHO --reason TEXT"
+    gate = str(closed[0].get("name"))
+    waive = typed("waive", run, gate, "--by", "WHO", "--reason", "TEXT")
+    return f"; or, for the record: {waive}"
 
 
 def _counted(gates: int) -> str:

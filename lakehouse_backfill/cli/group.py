@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from lakehouse_backfill.cli.answers import envelope, write_json
+from lakehouse_backfill.cli.clean import clean
 from lakehouse_backfill.cli.words import Words, split
 from lakehouse_backfill.errors import BackfillError
 
@@ -86,24 +88,32 @@ class BackfillGroup(TyperGroup):
             if not _is_usage(error):
                 self._end(words, _bug(error))
             elif not words.wants_json:
-                raise  # typer shows usage and the hint, and exits with 2
+                raise _shown(error) from error
             else:
                 self._end(words, UsageFault(_message(error), fix="add --help to see what fits"))
 
     def _end(self, words: Words, error: BackfillError) -> None:
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
-            traceback.print_exc()
+            sys.stderr.write(clean(traceback.format_exc()))
         if words.wants_json:
             groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
             write_json(envelope(words.command(groups), error=error), sys.stdout)
         else:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{clean(error)}\n")
         raise typer.Exit(error.exit_code)
 
 
 def _is_usage(error: Exception) -> bool:
     """Tell a wrong command line from a bug; typer's own base class for it has moved twice."""
     return hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2
+
+
+def _shown(error: Exception) -> typer.Exit:
+    """Show usage and the hint as typer does, but without what could move the cursor."""
+    shown = io.StringIO()
+    error.show(file=shown)  # type: ignore[attr-defined]
+    sys.stderr.write(clean(shown.getvalue()))
+    return typer.Exit(UsageFault.exit_code)
 
 
 def _message(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lakehouse_backfill.cli.answers import envelope, verdict, write_json
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.cli.clean import clean
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.progress import Progress
@@ -57,9 +56,9 @@ class Session:
 
             render(command, data, sys.stdout)
             for warning in data.get("warnings", ()):
-                sys.stderr.write(f"warning: {warning}\n")
+                sys.stderr.write(f"warning: {clean(warning)}\n")
             if error is not None:
-                sys.stderr.write(f"{error}\n")
+                sys.stderr.write(f"{clean(error)}\n")
         sys.stdout.flush()
         if error is not None:
             raise typer.Exit(error.exit_code)
@@ -67,7 +66,7 @@ class Session:
     def echo(self, text: str) -> None:
         """Print a line of a story: on stdout, or on stderr when stdout holds the JSON object."""
         stream = sys.stderr if self.json else sys.stdout
-        stream.write(f"{text}\n")
+        stream.write(f"{clean(text)}\n")
         stream.flush()
 
     def _progress(self) -> Progress:
@@ -90,16 +89,10 @@ def command_of(context: typer.Context) -> str:
 
 
 def whoami(by: str | None) -> str:
-    """Name the acting person: as given, or as logged in.
+    """Name the acting person: as given, or as logged in; raises ConfigError for no name."""
+    from lakehouse_backfill.observe.person import acting
 
-    Raises ConfigError where the machine knows no user, as in some containers.
-    """
-    if by:
-        return by
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError) as error:
-        raise ConfigError("this machine does not say who you are", fix="add --by WHO") from error
+    return acting(by)
 
 
 def split_list(texts: list[str] | None) -> tuple[str, ...]:

@@ -265,7 +265,8 @@ def _scope_lines(
     yield f"    column: {scoped.column}"
     types = {column.name: column.type for column in contract.columns}
     if types.get(scoped.column) == "string" or scoped.transform.startswith(("bucket", "truncate")):
-        yield f"    values: [{_text(from_)}, {_text(to)}] # text has no order: name each partition"
+        # Without an order there is nothing between the two, and `to` is what stays as it is.
+        yield f"    values: [{_text(from_)}] # text has no order: name each partition"
         return
     yield f"    from: {_plain(from_)}"
     yield f"    to: {_plain(to)}"

@@ -11,6 +11,7 @@ from lakehouse_backfill.config.yaml_lines import Document, PathKey
 from lakehouse_backfill.errors import ConfigError, Fault
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _KINDS = {"day or instant": "a day or an instant", "number": "a number", "text": "text"}
 
 
@@ -56,23 +57,48 @@ def moved(day: date, by: timedelta) -> date:
 
 
 def check_range(column_type: str, first: str, stop: str) -> None:
-    """Raise ConfigError when the ends of a half-open range of a time column are none, or reversed.
+    """Raise ConfigError when the ends of a half-open range are reversed, or no such values.
 
-    Other columns are left alone: their partitions are named by a list.
+    Texts are left alone: their partitions are named by a list.
     """
-    if column_type not in ("date", "timestamp", "timestamptz"):
+    is_number = column_type in ("int", "long")
+    if not is_number and column_type not in ("date", "timestamp", "timestamptz"):
         return
+    is_value, kind, example = (
+        (_is_number, "whole number", "42")
+        if is_number
+        else (_is_moment, "day, month, year or instant", "2026-01-31")
+    )
     for option, text in (("--from", first), ("--to", stop)):
-        if not _TIME_LABEL.fullmatch(text):
+        if not is_value(text):
             raise ConfigError(
-                f"{option} is {text!r}, which is no day, month, year or instant",
+                f"{option} is {text!r}, which is no {kind}",
                 state="nothing was written",
-                fix=f"write e.g. {option} 2026-01-31",
+                fix=f"write e.g. {option} {example}",
             )
-    if first >= stop:  # text order is time order
+    # The order of times is that of their texts.
+    if (int(first) >= int(stop)) if is_number else (first >= stop):
         raise ConfigError(
             f"the range from {first} to {stop} holds nothing: --to is the first partition that is "
             "not restated",
             state="nothing was written",
-            fix=f"write --from {stop} --to {first}" if first > stop else "write a later --to",
+            fix="write a later --to" if first == stop else f"write --from {stop} --to {first}",
         )
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _is_moment(text: str) -> bool:
+    """Tell whether the text is a year, month, day or instant that the calendar has."""
+    if not _TIME_LABEL.fullmatch(text):
+        return False
+    padded = text.removesuffix("Z") + {4: "-01-01", 7: "-01", 13: ":00"}.get(
+        len(text.removesuffix("Z")), ""
+    )
+    try:
+        datetime.fromisoformat(padded)
+    except ValueError:
+        return False
+    return True

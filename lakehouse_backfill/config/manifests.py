@@ -14,6 +14,7 @@ from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
 from lakehouse_backfill.errors import Fault, Unsupported, with_faults
 from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.rules.gate_names import GATES
+from lakehouse_backfill.rules.said import name_fault, reason_fault
 from lakehouse_backfill.rules.unbuilt import STATE, UNBUILT
 
 _PARTITIONS = ("target", "partitions")
@@ -48,6 +49,7 @@ def _between(document: Document, project: Path) -> Iterator[Fault]:
     yield from _file_faults(document, project)
     yield from _suite_faults(document)
     yield from _deadline_faults(document)
+    yield from _said_faults(document)
 
 
 def _partition_faults(document: Document) -> Iterator[Fault]:
@@ -186,6 +188,15 @@ def _suite_faults(document: Document) -> Iterator[Fault]:
                 problem = f"is {origin!r}, which names no input of the run"
                 fix = f"write input.column; inputs: {', '.join(sorted(inputs)) or 'none'}"
                 yield document.fault((*path, "parameters", name), problem, fix)
+
+
+def _said_faults(document: Document) -> Iterator[Fault]:
+    for name, fault_of in (("reason", reason_fault), ("requested_by", name_fault)):
+        said = document.get("run", name)
+        problem = fault_of(said) if isinstance(said, str) and said else None
+        if problem:
+            fix = "write a sentence, and where the rest stands" if name == "reason" else "write who"
+            yield document.fault(("run", name), problem, fix)
 
 
 def _deadline_faults(document: Document) -> Iterator[Fault]:

@@ -15,6 +15,7 @@ from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedRead
 from lakehouse_backfill.iceberg.metadata import ancestors, is_live, snapshot_in, summary_of
 from lakehouse_backfill.iceberg.names import CHUNK_ID, RUN_ID, TARGET_UUID
 from lakehouse_backfill.model.publication import AdoptRequest
+from lakehouse_backfill.rules import commands
 from lakehouse_backfill.rules.partitions import describe, sort_key
 
 _SAFE = "nothing was published; readers see what they saw before; the shadow is kept"
@@ -28,7 +29,7 @@ class Candidate:
         self._request = request
         self._reader = ScopedReader(shadow, request.scope, cache)
         self._run = request.properties.get(RUN_ID, "RUN")
-        self.verb = Verb("published", _SAFE, f"lakehouse-backfill plan --revise {self._run}")
+        self.verb = Verb("published", _SAFE, commands.plan(revise=self._run))
 
     @property
     def schema(self) -> Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,17 @@ from lakehouse_backfill.model.contract import Profile
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
+_SCHEMES = {"rest": ("http", "https"), "hive": ("thrift",)}
+_KINDS = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
+#: What the library raises for a wrong type, and by name for a missing or malformed uri.
+_MISDECLARED = (NotInstalledError, ValueError, TypeError, KeyError)
+_NO_URI = ("ArgumentError", "NoSuchModuleError", "NoSuchPropertyException")
+_EXAMPLES = {
+    "sql": "write e.g. uri: sqlite:///${project}/catalog.db",
+    "rest": "write e.g. uri: https://catalog.example.com",
+    "hive": "write e.g. uri: thrift://metastore.example.com:9083",
+}
 #: A new SQL catalog has two tables, so two races can be lost.
 _RACES = 3
 _DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, UnauthorizedError)
@@ -46,7 +58,10 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     properties = {key: text.replace("${project}", root) for key, text in profile.catalog.items()}
     name = properties.pop("name", "")
     if not name:
-        raise ConfigError("the profile's catalog has no name", fix="add catalog.name")
+        raise ConfigError(
+            "the profile's catalog has no name", fix="add catalog.name", field="catalog"
+        )
+    _check_uri(properties)
     _check_warehouse(properties)
     if properties.get("uri", "").startswith("sqlite"):
         properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
@@ -55,8 +70,10 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     with translated():
         try:
             catalog = _load_catalog(name, properties)
-        except (NotInstalledError, ValueError, TypeError) as error:
-            raise ConfigError(f"catalog {name}: {error}", fix="correct the profile") from error
+        except Exception as error:
+            if not isinstance(error, _MISDECLARED) and type(error).__name__ not in _NO_URI:
+                raise
+            raise _misdeclared(name, properties, error) from error
     vars(catalog)["purge_table"] = _refuse_purge
     return catalog
 
@@ -105,6 +122,11 @@ def translated() -> Iterator[None]:
     except Exception as error:
         if not is_outage(error):
             raise
+        if _is_read_only(error):
+            raise CatalogDown(
+                f"the lake is read-only here: {type(error).__name__}: {brief(error)}",
+                fix="use an account, or a machine, that may write to catalog and warehouse",
+            ) from error
         raise CatalogDown(
             f"the catalog or its store does not answer: {type(error).__name__}: {brief(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
@@ -115,6 +137,12 @@ def is_outage(error: BaseException) -> bool:
     """Tell whether the error means that catalog or store did not answer."""
     library = type(error).__module__.split(".")[0]
     return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
+
+
+def _is_read_only(error: BaseException) -> bool:
+    """Tell whether catalog or store answered that nothing may be written there."""
+    said = str(error).lower()
+    return isinstance(error, PermissionError) or "readonly" in said or "read-only" in said
 
 
 def brief(error: BaseException) -> str:
@@ -134,6 +162,40 @@ def _refuse_purge(identifier: object) -> NoReturn:
     )
 
 
+def _misdeclared(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
+    """Say which field of the catalog the library could not use."""
+    kind = properties.get("type")
+    if isinstance(error, NotInstalledError):
+        field, fix = "type", "install what it names, or use another type of catalog"
+    elif kind is not None and kind not in _KINDS:
+        field, fix = "type", f"write one of {', '.join(_KINDS)}"
+    else:
+        field, fix = "uri", _EXAMPLES.get(kind or "", _EXAMPLES["sql"])
+    if field == "uri" and field not in properties:
+        fix, field = f"{fix}, or set it in PyIceberg's environment variables", ""
+    place = f"catalog.{field}" if field else "catalog"
+    return ConfigError(f"catalog {name}: {brief(error)}", fix=fix, field=place)
+
+
+def _check_uri(properties: dict[str, str]) -> None:
+    """Raise ConfigError for a uri that names no place: it would look like a catalog that is down.
+
+    PyIceberg itself asks for the form `scheme://…`, and infers the type from the scheme.
+    """
+    uri, kind = properties.get("uri"), properties.get("type", "")
+    if uri is None:
+        return  # PyIceberg's environment variables may give it
+    scheme, _, rest = uri.partition("://")
+    problem = ""
+    if not rest or not _SCHEME.fullmatch(scheme):
+        problem = "names no catalog: it lacks the form scheme://place"
+    elif kind in _SCHEMES and not scheme.startswith(_SCHEMES[kind]):
+        problem = f"is none of a catalog of type {kind}"
+    if problem:
+        fix = _EXAMPLES.get(kind, _EXAMPLES["sql"])
+        raise ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
+
+
 def _check_warehouse(properties: dict[str, str]) -> None:
     kind = properties.get("type") or properties.get("uri", "").split(":")[0].split("+")[0]
     warehouse = properties.get("warehouse", "")
@@ -144,6 +206,7 @@ def _check_warehouse(properties: dict[str, str]) -> None:
         raise ConfigError(
             f"warehouse {warehouse!r} is relative, so it depends on the current folder",
             fix="write warehouse: file://${project}/warehouse",
+            field="catalog.warehouse",
         )
 
 
@@ -156,6 +219,7 @@ def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
         raise ConfigError(
             f"{uri!r} is relative, so it depends on the current folder",
             fix="write uri: sqlite:///${project}/catalog.db",
+            field="catalog.uri",
         )
     if must_exist and not file.is_file():
         raise NotFound(

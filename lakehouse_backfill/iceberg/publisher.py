@@ -22,7 +22,8 @@ from lakehouse_backfill.ports.lake import Publisher
 _ROLLBACK = Verb(
     "rolled back",
     "nothing was rolled back; readers see what they saw before",
-    "restate the partitions on top of what came: lakehouse-backfill new PRODUCT",
+    "restate the partitions on top of what came: "
+    "lakehouse-backfill new PRODUCT --from P --to P --reason TEXT",
 )
 _READING = Verb("read as accepted", "the table holds later live writes", "restate it again")
 

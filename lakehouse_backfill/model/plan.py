@@ -49,6 +49,7 @@ class Resolved(Value):
 
     Its digest is the manifest hash. `files` gives the SHA-256 of every file of the project that
     decides too: job, the modules that it imports, suites, golden rows; paths are relative.
+    `environment` is the one that was planned for: four eyes stay, whoever's profile decides.
     """
 
     manifest: RunManifest
@@ -62,6 +63,7 @@ class Resolved(Value):
     lock_hash: str | None
     config_hash: str = ""
     files: dict[str, str] = Field(default_factory=dict)
+    environment: str = "dev"
 
     @property
     def manifest_hash(self) -> str:

@@ -24,17 +24,28 @@ def where(dossier: Dossier) -> Markup:
     rows = [row for row in diff.partitions if row.partition is not None]
     if not rows:
         absent = tag("p", "Rows were not compared by partition: see the columns below.")
-        return section("where", "Where it changes", absent, _partition_table(dossier.validation))
+        numbers = _numbers("All rows in numbers", dossier.validation)
+        return section("where", "Where it changes", absent, numbers)
     touched = sum(1 for row in rows if row.added or row.removed or row.changed)
     scope = dossier.plan.resolved.scope
     found = {*scope.partitions, *(str(row.partition) for row in rows)}
     labels = sorted(found, key=partitions.sort_key(scope.field))
     lead = f"{touched:,} of {len(labels):,} partitions differ."
-    parts = (heat.grid(diff, labels), _partition_table(dossier.validation))
+    parts = (
+        heat.grid(diff, labels),
+        _numbers(_counted(len(rows), len(labels)), dossier.validation),
+    )
     return section("where", "Where it changes", tag("p", lead), *parts)
 
 
-def _partition_table(validation: Validation) -> Markup:
+def _counted(listed: int, total: int) -> str:
+    """Say how many partitions the numbers are of: the diff may have none of one without a row."""
+    if listed < total:
+        return f"{listed:,} of {total:,} partitions in numbers; the others have no rows"
+    return f"All {total:,} partitions in numbers" if total > 1 else "The partition in numbers"
+
+
+def _numbers(title: str, validation: Validation) -> Markup:
     names = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
     columns = [Column("Partition", is_wide=True)]
     columns += [Column(name.replace("_", " ").capitalize(), is_number=True) for name in names]
@@ -48,7 +59,7 @@ def _partition_table(validation: Validation) -> Markup:
         )
         for row in validation.diff.partitions
     ]
-    return folded(f"All {len(rows)} partitions in numbers", table(columns, rows))
+    return folded(title, table(columns, rows))
 
 
 def columns(dossier: Dossier) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lakehouse_backfill.model.checks import Diff, Validation
@@ -9,6 +10,7 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import ChunkRecord, RunStatus, State
 from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.rules import commands
 from lakehouse_backfill.rules.audit import Verdict
 from lakehouse_backfill.rules.publications import Return
 from lakehouse_backfill.rules.standing import Standing
@@ -74,8 +76,8 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
         "checklist": [plain(question) for question in plan.checklist],
         "notes": list(plan.notes),
         "warnings": list(plan.warnings),
-        "undo": f"lakehouse-backfill cancel {plan.run_id}; after publication: "
-        f"lakehouse-backfill rollback {plan.product} --reason TEXT",
+        "undo": f"{commands.typed('cancel', plan.run_id)}; after publication: "
+        + commands.typed("rollback", plan.product, "--reason", "TEXT"),
         "warm_up_proof": proof,
     }
 
@@ -156,8 +158,16 @@ def rollback_preview(product: str, way: Return) -> Result:
     }
 
 
-def run_line(status: RunStatus, standing: Standing, gates: tuple[FailedGate, ...] = ()) -> Result:
-    """One run of `status`, with the three answers first; `gates` are those that stopped it."""
+def run_line(
+    status: RunStatus,
+    standing: Standing,
+    gates: tuple[FailedGate, ...] = (),
+    waivers: Sequence[Result] = (),
+) -> Result:
+    """One run of `status`, with the three answers first; `gates` are those that stopped it.
+
+    `waivers` are those that stand.
+    """
     line: Result = {
         "is_safe": standing.is_safe,
         "readers_see": standing.readers_see,
@@ -166,6 +176,8 @@ def run_line(status: RunStatus, standing: Standing, gates: tuple[FailedGate, ...
         "at": status.at.isoformat(),
         "driver": status.driver,
     }
+    if waivers:
+        line["waivers"] = list(waivers)
     if gates:
         line["gates"] = [vars(gate) for gate in gates]
         if all(gate.waived_by for gate in gates):

@@ -10,8 +10,12 @@ from lakehouse_backfill.model.checks import CheckResult, Validation
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.report.markup import moment
 from lakehouse_backfill.rules.standing import Standing
 from lakehouse_backfill.rules.waivers import INPUT, RESULT, Judged, Waiver, waiver_of
+
+#: Verbs by which a person ends a run -> what the page says of it.
+ENDINGS = {"reject": "rejected", "cancel": "cancelled", "roll back": "rolled back"}
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,11 @@ class Verdict:
     check: CheckResult
     scope: str
     waiver: Waiver | None
+
+    @property
+    def subject(self) -> str:
+        """Say what it was about; a chunk and the result may have checks of one name."""
+        return subject_of(self.scope)
 
     @property
     def is_open(self) -> bool:
@@ -71,6 +80,29 @@ class Dossier:
             yield Verdict(check, judged.scope, waiver)
 
     @property
+    def is_first(self) -> bool:
+        """Whether nothing was there before: the run brings the first rows of its partitions."""
+        return self.validation is not None and not self.validation.diff.summary.old_rows
+
+    @property
+    def ending(self) -> Event | None:
+        """The event by which a person rejected, cancelled or rolled back the run; else None."""
+        moves = [event for event in self.events if event.to_state is not event.from_state]
+        newest = max(moves, key=lambda event: event.seq, default=None)
+        if newest is None or newest.to_state is not self.run.state:
+            return None
+        return newest if newest.verb in ENDINGS else None
+
+    @property
+    def ended(self) -> str:
+        """Say in one sentence who ended the run, why and when; empty when nobody did."""
+        event = self.ending
+        if event is None:
+            return ""
+        done, reason = ENDINGS[event.verb], event.detail.get("reason") or "no reason given"
+        return f"{done.capitalize()} by {event.actor}: {reason} ({moment(event.at)})"
+
+    @property
     def chain_head(self) -> str:
         """The hash that seals the run's events; empty when they carry none."""
         return self.run.head or (self.events[-1].hash if self.events else "")
@@ -79,6 +111,11 @@ class Dossier:
         """Name who decided, or `nobody yet`."""
         names = [str(item["by"]) for item in self.approvals if item["decision"] == decision]
         return ", ".join(names) or "nobody yet"
+
+
+def subject_of(scope: str) -> str:
+    """Say what the checks of a scope are about."""
+    return scope if scope in (INPUT, RESULT) else f"chunk {scope}"
 
 
 def _waiver(item: dict[str, Any]) -> Waiver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
@@ -30,12 +31,34 @@ def escape(value: Any) -> Markup:
     text = NOTHING if value is None else str(value)
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
-    return Markup(html.escape(text, quote=True))
+    return Markup(_written(text))
 
 
 def whole(text: str) -> Markup:
     """Give `text` escaped and uncut: for code that people copy."""
-    return Markup(html.escape(text, quote=True))
+    return Markup(_written(text))
+
+
+def visible(text: str) -> str:
+    """Write out each character that a reader could not see, or that turns what stands around it.
+
+    A text that reads from right to left, or is cut by a control character, would show something
+    else than what is there: in a name, a reason, or the job's code.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_visible, text.replace("\r\n", "\n")))
+
+
+def _visible(one: str) -> str:
+    # Spaces of other widths are no control characters, though Python does not print them.
+    if one.isprintable() or one in "\n\t" or unicodedata.category(one) == "Zs":
+        return one
+    return f"\\u{ord(one):04x}" if ord(one) <= 0xFFFF else f"\\U{ord(one):08x}"
+
+
+def _written(text: str) -> str:
+    return html.escape(visible(text), quote=True)
 
 
 def shorten(text: str, length: int) -> str:
@@ -63,7 +86,7 @@ def _attribute(key: str, value: Any) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{html.escape(str(value))}"'
+    return f" {name}" if value is True else f' {name}="{_written(str(value))}"'
 
 
 def number(value: Any) -> str:

@@ -123,7 +123,8 @@ def _fitting(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
 def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        # Half a character (a lone surrogate) has no UTF-8; JSON reads it back from its escape.
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

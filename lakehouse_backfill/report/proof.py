@@ -6,7 +6,7 @@ from typing import Any
 
 from lakehouse_backfill.model.checks import EdgePartition
 from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.report.dossier import Dossier, Verdict
+from lakehouse_backfill.report.dossier import Dossier, Verdict, subject_of
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, number, tag
 from lakehouse_backfill.report.parts import Column, code, folded, mark, section, table
 
@@ -16,7 +16,7 @@ def checks(dossier: Dossier) -> Markup:
     if not dossier.verdicts:
         return section("checks", "Checks", tag("p", "No check has run yet."))
     heads = (
-        Column("Check", is_wide=True), Column("Result"),
+        Column("Check", is_wide=True), Column("Of", is_word=True), Column("Result"),
         Column("Group", is_word=True), Column("What was seen", is_wide=True),
     )  # fmt: skip
     ordered = sorted(dossier.verdicts, key=lambda each: each.check.passed)
@@ -24,7 +24,10 @@ def checks(dossier: Dossier) -> Markup:
     lead = f"{passed:,} of {len(ordered):,} passed. A failed blocking check stops publication"
     lead += ", unless a person in the role waives it."
     shown = [each for each in ordered if not (each.is_chunk and each.check.passed)]
-    rows = [(_name(each), _verdict(each), each.check.group, each.check.detail) for each in shown]
+    rows = [
+        (each.check.name, each.subject, _verdict(each), each.check.group, each.check.detail)
+        for each in shown
+    ]
     return section(
         "checks", "Checks", tag("p", lead), table(heads, rows), _of_chunks(dossier.verdicts)
     )
@@ -42,21 +45,17 @@ def _of_chunks(verdicts: tuple[Verdict, ...]) -> Markup:
     return folded(f"All {len(found):,} checks of single chunks", table(heads, rows))
 
 
-def _name(verdict: Verdict) -> str:
-    return (
-        f"{verdict.check.name}, chunk {verdict.scope}" if verdict.is_chunk else verdict.check.name
-    )
-
-
 def _verdict(verdict: Verdict) -> Markup:
     check, waiver = verdict.check, verdict.waiver
     no = "failed" if check.blocking else "failed, not blocking"
     if check.blocking and not check.waivable:
         no = "failed, nobody can waive it"
-    said = Markup("")
-    if waiver is not None:
-        said = tag("div", f"! waived by {waiver.by}: {waiver.reason or NOTHING}", class_="warn")
-    return join([mark(good=check.passed, no=no), said])
+    verdict = mark(good=check.passed, no=no)
+    if waiver is None:
+        return verdict
+    said = tag("div", f"! waived by {waiver.by}: {waiver.reason or NOTHING}", class_="warn")
+    # One element: on a phone two would stand side by side, and cut each other into lines.
+    return tag("div", verdict, said)
 
 
 def edge(dossier: Dossier) -> Markup:
@@ -101,9 +100,10 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def decisions(dossier: Dossier) -> Markup:
-    """List the decisions that still stand, with what each is bound to."""
+    """List the decisions that still stand, with what each is bound to; last, who ended the run."""
     title = "Decisions"
-    if not dossier.approvals and not dossier.waivers:
+    ending = dossier.ending
+    if not dossier.approvals and not dossier.waivers and ending is None:
         return section(
             "decisions", title, tag("p", "Nobody has decided anything that still stands.")
         )
@@ -120,14 +120,19 @@ def decisions(dossier: Dossier) -> Markup:
     ]  # fmt: skip
     rows += [
         ("waive", one.by, moment(one.at), one.reason or NOTHING,
-         join([one.gate, ", of ", code(one.judged.bound_to)]))
+         join([one.gate, f", {subject_of(one.judged.scope)} ", code(one.judged.bound_to)]))
         for one in dossier.waivers
     ]  # fmt: skip
+    if ending is not None:
+        reason = ending.detail.get("reason") or NOTHING
+        rows.append((ending.verb, ending.actor, moment(ending.at), reason, "the run"))
     lead = (
         "approve binds to the manifest hash, accept to the digest of checks and diff, "
-        "waive to one check of one input, chunk or result."
+        "waive to one check of one input, chunk or result. "
+        "A rejection takes back what was decided before it."
     )
-    return section("decisions", title, tag("p", lead), table(heads, rows))
+    ended = tag("p", dossier.ended) if dossier.ended else ""
+    return section("decisions", title, ended, tag("p", lead), table(heads, rows))
 
 
 def work(dossier: Dossier) -> Markup:
@@ -162,7 +167,9 @@ def _chunks(dossier: Dossier) -> Markup:
 
 def _status(chunk: ChunkRecord) -> Markup:
     good = chunk.status == "done"
-    return join([mark(good=good, yes="done"), tag("div", chunk.problem) if chunk.problem else ""])
+    return tag(
+        "div", mark(good=good, yes="done"), tag("div", chunk.problem) if chunk.problem else ""
+    )
 
 
 def _events(dossier: Dossier) -> Markup:

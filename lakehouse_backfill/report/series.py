@@ -56,18 +56,19 @@ def totals(dossier: Dossier) -> Markup:
         Column("Partitions that differ", is_number=True),
     )
     lead = "Over the restated partitions only. Totals are declared in the product's contract."
-    rows = [_total(total) for total in validation.totals]
+    rows = [_total(total, is_first=dossier.is_first) for total in validation.totals]
     return section("totals", _TITLE, tag("p", lead), table(heads, rows), *pictures)
 
 
-def _total(total: MeasureTotal) -> tuple[Any, ...]:
+def _total(total: MeasureTotal, *, is_first: bool) -> tuple[Any, ...]:
     found, old = change(total.old, total.new), amount(total.old)
     changed, part = (
         (NOTHING, NOTHING) if found is None else (signed(found), percent(found, old or 0))
     )
     moved = sum(1 for point in total.series if change(point.old, point.new))
     count = f"{moved:,} of {len(total.series):,}" if total.series else NOTHING
-    return (total.name, _shown(total.old), _shown(total.new), changed, part, count)
+    old_shown = "none" if is_first else _shown(total.old)
+    return (total.name, old_shown, _shown(total.new), changed, part, count)
 
 
 def _shown(value: float | str | None) -> str:

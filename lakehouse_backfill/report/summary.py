@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.report.amounts import amount
-from lakehouse_backfill.report.dossier import Dossier, Verdict
+from lakehouse_backfill.report.dossier import ENDINGS, Dossier, Verdict
 from lakehouse_backfill.report.markup import (
     NOTHING,
     Markup,
@@ -26,6 +26,8 @@ _TONES = {
     State.CANCELLED: ("warn", NOTHING),
     State.SUPERSEDED: ("warn", NOTHING),
 }
+#: Names on the first screen; the sections below have the others.
+_NAMED = 3
 
 
 def heading(dossier: Dossier) -> Markup:
@@ -35,6 +37,10 @@ def heading(dossier: Dossier) -> Markup:
     state = run.state.value.replace("_", " ")
     if dossier.publication and run.state is State.PUBLISHED:
         state = f"published as version {dossier.publication.version}"
+    elif run.state is State.REJECTED and dossier.ending is None:
+        state = "rejected by checks"
+    elif dossier.ending is not None:
+        state = f"{ENDINGS[dossier.ending.verb]} by {dossier.ending.actor}"
     return join(
         [
             tag("p", f"Evidence of run {run.run_id}", class_="soft small"),
@@ -66,7 +72,19 @@ def _what(dossier: Dossier) -> Markup:
         dossier.scope.removeprefix(f"{many}, "),
         join(["of ", code(resolved.target.table), " by ", code(resolved.scope.field.column)]),
         "Nothing outside these partitions.",
+        _intolerant(dossier),
     )
+
+
+def _intolerant(dossier: Dossier) -> Markup:
+    """Name the consumers who do not want what they have read to change."""
+    consumers = dossier.plan.resolved.contract.consumers or ()
+    names = [item.name for item in consumers if not item.tolerates_restatement]
+    if not names:
+        return Markup("")
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    text = f"! Restatement not tolerated by {', '.join(names[:_NAMED])}{more}"
+    return tag("span", text, class_="warn")
 
 
 def _how_much(dossier: Dossier) -> Markup:
@@ -80,10 +98,14 @@ def _how_much(dossier: Dossier) -> Markup:
     ]
     for total in dossier.validation.totals[:2]:
         before, after = amount(total.old), amount(total.new)
-        if before is not None and after is not None:
+        if dossier.is_first and after is not None:
+            lines.append(f"{total.name}: none → {number(after)}")
+        elif before is not None and after is not None:
             change = signed(after - before)
             lines.append(f"{total.name}: {number(before)} → {number(after)} ({change})")
     old = f"{share(touched, max(found.old_rows, found.new_rows))} of the rows there"
+    if dossier.is_first:
+        old = "first rows: nothing was there before"
     return _answer("By how much?", f"{touched:,} rows", old, *lines)
 
 
@@ -93,25 +115,37 @@ def _safe(dossier: Dossier) -> Markup:
         verdict = mark(good=True, yes="nothing was changed") if _untouched(dossier) else "unknown"
         return _answer("Is it safe?", verdict, dossier.standing.is_safe)
     failed = [each for each in counted if each.is_open]
-    lines: list[object] = [f"Failed: {each.check.name}" for each in failed[:3]]
-    lines += [f"Waived by {each.waiver.by}: {each.check.name}" for each in counted if each.waiver][
-        :3
-    ]
+    lines: list[object] = [f"Failed: {_named(each)}" for each in failed[:_NAMED]]
+    waived = [(each, each.waiver.by) for each in counted if each.waiver]
+    lines += [f"Waived by {who}: {_named(each)}" for each, who in waived[:_NAMED]]
     if dossier.validation is None:
         lines.append("The output is not validated yet.")
+    big = _passed(counted)
+    if dossier.run.state is State.ROLLED_BACK:
+        # That it passed its checks is not what matters of a run that was taken back.
+        big, lines = tag("span", "↩ taken back", class_="mark warn"), [_count(counted), *lines]
     return _answer(
         "Is it safe?",
-        _passed(counted),
+        big,
         *lines,
         f"Data: {dossier.standing.is_safe}.",
         f"Readers see: {dossier.standing.readers_see}.",
     )
 
 
+def _named(verdict: Verdict) -> str:
+    return f"{verdict.check.name} ({verdict.subject})"
+
+
+def _count(counted: list[Verdict]) -> str:
+    passed = sum(1 for each in counted if each.check.passed)
+    return f"{passed:,} of {len(counted):,} checks passed"
+
+
 def _passed(counted: list[Verdict]) -> Markup:
     passed = sum(1 for each in counted if each.check.passed)
     failed = any(each.is_open for each in counted)
-    words = f"{passed:,} of {len(counted):,} checks passed"
+    words = _count(counted)
     if passed < len(counted) and not failed:
         return tag("span", f"! {words}, {len(counted) - passed} waived", class_="mark warn")
     return mark(good=not failed, yes=words, no=words)
@@ -122,7 +156,14 @@ def _untouched(dossier: Dossier) -> bool:
 
 
 def _who(dossier: Dossier) -> Markup:
-    publication = dossier.publication
+    publication, ending = dossier.publication, dossier.ending
+    if ending is not None and ending.verb == "reject":
+        return _answer(
+            "Who approved?",
+            mark(good=False, no=f"rejected by {ending.actor}"),
+            dossier.ended,
+            f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
+        )
     published = f"{publication.by}, {moment(publication.at)}" if publication else "nobody yet"
     return _answer(
         "Who approved?",
@@ -130,6 +171,7 @@ def _who(dossier: Dossier) -> Markup:
         f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
         f"Result accepted by {dossier.deciders('accept')}",
         f"Published by {published}",
+        dossier.ended,
     )
 
 

@@ -32,9 +32,17 @@ def next_steps(dossier: Dossier) -> Markup:
         commands(lines),
         tag("p", "Next, from the state that the run has now:"),
         commands(back),
+        _emptied(dossier),
         tag("h3", "Break glass: without this toolkit"),
         _without(dossier),
     )
+
+
+def _emptied(dossier: Dossier) -> Markup:
+    if not dossier.is_first or dossier.run.state is not State.PUBLISHED:
+        return Markup("")
+    text = "Nothing was there before the run: any way back leaves these partitions empty again."
+    return tag("p", text)
 
 
 def _without(dossier: Dossier) -> Markup:
@@ -42,7 +50,10 @@ def _without(dossier: Dossier) -> Markup:
     if publication is None:
         return tag("p", "The run was not published: there is nothing to take back.")
     if dossier.run.state is State.ROLLED_BACK:
-        return tag("p", "The run was rolled back: the old partitions are there already.")
+        now = "the old partitions are there already"
+        if dossier.is_first:
+            now = "the partitions are empty again, as before"
+        return tag("p", f"The run was rolled back: {now}.")
     if dossier.plan.resolved.contract.publication == "pinned":
         return _pointer(dossier, publication)
     return _programs(dossier, publication)
@@ -83,7 +94,7 @@ def _quoted(table: str) -> str:
 
 def _programs(dossier: Dossier, publication: Publication) -> Markup:
     before = publication.before_snapshot_id
-    was: list[object] = ["There was no row before the publication."]
+    was: list[object] = ["The table had no row before the publication."]
     if before is not None:
         was = [
             "The state before the publication is snapshot ", code(before), " of ",

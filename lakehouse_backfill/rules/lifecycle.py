@@ -81,6 +81,9 @@ COMMANDS = {
     "supersede": "plan --revise",
 }
 
+#: What goes on with a run that gates rejected, but not with one that a person did.
+AFTER_GATES = ("run", "validate", "waive")
+
 #: States in which a run still wants something from somebody.
 OPEN = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
 
@@ -88,6 +91,18 @@ OPEN = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
 def legal_verbs(state: State) -> tuple[str, ...]:
     """Name the verbs that may start from `state`."""
     return tuple(verb for verb, (sources, _) in MOVES.items() if state in sources)
+
+
+def _typed(state: State) -> str:
+    """Say what people may type for a run in `state`."""
+    typed = [COMMANDS[name] for name in legal_verbs(state) if name in COMMANDS]
+    typed = list(dict.fromkeys(typed))
+    if state is not S.REJECTED:
+        return ", ".join(typed) or "none: the run is closed"
+    # The state does not tell who said no; after a person did, none of these is possible.
+    again = [verb for verb in typed if verb in AFTER_GATES]
+    rest = ", ".join(verb for verb in typed if verb not in AFTER_GATES)
+    return f"{rest}; and {', '.join(again)} if gates rejected it, not a person"
 
 
 def next_event(
@@ -114,8 +129,7 @@ def next_event(
 def require_legal(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
     if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
-        typed = [COMMANDS[name] for name in legal_verbs(status.state) if name in COMMANDS]
-        legal = ", ".join(dict.fromkeys(typed)) or "none: the run is closed"
+        legal = _typed(status.state)
         raise IllegalMove(
             f"{status.run_id} is {status.state.value}: it cannot {COMMANDS.get(verb, verb)}; "
             f"legal now: {legal}",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, concerning
 from lakehouse_backfill.model.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
 
 MAX_PARTITIONS = 100_000
@@ -89,12 +89,16 @@ def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
             f"partitions of {field.column} have no order, so no range",
             fix="name them in target.partitions.values",
         )
-    label, end = _aligned(field, first), _aligned(field, stop)
+    with concerning("target.partitions.from"):
+        label = _aligned(field, first)
+    with concerning("target.partitions.to"):
+        end = _aligned(field, stop)
     key = sort_key(field)
     if key(label) >= key(end):
         raise ConfigError(
             f"the range from {first} to {stop} holds no partition",
             fix="write a later `to`: it is the first partition that is not restated",
+            field="target.partitions.to",
         )
     count = 0
     while key(label) < key(end):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.defaults import FOUR_EYES_IN
+from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event
+from lakehouse_backfill.rules import commands
 
 
 def require_role(contract: Contract, role: str, who: str) -> None:
@@ -30,12 +32,20 @@ def require_one_of(contract: Contract, roles: tuple[str, ...], requester: str, w
         )
 
 
-def require_four_eyes(contract: Contract, environment: str, requester: str, who: str) -> None:
-    """Raise NotAllowed when four eyes are asked for and requester and decider are one."""
-    wanted = contract.four_eyes if contract.four_eyes is not None else environment in FOUR_EYES_IN
-    if wanted and who == requester:
+def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
+    """Raise NotAllowed when four eyes are asked for and `who` asked for the run or planned it.
+
+    They are asked for by the contract, or where it does not say, when the run was planned in, or
+    `environment` that decides is, one that wants them: another profile is no way around.
+    """
+    contract, asked = plan.resolved.contract, plan.resolved.manifest.run.requested_by
+    wanted = contract.four_eyes
+    if wanted is None:
+        wanted = not {environment, plan.resolved.environment}.isdisjoint(FOUR_EYES_IN)
+    did = {plan.created_by.strip(): "planned", asked.strip(): "requested"}.get(who.strip())
+    if wanted and did is not None:
         raise NotAllowed(
-            f"{who} requested the run and may not decide on it: {contract.product} needs four eyes",
+            f"{who} {did} the run and may not decide on it: {contract.product} needs four eyes",
             fix="let somebody else decide",
         )
 
@@ -54,13 +64,24 @@ def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str,
     return tuple(standing)
 
 
-def require_decision(events: tuple[Event, ...], verb: str, bound_to: str, run_id: str) -> None:
+def require_approval(events: tuple[Event, ...], plan: Plan) -> None:
+    """Raise ApprovalMissing unless the plan's intent was approved, and nobody rejected it since."""
+    require_decision(events, "approve", plan.manifest_hash, plan.run_id, plan.manifest_file)
+
+
+def require_decision(
+    events: tuple[Event, ...],
+    verb: str,
+    bound_to: str,
+    run_id: str,
+    manifest_file: str = commands.MANIFEST,
+) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
     rejected = [event for event in events if event.verb == "reject"]
     if not decisions(events, verb, bound_to) and rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
-            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}, and let that be approved",
+            fix=f"{commands.plan(manifest_file, run_id)}, and let that be approved",
         )
     if not decisions(events, verb, bound_to):
         raise ApprovalMissing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.rules import commands
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -34,6 +35,6 @@ def _changed(plan: Plan, problem: str, file: str) -> ApprovalMissing:
     return ApprovalMissing(
         problem,
         state="nothing was computed",
-        fix=f"put {file} back, or lakehouse-backfill plan {plan.manifest_file} --revise "
-        f"{plan.run_id}, and let it be approved again",
+        fix=f"put {file} back, or {commands.plan(plan.manifest_file, plan.run_id)}, and let it be "
+        "approved again",
     )

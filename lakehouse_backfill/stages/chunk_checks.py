@@ -10,7 +10,7 @@ from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk
-from lakehouse_backfill.rules import chunk_gates, gate_names, waivers
+from lakehouse_backfill.rules import chunk_gates, commands, gate_names, waivers
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages.suites import suite_parameters, suites
 from lakehouse_backfill.stages.workbench import Compute, Workbench
@@ -68,8 +68,8 @@ class ChunkChecks:
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
-            fix="correct job or input: lakehouse-backfill plan MANIFEST --revise "
-            f"{run_id}; or let it pass, for the record: {waivers.commands(run_id, closed)}",
+            fix=f"correct job or input: {commands.plan(self._plan.manifest_file, run_id)}; "
+            f"or let it pass, for the record: {waivers.commands(run_id, closed)}",
             stop=waivers.stop_detail(judged, self._keep(record.epoch), closed),
         )
 

@@ -9,7 +9,15 @@ from lakehouse_backfill.model.checks import Validation
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event, RunStatus
 from lakehouse_backfill.model.value import digest as digest_of
-from lakehouse_backfill.rules import audit, checklist, lifecycle, partitions, roles, waivers
+from lakehouse_backfill.rules import (
+    audit,
+    checklist,
+    commands,
+    lifecycle,
+    partitions,
+    roles,
+    waivers,
+)
 from lakehouse_backfill.stages.plan import find_conflicts
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -27,8 +35,7 @@ def approve(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
     if open_questions:
         raise Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
-            fix=f"write the answers, then lakehouse-backfill plan {plan.manifest_file} --revise "
-            f"{run_id}",
+            fix=f"write the answers, then {commands.plan(plan.manifest_file, run_id)}",
         )
     lifecycle.require_legal(status, "approve")
     _require_no_overlap(bench, plan)
@@ -124,8 +131,7 @@ def require_gates_open(
 def _require_decider(bench: Workbench, plan: Plan, role: str, by: str) -> None:
     contract = plan.resolved.contract
     roles.require_role(contract, role, by)
-    requester = plan.resolved.manifest.run.requested_by
-    roles.require_four_eyes(contract, bench.profile.environment, requester, by)
+    roles.require_four_eyes(plan, bench.profile.environment, by)
 
 
 def _require_no_overlap(bench: Workbench, plan: Plan) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lakehouse_backfill.errors import ApprovalMissing
 from lakehouse_backfill.model.run import State
-from lakehouse_backfill.rules import lifecycle
+from lakehouse_backfill.rules import lifecycle, roles
 from lakehouse_backfill.stages import publish as publishing
 from lakehouse_backfill.stages import stage as staging
 from lakehouse_backfill.stages import validate as validating
+from lakehouse_backfill.stages.decide import trusted_events
 from lakehouse_backfill.stages.workbench import Workbench
 
 CLOSED = {State.CANCELLED, State.SUPERSEDED}
@@ -18,8 +19,8 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
     """Do the next steps that need nobody's decision; done work is not done again.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
-    left as it is. Raises ApprovalMissing before the intent is approved, IllegalMove when the run is
-    closed, and what the steps raise.
+    left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
+    it, IllegalMove when the run is closed, and what the steps raise.
     """
     done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
     status = bench.runs.status(run_id)
@@ -29,6 +30,9 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
             state="nothing was changed",
             fix=f"lakehouse-backfill approve {run_id} --by WHO",
         )
+    if status.state is State.REJECTED:
+        # By gates; after a person said no, nothing but a revision goes on.
+        roles.require_approval(trusted_events(bench, status), bench.runs.plan(run_id))
     if status.state in CLOSED:
         lifecycle.require_legal(status, "begin staging")
     if status.state in TO_STAGE:
@@ -39,8 +43,10 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
     if status.state is State.STAGED:
         status, result, _ = validating.validate(bench, run_id, by)
         done["checks"] = [check.model_dump(mode="json") for check in result.checks]
-    manual = bench.runs.plan(run_id).resolved.manifest.safety.manual_publish
+    plan = bench.runs.plan(run_id)
+    manual = plan.resolved.manifest.safety.manual_publish
     if status.state is State.PUBLISHING or (status.state is State.ACCEPTED and not manual):
         publishing.publish(bench, run_id, by)
         status = bench.runs.status(run_id)
-    return {"run_id": run_id, "product": status.product, "state": status.state.value, **done}
+    done |= {"product": plan.product, "manifest_file": plan.manifest_file}
+    return {"run_id": run_id, "state": status.state.value, **done}

@@ -8,7 +8,7 @@ from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.contract import Assumption
 from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.rules import completeness, waivers
+from lakehouse_backfill.rules import commands, completeness, waivers
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages.suites import suite_parameters, suites
 from lakehouse_backfill.stages.workbench import Compute, Workbench
@@ -56,7 +56,7 @@ def _require_open(
     raise ChecksFailed(
         f"the pinned input failed {len(closed)} of {len(results)} checks: {said}",
         state="nothing was staged; readers see what they saw before",
-        fix=f"pin a corrected input: lakehouse-backfill plan MANIFEST --revise {plan.run_id}; "
+        fix=f"pin a corrected input: {commands.plan(plan.manifest_file, plan.run_id)}; "
         f"or let it pass, for the record: {waivers.commands(plan.run_id, closed)}",
         stop=waivers.stop_detail(judged, digest, closed),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import NotFound, Tampered
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.rules import partitions, publications, roles, waivers
+from lakehouse_backfill.rules import commands, partitions, publications, roles, waivers
 from lakehouse_backfill.rules.standing import Standing, standing
 from lakehouse_backfill.stages.chunk_checks import CHUNK_CHECKS
 from lakehouse_backfill.stages.decide import judged_document
@@ -20,6 +22,9 @@ from lakehouse_backfill.stages.workbench import Workbench
 
 WAITING_FOR_PEOPLE = ("planned", "validated", "accepted", "rejected", "halted", "failed")
 
+#: States after which people plan the same file again: only then is the plan read for its name.
+PLANNED_AGAIN = (State.HALTED, State.REJECTED, State.CANCELLED)
+
 
 def open_runs(bench: Workbench, *, everything: bool) -> list[RunStatus]:
     """List runs, those that wait for a person first, then the newest."""
@@ -28,8 +33,11 @@ def open_runs(bench: Workbench, *, everything: bool) -> list[RunStatus]:
     return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
 
 
-def run_standing(bench: Workbench, status: RunStatus) -> Standing:
-    """Say whether data is safe, what readers see, what to type next."""
+def run_standing(bench: Workbench, status: RunStatus, *, was_empty: bool = False) -> Standing:
+    """Say whether data is safe, what readers see, what to type next.
+
+    `was_empty`: its partitions had no rows before.
+    """
     gone: tuple[str, ...] = ()
     version = 0
     if status.state is State.PUBLISHED:
@@ -38,7 +46,29 @@ def run_standing(bench: Workbench, status: RunStatus) -> Standing:
     return standing(
         status.state, status.run_id, status.product, gone=gone, version=version,
         driver=status.driver, is_driven=bench.is_driven(status),
+        manifest_file=_manifest_file(bench, status), was_empty=was_empty,
     )  # fmt: skip
+
+
+def found_empty(bench: Workbench, events: tuple[Event, ...], run_id: str) -> bool:
+    """Tell the same of a run; an edited validation tells nothing, and says so elsewhere."""
+    with suppress(Tampered):
+        found = judged_document(bench, events, run_id)
+        return was_empty(found and found[1])
+    return False
+
+
+def was_empty(validation: Mapping[str, Any] | None) -> bool:
+    """Tell whether a run that was validated brings the first rows of its partitions."""
+    return validation is not None and not validation["diff"]["summary"]["old_rows"]
+
+
+def _manifest_file(bench: Workbench, status: RunStatus) -> str:
+    """Name the file to plan again; a plan that was edited is no reason to say nothing at all."""
+    if status.state in PLANNED_AGAIN:
+        with suppress(NotFound, Tampered):
+            return bench.runs.plan(status.run_id).manifest_file
+    return commands.MANIFEST
 
 
 def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list[dict[str, Any]]:
@@ -105,7 +135,9 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
     digest = validation[0] if validation else None
     return {
         "run": status.model_dump(mode="json"),
-        "standing": vars(run_standing(bench, status)),
+        "standing": vars(
+            run_standing(bench, status, was_empty=was_empty(validation and validation[1]))
+        ),
         "plan": plan.model_dump(mode="json"),
         "scope": partitions.describe(plan.resolved.scope.partitions),
         "events": [event.model_dump(mode="json") for event in events],

@@ -8,6 +8,7 @@ from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.table import Snapshot, TableRef
+from lakehouse_backfill.rules import commands
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -76,8 +77,7 @@ def require_pins(bench: Workbench, plan: Plan) -> None:
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
             state="nothing was computed",
-            fix=f"lakehouse-backfill plan {plan.manifest_file} --revise {plan.run_id}, to pin "
-            "what is there now",
+            fix=f"{commands.plan(plan.manifest_file, plan.run_id)}, to pin what is there now",
         )
 
 

@@ -78,6 +78,7 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
         lock_hash=declared.lock_hash,
         config_hash=digest(manifest.transform.config),
         files=declared.files,
+        environment=bench.profile.environment,
     )
     return _finish(bench, resolved, declared, by, revise, notes + _target_notes(resolved))
 

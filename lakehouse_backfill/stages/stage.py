@@ -28,7 +28,7 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    roles.require_decision(trusted_events(bench, status), "approve", plan.manifest_hash, run_id)
+    roles.require_approval(trusted_events(bench, status), plan)
     require_approved_files(bench, plan)
     require_pins(bench, plan)
     status = bench.drive(status, plan, "begin staging", by)

@@ -19,11 +19,11 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.table import LiveFile, TableInfo
-from lakehouse_backfill.rules import edges, gate_names, gates, lifecycle, waivers
+from lakehouse_backfill.rules import edges, gate_names, gates, lifecycle, roles, waivers
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import compare
 from lakehouse_backfill.stages.approved_files import require_approved_files
-from lakehouse_backfill.stages.decide import VALIDATION
+from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
 from lakehouse_backfill.stages.edge_probe import probe_edges
 from lakehouse_backfill.stages.golden import golden_checks
 from lakehouse_backfill.stages.lease import KeptLease
@@ -39,11 +39,12 @@ def validate(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, Validat
     """Run all gates, store the result under its digest, and move the run.
 
     A failed gate moves the run to rejected; it never raises for that. Gates that were waived for
-    exactly this result let it pass. The edges are computed, so
-    other code than was approved raises ApprovalMissing.
+    exactly this result let it pass. Raises ApprovalMissing when a person rejected the run, and for
+    other code than was approved: the edges are computed.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     lifecycle.require_legal(status, "pass validation")
+    roles.require_approval(trusted_events(bench, status), plan)
     require_approved_files(bench, plan)
     status = bench.drive(status, plan, "begin validation", by)
     with KeptLease(bench, status), bench.journal.bind(**plan.labels).span("validate"):
@@ -93,7 +94,7 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
         gates.diff_adds_up(seen.diff, balances),
         gates.keys_unique(_duplicates(bench, plan, seen)),
         *_totals(compute, plan, seen),
-        edges.check(seen.edge, plan.resolved.manifest.validation.edge_tolerance_rows),
+        edges.check(seen.edge, plan.resolved.manifest.validation),
         *golden_checks(bench, plan, seen.shadow),
     ]
     bench.progress.advance()

@@ -8,7 +8,8 @@ from lakehouse_backfill.errors import Blocked, ConfigError, NotFound
 from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event, RunStatus
-from lakehouse_backfill.rules import gate_list, lifecycle, roles, waivers
+from lakehouse_backfill.rules import commands, gate_list, lifecycle, roles, waivers
+from lakehouse_backfill.stages.decide import trusted_events
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -40,19 +41,20 @@ def waive(bench: Workbench, run_id: str, gate: str, by: str, reason: str) -> Run
     """Record that a failed gate may be passed; the same waiver again changes nothing.
 
     When no gate of the result stays closed, the run moves to validated. Raises NotAllowed,
-    IllegalMove, NotFound (no such failed gate), Blocked (it guards the data itself).
+    ApprovalMissing (a person rejected the run), IllegalMove, NotFound (no such failed gate),
+    Blocked (it guards the data itself).
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     contract = plan.resolved.contract
     roles.require_role(contract, "waive", by)
-    requester = plan.resolved.manifest.run.requested_by
-    roles.require_four_eyes(contract, bench.profile.environment, requester, by)
+    roles.require_four_eyes(plan, bench.profile.environment, by)
     if not reason.strip():
         raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
     lifecycle.require_legal(status, "waive")
     bench.require_no_other_driver(status)
-    events = bench.runs.events(run_id)
-    judged, checks = _named(bench, run_id, events, gate)
+    events = trusted_events(bench, status)
+    roles.require_approval(events, plan)
+    judged, checks = _named(bench, plan, events, gate)
     standing = waivers.standing(events)
     for group in dict.fromkeys(check.group for check in checks):
         found = [check for check in checks if check.group == group]
@@ -85,9 +87,9 @@ def pass_by_waiver(bench: Workbench, status: RunStatus, plan: Plan, by: str) -> 
 
 
 def _named(
-    bench: Workbench, run_id: str, events: tuple[Event, ...], gate: str
+    bench: Workbench, plan: Plan, events: tuple[Event, ...], gate: str
 ) -> tuple[waivers.Judged, list[CheckResult]]:
-    stopped = _stopped(bench, events)
+    stopped, run_id = _stopped(bench, events), plan.run_id
     if stopped is None:
         raise Blocked(
             f"{run_id} was not stopped by a gate, so there is nothing to waive",
@@ -105,7 +107,7 @@ def _named(
     if reasons:
         raise Blocked(
             f"{gate} cannot be waived: {reasons[0]}",
-            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}",
+            fix=commands.plan(plan.manifest_file, run_id),
         )
     return judged, checks
 

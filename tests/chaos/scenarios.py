@@ -63,7 +63,7 @@ _ADOPT = _method("Publisher.adopt", *_commit("Publisher.swap"))
 _REVERT = _method("Publisher.revert", *_commit("Publisher.swap"))
 #: What is left of a publication whose files are swapped in already.
 _FINISH = (
-    *_FENCES, *_APPEND, *_MOVE, *_method("Publisher.adopt"), *_MOVE, *_EVIDENCE, *_APPEND,
+    *_FENCES, *_APPEND, *_MOVE, *_MOVE, *_EVIDENCE, *_APPEND,
 )  # fmt: skip
 
 _PLAN = ("plan", "jobs/a.yaml")

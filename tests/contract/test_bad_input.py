@@ -140,9 +140,20 @@ MANIFESTS = {
         AT[:-9], AT + "1999-01-01T00:00:00Z", "sources.events.at", 14, "that is its oldest",
         code="not-found",
     ),
+    "reason that is a novel": manifest(
+        "reason: rates were wrong", "reason: " + "a" * 2001,
+        "run.reason", 4, "write a sentence",
+    ),
+    "reason that moves the cursor": manifest(
+        "reason: rates were wrong", 'reason: "a\\e[2Jb"',
+        "run.reason", 4, "write a sentence",
+    ),
+    "name that moves the cursor": manifest(
+        "  requested_by: bob", '  requested_by: "bo\\e[2Jb"', "run.requested_by", 3, "write who",
+    ),
     "instant inside a day": manifest(
         "from: 2024-01-05\n", "from: 2024-01-05T06:00:00Z\n",
-        "target.partitions", 17, "use 2024-01-05 or 2024-01-06",
+        "target.partitions.from", 19, "use 2024-01-05 or 2024-01-06",
     ),
     "listed instant inside a day": manifest(
         SCOPE, "    values: [2024-01-05, 2024-01-06T06:00:00Z]\n",
@@ -222,7 +233,7 @@ MANIFESTS = {
     ),
     "a day inside a month": of(
         MONTHLY, "from: 2024-01-01\n", "from: 2024-01-15\n",
-        "target.partitions", 17, "use 2024-01 or 2024-02", command=f"plan {MONTHLY}",
+        "target.partitions.from", 19, "use 2024-01 or 2024-02", command=f"plan {MONTHLY}",
     ),
 }  # fmt: skip
 FILES_OF_OTHERS = {
@@ -290,6 +301,21 @@ FILES_OF_OTHERS = {
         PROFILES, ".lakehouse/catalog.db", ".lakehose/catalog.db",
         "profiles.embedded.catalog.uri", 9, "correct catalog.uri",
         code="not-found", command="status",
+    ),
+    "uri of the catalog that is none": of(
+        PROFILES, "sqlite:///${project}/.lakehouse/catalog.db", "catalog.db",
+        "profiles.embedded.catalog.uri", 9, "write e.g. uri: sqlite:///",
+        command="--profile embedded status", problem="lacks the form scheme://place",
+    ),
+    "uri of the catalog of an unknown database": of(
+        PROFILES, "sqlite:///${project}", "oracle9://${project}",
+        "profiles.embedded.catalog.uri", 9, "write e.g. uri: sqlite:///",
+        command="--profile embedded status", problem="oracle9",
+    ),
+    "type of the catalog that is none": of(
+        PROFILES, "type: sql", "type: sqll",
+        "profiles.embedded.catalog.type", 8, "write one of rest",
+        command="status", problem="sqll",
     ),
     "no profiles": Case(
         "status", "not-found", "lakehouse-backfill init", files=((PROFILES, None),)

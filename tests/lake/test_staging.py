@@ -58,6 +58,24 @@ def test_a_chunk_run_twice_leaves_the_same_rows(lake: Lake, daily: Daily) -> Non
     assert (first.checksum, first.output_rows) == (second.checksum, second.output_rows)
 
 
+@pytest.mark.req("T1")
+def test_two_runs_from_scratch_give_equal_checksums_in_every_partition(
+    lake: Lake, daily: Daily
+) -> None:
+    daily()
+    lake.sql("CREATE TABLE {ns}.other (d date, k bigint, v bigint) PARTITIONED BY (d)")
+    found = []
+    for shadow, run in (("shadow", "bf-1"), ("other", "bf-2")):
+        plan = PlanMaker(lake, shadow=shadow, per_chunk=1).make(run)
+        for chunk in plan.resolved.chunks:
+            staging(lake).stage(plan, chunk, 1)
+        table = lake.table(shadow)
+        measuring = SparkMeasuring(lake.spark, lake.name)
+        found.append(measuring.checksums(table, lake.head(shadow), plan.resolved.scope))
+    assert found[0] == found[1]
+    assert set(found[0]) == set(DAYS[4:6])
+
+
 @pytest.mark.req("X2")
 def test_the_ledger_row_of_a_commit_that_was_not_recorded_is_found_again(
     lake: Lake, daily: Daily

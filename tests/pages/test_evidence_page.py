@@ -76,6 +76,16 @@ def test_nothing_scrolls_sideways(
     assert tab.evaluate(SCROLL_WIDTH) <= width
 
 
+@pytest.mark.req("O4", "Q8")
+def test_a_waiver_stands_below_its_verdict_on_a_phone(browser: Browser, page: Path) -> None:
+    tab = browser.open(page, 375, 812)
+    lower = """(() => { const said = document.querySelector('#checks td .warn');
+      const verdict = said.parentElement.querySelector('.mark');
+      return [said.getBoundingClientRect().top >= verdict.getBoundingClientRect().bottom,
+              verdict.getClientRects().length]; })()"""
+    assert tab.evaluate(lower) == [True, 1]
+
+
 @pytest.mark.req("O4")
 def test_the_page_asks_nobody_for_anything_and_runs_nothing(browser: Browser, page: Path) -> None:
     tab = browser.open(page, 1280, 800)

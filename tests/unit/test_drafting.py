@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform
+from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from lakehouse_backfill import Project
@@ -52,12 +53,27 @@ def test_a_table_without_partitions_gets_no_contract_that_would_not_load(project
 
 
 @pytest.mark.parametrize(
+    "transform", [BucketTransform(16), TruncateTransform(3)], ids=["bucket", "truncate"]
+)
+def test_a_table_that_no_run_can_be_bounded_in_gets_no_contract(
+    project: Project, transform: Any
+) -> None:
+    spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
+    project.wiring.catalog.create_table("silver.buckets", SCHEMA, partition_spec=spec)
+    with pytest.raises(Unsupported, match="nothing to restate by"):
+        project.add_product("silver.buckets")
+    assert project.wiring.contracts() == []
+
+
+@pytest.mark.parametrize(
     ("first", "stop", "fix"),
     [
         ("2026-01-20", "2026-01-10", "write --from 2026-01-10 --to 2026-01-20"),
         ("2026-01-20", "2026-01-20", "write a later --to"),
         ("yesterday", "2026-01-20", "write e.g. --from 2026-01-31"),
         ("2026-01-20", "../../x", "write e.g. --to 2026-01-31"),
+        ("2013-02-30", "2013-03-02", "write e.g. --from 2026-01-31"),
+        ("2013-02-01", "2013-13", "write e.g. --to 2026-01-31"),
     ],
 )
 def test_a_draft_is_refused_for_a_range_that_holds_nothing(
@@ -78,3 +94,12 @@ def test_a_wrong_contract_is_no_obstacle_to_comparing_other_tables(project: Proj
     (project.folder / "catalog/contracts/silver.heap.yaml").write_text("product: [")
     with pytest.raises(NotFound, match="has no snapshot yet"):
         project.diff("silver.orders", "silver.orders")
+
+
+def test_evidence_is_not_exported_into_a_file(project: Project, tmp_path: Path) -> None:
+    file = tmp_path / "note.txt"
+    file.write_text("mine")
+    for export in (file, file / "below"):
+        with pytest.raises(ConfigError, match="is a file, not a folder"):
+            project.evidence("bf-1", export)
+    assert file.read_text() == "mine"

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.render.page import BAD, Page, clean, mark
+from lakehouse_backfill.cli.clean import clean
+from lakehouse_backfill.cli.render.page import BAD, Page, mark
 
 
 def stopped(page: Page, gates: Sequence[Mapping[str, Any]]) -> None:

@@ -12,6 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lakehouse_backfill.cli.clean import clean
+
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
 PLAIN_WIDTH = 110
 #: To measure what a table would take if it could.
@@ -100,14 +102,6 @@ class Page:
             self.line()
             self.line("next:", WEAK)
             self.draw(Text(f"  {clean(command)}", style=STRONG), is_whole=True)
-
-
-def clean(value: Any) -> str:
-    """Give text without control characters: data must not move somebody's cursor."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
-        for letter in str(value)
-    )
 
 
 def cell(value: Any) -> Text:

@@ -26,6 +26,7 @@ def decision(page: Page, data: Data) -> None:
     """Draw the state after a decision, and the decisions that stand."""
     _headline(page, data)
     _approvals(page, data.get("approvals") or ())
+    _waivers(page, data.get("waivers") or ())
     page.next(next_of(data))
 
 
@@ -148,9 +149,11 @@ def next_of(data: Data) -> str | None:
     if not run or not state:
         return None
     from lakehouse_backfill.model.run import State
+    from lakehouse_backfill.rules.commands import MANIFEST
     from lakehouse_backfill.rules.standing import standing
 
-    return standing(State(state), str(run), str(data.get("product", "PRODUCT"))).next_command
+    product, file = data.get("product") or "PRODUCT", data.get("manifest_file") or MANIFEST
+    return standing(State(state), str(run), str(product), manifest_file=str(file)).next_command
 
 
 def _one(page: Page, item: Mapping[str, Any]) -> None:
@@ -161,6 +164,7 @@ def _one(page: Page, item: Mapping[str, Any]) -> None:
     )
     page.facts(answers)
     stopped(page, item.get("gates") or ())
+    _waivers(page, item.get("waivers") or ())
     page.line()
     page.facts(
         (
@@ -202,6 +206,21 @@ def _approvals(page: Page, approvals: Sequence[Any]) -> None:
         for item in approvals
     ]
     page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
+
+
+def _waivers(page: Page, waivers: Sequence[Any]) -> None:
+    rows = [
+        (
+            item.get("gate"),
+            item.get("scope"),
+            item.get("by"),
+            moment(item.get("at")),
+            item.get("reason") or None,
+        )
+        for item in waivers
+    ]
+    names = ("failed gate", "of", "by", "at", "reason")
+    page.table("passed although they failed", names, rows, most=None)
 
 
 def _gates(page: Page, checks: Sequence[Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.cli.render.page import Page, cell, here, mark
+from lakehouse_backfill.rules.commands import plan, typed
 
 Data = Mapping[str, Any]
 
@@ -17,7 +19,7 @@ def init(page: Page, data: Data) -> None:
     page.line(f"made {len(data['files'])} files in {data['project']}")
     for name in data["files"]:
         page.line(f"  {name}")
-    page.next(f"cd {data['project']} && lakehouse-backfill doctor")
+    page.next(f"cd {shlex.quote(str(data['project']))} && {typed('doctor')}")
 
 
 def doctor(page: Page, data: Data) -> None:
@@ -56,9 +58,9 @@ def draft(page: Page, data: Data) -> None:
         page.line("answer in it:")
         page.facts((f"{number}.", cell(text)) for number, text in enumerate(questions, start=1))
     if Path(file).parent.name == "contracts":
-        page.next(f"lakehouse-backfill new {Path(file).stem} --from P --to P --reason TEXT")
+        page.next(f"{typed('new', Path(file).stem)} --from P --to P --reason TEXT")
     else:
-        page.next(f"lakehouse-backfill plan {file} --dry-run")
+        page.next(f"{plan(file)} --dry-run")
 
 
 def schema(page: Page, data: Data) -> None:

@@ -61,3 +61,28 @@ def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None
     error = verdict("run", {**RUN, "state": "rejected"})
     assert error is not None
     assert "lakehouse-backfill status bf-1" in error.fix
+
+
+@pytest.mark.req("Q8")
+@pytest.mark.parametrize("command", ["accept", "status"])
+def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
+    waiver = {"gate": "edges are closed", "scope": "result", "by": "eve", "reason": "known"}
+    line = {"run_id": "bf-1", "state": "accepted", "waivers": [waiver]}
+    text = drawn(command, {"runs": [line]} if command == "status" else line)
+    assert "passed although they failed" in text
+    assert "edges are closed" in text
+    assert "eve" in text
+
+
+@pytest.mark.req("U10")
+def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
+    data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
+    error = verdict("validate", data)
+    assert error is not None
+    assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
+
+
+@pytest.mark.req("U10")
+def test_the_way_into_a_new_project_can_be_copied() -> None:
+    text = drawn("init", {"project": "my lake; ls", "files": []})
+    assert "  cd 'my lake; ls' && lakehouse-backfill doctor" in text

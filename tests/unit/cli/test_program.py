@@ -352,3 +352,33 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_the_root_error_is_what_a_bug_becomes() -> None:
     assert (BackfillError.code, BackfillError.exit_code) == ("bug", 1)
+
+
+def test_nothing_on_stderr_moves_the_cursor() -> None:
+    evil = "\x1b]0;pwned\x07\x9b2J"
+    for words, error in (
+        (["status"], None),
+        (["log", "bf-1"], ConfigError(evil)),
+        (["--debug", "log", "bf-1"], ConfigError(evil)),
+        (["plan", "a", evil], None),
+    ):
+        warned = FakeProject().answers["status"] | {"warnings": [evil]}
+        project = FakeProject(error, {"status": warned})
+        result = CliRunner().invoke(app, words, obj=project.open, prog_name="lakehouse-backfill")
+        assert not {"\x1b", "\x07", "\x9b"} & set(result.stderr)
+        assert "pwned" in result.stderr
+
+
+def test_a_wrong_command_line_still_shows_its_usage() -> None:
+    result = invoke("plan")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: lakehouse-backfill plan")
+    assert "Missing argument 'MANIFEST'" in result.stderr
+
+
+@pytest.mark.parametrize("by", ["", "  ", "a\x1b[2J"])
+def test_a_name_that_is_none_is_a_wrong_command_line(by: str) -> None:
+    project = FakeProject()
+    result = CliRunner().invoke(app, ["approve", "bf-1", "--by", by], obj=project.open)
+    assert (result.exit_code, project.calls) == (2, [])
+    assert "the name of who acts" in result.stderr

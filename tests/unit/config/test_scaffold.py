@@ -192,3 +192,15 @@ def test_transforms_are_found_without_running_them(tmp_path: Path) -> None:
         FoundTransform("orders", "1.9.0", ("orders", "rates"), "jobs/orders/transform.py"),
         FoundTransform("orders", "1.10.0", ("orders", "rates"), "jobs/orders/transform.py"),
     )
+
+
+def test_the_draft_of_a_text_column_names_the_partitions_before_to() -> None:
+    found = Contract.model_validate(
+        {
+            "api_version": "lakehouse-backfill/v1", "product": "silver.a", "table": "silver.a",
+            "description": "a", "owner": "a", "key": [], "partitioning": [{"column": "region"}],
+            "columns": [{"name": "region", "type": "string"}],
+        }
+    )  # fmt: skip
+    draft = draft_manifest(found, "EU", "US", "why", "bug_fix", "ana")
+    assert parse(draft.text, "draft").get("target", "partitions", "values") == ["EU"]

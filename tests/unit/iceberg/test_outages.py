@@ -51,6 +51,20 @@ def test_library_errors_become_ours_and_bugs_stay_bugs(error, expected):
         raise error
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        sqlite3.OperationalError("attempt to write a readonly database"),
+        PermissionError(13, "Permission denied", "/lake/metadata"),
+        OSError(30, "Read-only file system", "/lake/metadata"),
+    ],
+    ids=["catalog", "permission", "file system"],
+)
+def test_a_lake_that_cannot_be_written_is_said_to_be_read_only(error):
+    with pytest.raises(CatalogDown, match="the lake is read-only here"), translated():
+        raise error
+
+
 def test_a_lock_that_is_held_too_long_is_an_outage_that_a_retry_may_help(tmp_path: Path):
     catalog = SqlCatalog("l", uri=f"sqlite:///{tmp_path}/c.db?timeout=0", warehouse=str(tmp_path))
     holder = sqlite3.connect(tmp_path / "c.db", isolation_level=None)

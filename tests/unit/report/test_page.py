@@ -123,7 +123,8 @@ def test_the_first_screen_answers_what_how_much_safe_and_who(document: dict[str,
         "✓ published as version 3", "45 partitions", "2013-02-15 to 2013-03-31",
         "changed, 270 added, 355 removed", "flights: 44,370 → 44,332 (\N{MINUS SIGN}38)",
         "fares: 43,533.00 → 44,343.25 (+810.25)", "Waived by lead: mean delay moves",
-        "! 7 of 8 checks passed, 1 waived", "Result accepted by lead", "Published by release-bot",
+        "! 7 of 8 checks passed, 1 waived", "! Restatement not tolerated by yearly report",
+        "Result accepted by lead", "Published by release-bot",
     ):  # fmt: skip
         assert text in first_screen
 
@@ -290,7 +291,9 @@ def test_a_failed_check_of_a_chunk_names_the_chunk(document: dict[str, Any]) -> 
     document["run"]["state"] = "halted"
     first_screen, rest = render(document).split("</header>")
     assert "✗ 6 of 8 checks passed" in first_screen
-    assert "rows were written, chunk c002</td>" in rest
+    assert "Failed: rows were written (chunk c002)" in first_screen
+    row = rest.split("rows were written</td>")[1].split("</tr>")[0]
+    assert ">chunk c002</td>" in row
     assert "All 3 checks of single chunks" in rest
 
 

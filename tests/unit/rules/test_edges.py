@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.model.checks import EdgePartition, EdgeReport
+from lakehouse_backfill.model.manifest import Validation
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules import edges
 
@@ -13,6 +14,10 @@ DAY = ScopeField(column="d", transform="identity", type="date")
 
 def _scope(*days: str) -> Scope:
     return Scope(field=DAY, partitions=days)
+
+
+def wanted(**changes: int) -> Validation:
+    return Validation.model_validate({"edge_partitions": 2} | changes)
 
 
 def _edge(day: str, side: str, changed: int) -> EdgePartition:
@@ -54,7 +59,7 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
     assert (report.is_closed, report.closing_from, report.closing_to) == (
         False, "2020-01-02", "2020-01-06",
     )  # fmt: skip
-    check = edges.check(report, 0)
+    check = edges.check(report, wanted())
     assert not check.passed
     assert "restate from 2020-01-02 to 2020-01-06" in check.detail
     assert "10 twice" in check.detail
@@ -71,7 +76,7 @@ def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
 @pytest.mark.req("Q10")
 def test_differences_within_the_tolerance_pass() -> None:
     report = edges.report(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 1)
-    assert edges.check(report, 1).passed
+    assert edges.check(report, wanted(edge_tolerance_rows=1)).passed
 
 
 @pytest.mark.req("Q10")
@@ -83,3 +88,23 @@ def test_probing_goes_further_out_and_ends() -> None:
         rounds += 1
     assert len(seen) == edges.MAX_PROBE
     assert rounds < 6
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize(
+    ("found", "asked", "detail"),
+    [
+        (EdgeReport(partitions=(), is_closed=True, closing_from=None, closing_to=None), 0,
+         "not looked at: edge_partitions is 0"),
+        (None, 0, "not looked at: edge_partitions is 0"),
+        (None, 2, "nothing is accepted beyond the edges yet"),
+        (EdgeReport(partitions=(), is_closed=True, closing_from=None, closing_to=None), 2,
+         "not looked at: these partitions have no order, so nothing lies beyond an edge"),
+    ],
+    ids=["none wanted", "none wanted of a new product", "new product", "texts"],
+)  # fmt: skip
+def test_edges_that_were_not_looked_at_are_not_called_closed_without_saying_so(
+    found: EdgeReport | None, asked: int, detail: str
+) -> None:
+    check = edges.check(found, wanted(edge_partitions=asked))
+    assert (check.passed, check.detail) == (True, detail)

@@ -22,6 +22,7 @@ from lakehouse_backfill.errors import (
     RunMoved,
     TargetChanged,
 )
+from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.run import Lease, State
 from lakehouse_backfill.stages import decide, drive, look
 from lakehouse_backfill.stages.accepted import resolve_accepted
@@ -35,6 +36,8 @@ from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 from tests.fakes.lake import FakeLake, FixedClock
+
+ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 
 
 def _planned(found: Workbench, wanted: Any = None, revise: str | None = None) -> str:
@@ -180,6 +183,28 @@ def test_with_four_eyes_the_requester_does_not_decide() -> None:
     with pytest.raises(NotAllowed, match="four eyes"):
         decide.approve(found, run_id, "bob", "")
     assert decide.approve(found, run_id, "ana", "").state is State.APPROVED
+
+
+@pytest.mark.parametrize("who", ["bob", " bob", "pat"])
+def test_with_four_eyes_neither_requester_nor_planner_decides(who: str) -> None:
+    found = bench(lake())
+    run_id = _planned(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
+    with pytest.raises(NotAllowed, match="four eyes"):
+        decide.approve(found, run_id, who, "")
+
+
+@pytest.mark.parametrize("environments", [("prod", "dev"), ("dev", "prod")])
+def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str]) -> None:
+    catalog = {"name": "lake"}
+    planned, decided = (
+        Profile.model_validate({"catalog": catalog, "environment": name}) for name in environments
+    )
+    found = bench(lake(), profile=planned)
+    run_id = _planned(found)
+    other = dataclasses.replace(found, profile=decided)
+    with pytest.raises(NotAllowed, match="four eyes"):
+        decide.approve(other, run_id, "bob", "")
+    assert decide.approve(other, run_id, "ana", "").state is State.APPROVED
 
 
 @pytest.mark.req("X2", "T2")

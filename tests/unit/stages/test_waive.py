@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import (
+    ApprovalMissing,
     Blocked,
     ChecksFailed,
     ConfigError,
@@ -19,6 +20,7 @@ from lakehouse_backfill.errors import (
 )
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.stages import decide, look
+from lakehouse_backfill.stages.drive import drive
 from lakehouse_backfill.stages.plan import make_plan, register_plan
 from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.stage import stage
@@ -29,6 +31,7 @@ from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 from tests.fakes.control import FakeEvidence
 
+ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 EDGES, KEYS = "edges are closed", "keys are unique"
 
 
@@ -122,11 +125,17 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
     found, run_id = open_edge()
     waive(found, run_id, EDGES, "ana", "known")
     decide.reject(found, run_id, "ana", "no")
-    with pytest.raises(Blocked, match="was not stopped by a gate"):
-        waive(found, run_id, EDGES, "ana", "known")
+    before = found.runs.events(run_id)
+    for go_on in (
+        lambda: waive(found, run_id, EDGES, "ana", "known"),
+        lambda: validate(found, run_id, "bob"),
+        lambda: drive(found, run_id, "bob"),
+    ):
+        with pytest.raises(ApprovalMissing, match=f"ana rejected {run_id}: no") as said:
+            go_on()
+        assert said.value.fix.startswith(f"lakehouse-backfill plan m.yaml --revise {run_id}")
     assert look.waived(found.runs.events(run_id)) == []
-    # The same result again: what was waived before the rejection counts no more.
-    assert validate(found, run_id, "bob")[0].state is State.REJECTED
+    assert found.runs.events(run_id) == before
 
 
 @pytest.mark.req("Q8", "V4")
@@ -173,6 +182,13 @@ def test_only_those_whom_the_contract_names_may_waive() -> None:
 def test_with_four_eyes_the_requester_does_not_waive() -> None:
     found, run_id = open_edge(contract=contract(four_eyes=True))
     with pytest.raises(NotAllowed, match="four eyes"):
+        waive(found, run_id, EDGES, "bob", "known")
+
+
+@pytest.mark.req("Q8", "M6")
+def test_with_four_eyes_who_planned_the_run_does_not_waive() -> None:
+    found, run_id = open_edge(contract=contract(four_eyes=True), run=ASKED_BY_PAT)
+    with pytest.raises(NotAllowed, match="bob planned the run"):
         waive(found, run_id, EDGES, "bob", "known")
 
 
