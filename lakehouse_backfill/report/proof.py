@@ -50,12 +50,12 @@ def _verdict(verdict: Verdict) -> Markup:
     no = "failed" if check.blocking else "failed, not blocking"
     if check.blocking and not check.waivable:
         no = "failed, nobody can waive it"
-    verdict = mark(good=check.passed, no=no)
+    shown = mark(good=check.passed, no=no)
     if waiver is None:
-        return verdict
+        return shown
     said = tag("div", f"! waived by {waiver.by}: {waiver.reason or NOTHING}", class_="warn")
     # One element: on a phone two would stand side by side, and cut each other into lines.
-    return tag("div", verdict, said)
+    return tag("div", shown, said)
 
 
 def edge(dossier: Dossier) -> Markup:
@@ -166,10 +166,8 @@ def _chunks(dossier: Dossier) -> Markup:
 
 
 def _status(chunk: ChunkRecord) -> Markup:
-    good = chunk.status == "done"
-    return tag(
-        "div", mark(good=good, yes="done"), tag("div", chunk.problem) if chunk.problem else ""
-    )
+    verdict = mark(good=chunk.status == "done", yes="done")
+    return tag("div", verdict, tag("div", chunk.problem)) if chunk.problem else verdict
 
 
 def _events(dossier: Dossier) -> Markup:
