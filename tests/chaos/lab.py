@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from datetime import date
@@ -77,6 +78,9 @@ validation: {{edge_partitions: 0}}
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.chaos.worker"])
+#: Starting a child also asks for the ends of all others, and an end can be read only once: of two
+#: threads that ask at once, one would take a child that was killed for one that ended with 255.
+_asking = threading.Lock()
 
 
 def shared_event() -> Any:
@@ -114,19 +118,26 @@ class Child:
         self._said = said
         work = (arguments, folder, said, fault.get("hook"), fault.get("outage"))
         self._process = _processes.Process(target=worker.run, args=work, daemon=True)
-        self._process.start()
+        with _asking:
+            self._process.start()
 
     def end(self) -> Ended:
-        self._process.join(TIMEOUT_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-            raise TimeoutError(self._said.read_text(encoding="utf-8"))
-        return Ended(self._process.exitcode, self._said.read_text(encoding="utf-8"))
+        deadline = time.monotonic() + TIMEOUT_S
+        while (code := self._exit_code()) is None:
+            if time.monotonic() > deadline:
+                self._process.kill()
+                raise TimeoutError(self._said.read_text(encoding="utf-8"))
+            time.sleep(0.005)
+        return Ended(code, self._said.read_text(encoding="utf-8"))
+
+    def _exit_code(self) -> int | None:
+        with _asking:
+            return self._process.exitcode
 
     def wait_until_stopped(self) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while _state(self._process.pid) != "T":
-            assert self._process.is_alive(), self._said.read_text(encoding="utf-8")
+            assert self._exit_code() is None, self._said.read_text(encoding="utf-8")
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
