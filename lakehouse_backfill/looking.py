@@ -11,7 +11,7 @@ from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
 from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.report import data as results
 from lakehouse_backfill.rules import commands
-from lakehouse_backfill.wiring import STATE_FOLDER, Wiring
+from lakehouse_backfill.wiring import Wiring
 
 if TYPE_CHECKING:
     from lakehouse_backfill.stages.compare import Sides
@@ -165,7 +165,7 @@ class Looking:
         return self._paged(done, run) if self._has_page(run) else done
 
     def _has_page(self, run: str) -> bool:
-        return (self.folder / STATE_FOLDER / "evidence" / f"{run}.html").exists()
+        return (self.wiring.evidence_folder / f"{run}.html").exists()
 
     @contextmanager
     def _paged_on_error(self, *runs: str, only_again: bool = False) -> Iterator[None]:

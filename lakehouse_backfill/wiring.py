@@ -188,11 +188,16 @@ class Wiring:
             raise ConfigError(f"no engine {engine!r}", fix="choose spark, arrow or duckdb")
         return readers[engine](self.catalog, table, snapshot_id)
 
+    @property
+    def evidence_folder(self) -> Path:
+        """Where pages and archives lie unless they are exported."""
+        return self.folder / STATE_FOLDER / "evidence"
+
     def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
         """Write the evidence page and its archive; give the page's path."""
         from lakehouse_backfill.report.page import write
 
-        return write(document, export or self.folder / STATE_FOLDER / "evidence")
+        return write(document, export or self.evidence_folder)
 
     def require_java(self) -> None:
         """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.

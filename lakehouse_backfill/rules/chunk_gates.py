@@ -10,7 +10,7 @@ from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.inspection import ChunkFacts
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.rules import gates, partitions
 
 
 def judge(
@@ -23,7 +23,7 @@ def judge(
     return (
         _stored(record, facts),
         _row_count(plan, rows_before + record.output_rows),
-        _not_emptied(emptied),
+        gates.none_emptied(emptied),
         _inside(plan, record),
         *(_keys(plan, facts) if plan.resolved.contract.key else ()),
     )
@@ -68,17 +68,6 @@ def _row_count(plan: Plan, rows: int) -> CheckResult:
     )
 
 
-def _not_emptied(emptied: tuple[str, ...]) -> CheckResult:
-    return CheckResult(
-        name="no partition becomes empty",
-        group="technical",
-        passed=not emptied,
-        detail=f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else ""),
-        observed=len(emptied),
-        limit=0,
-    )
-
-
 def _inside(plan: Plan, record: ChunkRecord) -> CheckResult:
     """Rows of a warm-up fall outside by design; without one, a job that hits nothing is wrong."""
     outside = record.outside_rows
@@ -105,12 +94,5 @@ def _keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
             observed=sum(facts.null_keys.values()),
             limit=0,
         ),
-        CheckResult(
-            name="keys are unique",
-            group="diff",
-            passed=facts.duplicate_keys == 0,
-            detail=f"{facts.duplicate_keys} duplicate keys in the chunk",
-            observed=facts.duplicate_keys,
-            limit=0,
-        ),
+        gates.keys_unique(facts.duplicate_keys, "chunk"),
     )

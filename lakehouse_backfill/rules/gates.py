@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from lakehouse_backfill.model.checks import (
     CheckResult,
@@ -50,7 +51,12 @@ def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
 
 def partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
     """Every partition that holds rows now holds rows in the candidate too."""
-    emptied = [label for label in plan.resolved.scope.partitions if label in old - set(new)]
+    gone = old - set(new)
+    return none_emptied([label for label in plan.resolved.scope.partitions if label in gone])
+
+
+def none_emptied(emptied: Sequence[str]) -> CheckResult:
+    """No partition that readers see rows in loses all of them; `emptied` are those that do."""
     return CheckResult(
         name="no partition becomes empty",
         group="technical",
@@ -209,13 +215,13 @@ def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
     )
 
 
-def keys_unique(duplicates: int) -> CheckResult:
-    """No key of the candidate stands twice; what stood twice before may be what is put right."""
+def keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
+    """No key stands twice in what was staged; what stood twice before may be what is put right."""
     return CheckResult(
         name="keys are unique",
         group="diff",
         passed=duplicates == 0,
-        detail=f"{duplicates} duplicate keys in the candidate",
+        detail=f"{duplicates} duplicate keys in the {where}",
         observed=duplicates,
         limit=0,
     )

@@ -12,6 +12,7 @@ from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk
 from lakehouse_backfill.rules import chunk_gates, commands, gate_names, waivers
 from lakehouse_backfill.rules.plain import plain_value
+from lakehouse_backfill.stages.pinning import base_files
 from lakehouse_backfill.stages.suites import suite_parameters, suites
 from lakehouse_backfill.stages.workbench import Compute, Workbench
 
@@ -31,7 +32,6 @@ class ChunkChecks:
         self._seen: dict[str, tuple[CheckResult, ...]] = {}
         self._records: dict[str, ChunkRecord] = {}
         self._parameters: dict[str, dict[str, list[Any]]] = {}
-        self._base: frozenset[str] | None = None
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Give the chunk's row for the ledger: done, or failed with its problem."""
@@ -39,7 +39,7 @@ class ChunkChecks:
         with self._bench.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
             facts = self._compute.inspecting.chunk(plan, chunk, record.snapshot_id)
             empty = chunk_gates.empty_partitions(record, facts)
-            emptied = tuple(label for label in empty if label in self._before())
+            emptied = tuple(label for label in empty if label in self._before)
             results = [
                 *chunk_gates.judge(plan, record, facts, rows_before, emptied),
                 *self._rows(chunk, record),
@@ -121,14 +121,8 @@ class ChunkChecks:
             )
         return results
 
+    @cached_property
     def _before(self) -> frozenset[str]:
         """The partitions that hold rows in what readers see; from metadata, and only if asked."""
-        if self._base is None:
-            target, field = self._plan.resolved.target, self._plan.resolved.scope.field
-            files = (
-                self._bench.tables.files(target.table, target.snapshot_id, field)
-                if target.snapshot_id is not None
-                else []
-            )
-            self._base = frozenset(file.partition or "" for file in files if file.rows)
-        return self._base
+        files = base_files(self._bench, self._plan)
+        return frozenset(file.partition or "" for file in files if file.rows)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
 from lakehouse_backfill.model.plan import Plan, SourcePin
-from lakehouse_backfill.model.table import Snapshot, TableRef
+from lakehouse_backfill.model.table import LiveFile, Snapshot, TableRef
 from lakehouse_backfill.rules import commands
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -95,3 +95,11 @@ def pin(bench: Workbench, plan: Plan) -> None:
     target = plan.resolved.target
     if target.snapshot_id is not None:
         bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))
+
+
+def base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
+    """List the live files of the target as it was planned; none where it held no snapshot."""
+    target = plan.resolved.target
+    if target.snapshot_id is None:
+        return []
+    return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked, Unsupported
+from lakehouse_backfill.errors import ApprovalMissing, BackfillError
 from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import AdoptRequest, Publication, Swap
+from lakehouse_backfill.model.publication import Publication, Swap
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.rules import lifecycle, publications, roles
+from lakehouse_backfill.rules import lifecycle, modes, publications, roles
 from lakehouse_backfill.stages.decide import judged, require_gates_open, trusted_events
+from lakehouse_backfill.stages.exposing import Accepted, expose
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.reserving import (
     REFUSALS,
@@ -19,7 +20,6 @@ from lakehouse_backfill.stages.reserving import (
     release,
     reserve,
     show_accepted,
-    tags,
 )
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -33,14 +33,6 @@ class Published:
     publication: Publication
     swap: Swap | None
     was_published: bool
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """The result that was accepted: its digest, and the shadow's snapshot that was judged."""
-
-    digest: str
-    shadow_snapshot_id: int | None
 
 
 def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
@@ -104,7 +96,7 @@ def _visible(bench: Workbench, plan: Plan) -> Publication | None:
 def _landed(bench: Workbench, plan: Plan, status: RunStatus) -> tuple[Publication, Swap] | None:
     """Take up the run's reservation if the target holds its commit; None when it does not."""
     pending = bench.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id or _is_pinned(plan):
+    if pending is None or pending.run_id != plan.run_id or modes.is_pinned(plan):
         return None
     swap = bench.publisher.find(plan.resolved.target.table, pending.token)
     if swap is None:
@@ -113,23 +105,13 @@ def _landed(bench: Workbench, plan: Plan, status: RunStatus) -> tuple[Publicatio
     return reserve(bench, mine, None), swap
 
 
-def _is_pinned(plan: Plan) -> bool:
-    return plan.resolved.contract.publication == "pinned"
-
-
 def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], by: str) -> Accepted:
     """Check roles and decisions, and that the shadow is what was accepted; give what that is.
 
     Raises NotAllowed, ApprovalMissing, Blocked, Unsupported.
     """
-    contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
-    if plan.resolved.manifest.run.mode == "dry_run" or mode == "shadow_only":
-        raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
-    if mode != ("pointer_swap" if contract.publication == "pinned" else "replace_partitions"):
-        raise Unsupported(
-            f"publish mode {mode} does not fit a product that is {contract.publication}",
-            fix="replace_partitions for follow, pointer_swap for pinned products",
-        )
+    contract = plan.resolved.contract
+    modes.require_publishable(plan)
     roles.require_role(contract, "publish", by)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
     found = judged(bench, events, plan.run_id)
@@ -181,12 +163,12 @@ def _publish(
     wanted = draft.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
     reserved: Publication | None = None
     try:
-        base = plan.resolved.target if _is_pinned(plan) else None
+        base = plan.resolved.target if modes.is_pinned(plan) else None
         reserved = reserve(bench, wanted, _head(bench, plan), base)
         with bench.journal.bind(**plan.labels).span(
             "publish", version=reserved.version, publication=reserved.token
         ):
-            swap = _expose(bench, plan, reserved, accepted.shadow_snapshot_id)
+            swap = expose(bench, plan, reserved, accepted)
     except REFUSALS as error:
         if reserved is None or may_release(reserved, wanted, error):
             _give_back(bench, plan, status, wanted.by, error)
@@ -218,69 +200,6 @@ def _finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, b
             status, plan, "finish publishing", by,
             version=row.version, token=row.token, digest=digest,
         )  # fmt: skip
-
-
-def _expose(
-    bench: Workbench, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
-) -> Swap:
-    """Follow: adopt the files. Pinned: readers resolve the pointer, so nothing has to be done.
-
-    Both of the snapshot that was judged: what was written to the shadow since is not accepted.
-    """
-    if _is_pinned(plan):
-        return _whole_table(bench, plan, shadow_snapshot_id, reserved)
-    return bench.publisher.adopt(
-        AdoptRequest(
-            target=plan.resolved.target.table,
-            base_snapshot_id=plan.resolved.target.snapshot_id,
-            shadow=plan.shadow_table,
-            shadow_snapshot_id=shadow_snapshot_id,
-            chunk_ids=tuple(chunk.chunk_id for chunk in plan.resolved.chunks),
-            scope=plan.resolved.scope,
-            token=reserved.token,
-            tags=tags(reserved),
-            properties={
-                "lakehouse-backfill.run-id": plan.run_id,
-                "lakehouse-backfill.output-version": str(reserved.version),
-                "lakehouse-backfill.manifest-hash": plan.manifest_hash,
-                "lakehouse-backfill.result-digest": reserved.result_digest or "",
-                "lakehouse-backfill.epoch": str(reserved.epoch),
-                **lineage_properties(plan),
-            },
-        )
-    )
-
-
-def lineage_properties(plan: Plan) -> dict[str, str]:
-    """The lineage that every output snapshot carries in its summary (D3)."""
-    manifest = plan.resolved.manifest
-    inputs = [f"{pin.name}={pin.snapshot_id}" for pin in plan.resolved.sources]
-    return {
-        "lakehouse-backfill.transform": manifest.transform.name,
-        "lakehouse-backfill.transform-version": manifest.transform.version,
-        "lakehouse-backfill.processing-mode": manifest.run.mode,
-        "lakehouse-backfill.input-snapshot-ids": ",".join(inputs),
-        "lakehouse-backfill.restatement-reason": manifest.run.reason_code,
-    }
-
-
-def _whole_table(
-    bench: Workbench, plan: Plan, snapshot_id: int | None, reserved: Publication
-) -> Swap:
-    if snapshot_id is None:
-        raise Blocked(f"{plan.shadow_table} is empty; a pointer cannot lead to it")
-    bench.pins.pin(plan.shadow_table, snapshot_id, tags(reserved)["after"])
-    return Swap(
-        table=plan.shadow_table,
-        snapshot_id=snapshot_id,
-        before_snapshot_id=plan.resolved.target.snapshot_id,
-        files_added=0,
-        files_removed=0,
-        rows_added=0,
-        rows_removed=0,
-        attempts=1,
-        seconds=0.0,
-    )
 
 
 def _head(bench: Workbench, plan: Plan) -> int | None:

@@ -8,12 +8,11 @@ nothing to do, and a recovery that is killed is recovered like any other process
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from lakehouse_backfill.errors import BackfillError, NotFound, RunMoved
+from lakehouse_backfill.errors import BackfillError, NotFound
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import RunStatus, State
@@ -250,6 +249,5 @@ def _telling(bench: Workbench, run: RunStatus, *, is_visible: bool) -> Work:
 
 def _tell(bench: Workbench, run_id: str, by: str) -> str:
     reason = "recovered: the pointer says so"
-    with suppress(RunMoved):  # Somebody else told it first.
-        rollback.tell_runs(bench, (run_id,), (run_id,), by, reason)
+    rollback.tell_runs(bench, (run_id,), (run_id,), by, reason)
     return bench.runs.status(run_id).state.value

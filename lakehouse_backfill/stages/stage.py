@@ -28,13 +28,14 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    roles.require_approval(trusted_events(bench, status), plan)
+    events = trusted_events(bench, status)
+    roles.require_approval(events, plan)
     require_approved_files(bench, plan)
     require_pins(bench, plan)
     status = bench.drive(status, plan, "begin staging", by)
     try:
         with KeptLease(bench, status) as lease:
-            done, redone = _stage_all(bench, plan, lease)
+            done, redone = _stage_all(bench, plan, lease, waivers.standing(events))
     except RunMoved:
         # Whoever took the run over moves it now.
         raise
@@ -49,10 +50,11 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
 
 
-def _stage_all(bench: Workbench, plan: Plan, lease: KeptLease) -> tuple[list[ChunkRecord], int]:
+def _stage_all(
+    bench: Workbench, plan: Plan, lease: KeptLease, waived: tuple[waivers.Waiver, ...]
+) -> tuple[list[ChunkRecord], int]:
     compute = bench.compute()
     compute.staging.load(plan)
-    waived = waivers.standing(bench.runs.events(plan.run_id))
     judge_inputs(bench, compute, plan, lease.epoch, waived)
     _open_shadow(bench, plan, lease.epoch)
     committed = {item.chunk_id: item for item in bench.shadows.chunks(plan.shadow_table)}

@@ -27,6 +27,7 @@ from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
 from lakehouse_backfill.stages.edge_probe import probe_edges
 from lakehouse_backfill.stages.golden import golden_checks
 from lakehouse_backfill.stages.lease import KeptLease
+from lakehouse_backfill.stages.pinning import base_files
 from lakehouse_backfill.stages.suites import suite_parameters, suites
 from lakehouse_backfill.stages.waive import pass_by_waiver
 from lakehouse_backfill.stages.workbench import Compute, Workbench
@@ -138,7 +139,7 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         bench.progress.advance()
     return _Seen(
         shadow=shadow,
-        old_files=_base_files(bench, plan),
+        old_files=base_files(bench, plan),
         new_files=bench.tables.files(*new_side, scope.field),
         old=measured.old,
         new=measured.new,
@@ -190,13 +191,6 @@ def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
         results += compute.measuring.source_totals(plan, contract.source_totals, contract.measures)
     old_rows = sum(partition.rows for partition in seen.old.values())
     return [*results, *gates.thresholds(contract.thresholds, seen.totals, old_rows)]
-
-
-def _base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
-    target = plan.resolved.target
-    if target.snapshot_id is None:
-        return []
-    return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
 
 
 def _quality(compute: Compute, plan: Plan) -> list[CheckResult]:

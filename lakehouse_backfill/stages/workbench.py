@@ -11,7 +11,7 @@ from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import Lease, RunStatus
+from lakehouse_backfill.model.run import Event, Lease, RunStatus
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.compute import (
     Differ,
@@ -91,9 +91,8 @@ class Workbench:
             at=self.clock.now(),
             detail=detail,
         )
-        is_note = event.from_state == event.to_state
-        if lease is None and not is_note and status.driver not in (None, self.driver):
-            # A decision of a person ends the work of a driver, also what it is writing now.
+        if self._ends_a_lease(status, event, lease):
+            # First: cut off after the move, nobody would know that there is one to shut out.
             self.fences.fence(plan.run_id, event.seq)
         moved = self.runs.append(event, lease)
         self.journal.bind(**plan.labels).log(
@@ -101,6 +100,17 @@ class Workbench:
             to_state=event.to_state.value,
         )  # fmt: skip
         return moved
+
+    def _ends_a_lease(self, status: RunStatus, event: Event, lease: Lease | None) -> bool:
+        """Tell whether a driver must be shut out by the event, also from what it writes now.
+
+        A new lease ends any that was left; a move that somebody else makes, a person's decision for
+        one, ends the driver's. Its own moves do not, nor do notes.
+        """
+        if lease is not None:
+            return status.driver is not None
+        is_note = event.from_state == event.to_state
+        return not is_note and status.driver not in (None, self.driver)
 
     def drive(
         self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
@@ -111,9 +121,6 @@ class Workbench:
         what it is writing now. Raises RunMoved while another living process drives the run.
         """
         self.require_no_other_driver(status)
-        if status.driver is not None:
-            # First: cut off after the move, nobody would know that there is one to shut out.
-            self.fences.fence(plan.run_id, status.seq + 1)
         lease = Lease(holder=self.driver, until=self.lease_end())
         return self.move(status, plan, verb, actor, lease=lease, **detail)
 

@@ -79,6 +79,19 @@ class _Mortal:
         return call
 
 
+def _watched(found: Workbench, watch: Callable[[str, bool], None], driver: str) -> Workbench:
+    """Give a workbench of another process, which tells `watch` of each moment of its effects."""
+    ports = {name: _Mortal(getattr(found, name), name, watch) for name in EFFECTS}
+    compute = found.compute()
+
+    class Compute:
+        staging = _Mortal(compute.staging, "staging", watch)
+        measuring, judge = compute.measuring, compute.judge
+        inspecting = compute.inspecting
+
+    return dataclasses.replace(found, **ports, compute=Compute, driver=driver)
+
+
 def _mortal(found: Workbench, dies_at: int) -> tuple[Workbench, list[str]]:
     """Give a workbench of another process, which dies at its `dies_at`-th moment."""
     moments: list[str] = []
@@ -88,15 +101,7 @@ def _mortal(found: Workbench, dies_at: int) -> tuple[Workbench, list[str]]:
         if len(moments) == dies_at:
             raise Killed(moments[-1])
 
-    ports = {name: _Mortal(getattr(found, name), name, count) for name in EFFECTS}
-    compute = found.compute()
-
-    class Compute:
-        staging = _Mortal(compute.staging, "staging", count)
-        measuring, judge = compute.measuring, compute.judge
-        inspecting = compute.inspecting
-
-    return dataclasses.replace(found, **ports, compute=Compute, driver="here:dead"), moments
+    return _watched(found, count, "here:dead"), moments
 
 
 def _world() -> tuple[FakeLake, Workbench]:
@@ -323,15 +328,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
             after.append(_everything(where, found))
 
     moments: list[str] = []
-    ports = {name: _Mortal(getattr(found, name), name, overtake) for name in EFFECTS}
-    compute = found.compute()
-
-    class Compute:
-        staging = _Mortal(compute.staging, "staging", overtake)
-        measuring, judge = compute.measuring, compute.judge
-        inspecting = compute.inspecting
-
-    first = dataclasses.replace(found, **ports, compute=Compute, driver="here:1")
+    first = _watched(found, overtake, "here:1")
     with suppress(Conflict):
         (drive.drive if verb == "run" else publish)(first, run_id, "bob")
     if after:
