@@ -11,10 +11,10 @@ ARGS ?=
 PYTEST := $(RUN) pytest
 NO_SERVER := tests/unit tests/contract tests/lake
 # Folders that exist: some come with later work.
-SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/pages)
+SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup demo test check lint test-all test-rest lock clean
+.PHONY: help check-machine setup servers demo test check lint test-all test-rest model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -24,6 +24,9 @@ check-machine: ## look at this machine and list every fault with its fix
 
 setup: ## install everything into this folder; at once when nothing is missing
 	@$(PYTHON) tools/setup.py
+
+servers: setup ## install what the tests with real servers need, but for PostgreSQL
+	@$(PYTHON) tools/setup.py --servers
 
 demo: setup ## restate a real table in front of you (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
@@ -38,19 +41,28 @@ lint: setup ## style, types, layers and house rules
 	.venv/bin/lint-imports
 	.venv/bin/python tools/check_house.py
 
-check: lint ## lint, and the tests that need no Spark; no network
-	$(PYTEST) tests/unit tests/contract $(ARGS)
+check: lint ## lint, and the tests that need neither Spark nor a catalog; no network
+	$(PYTEST) tests/unit $(ARGS)
 
 test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
 
-test-rest: setup
+test-rest: servers
 	$(if $(SERVERS),$(PYTEST) $(SERVERS) $(ARGS))
 
-lock: setup ## bring requirements.lock up to date with pyproject.toml
+N ?= 5000
+SEED ?= 1
+JOBS ?= 2
+model-test: setup ## N random sequences of actions and crashes against a model (N=5000 SEED=1)
+	$(RUN) tests.model.run $(N) $(SEED) --jobs $(JOBS)
+
+lock: setup ## bring the lock files up to date with pyproject.toml and tests/stack
 	UV_CACHE_DIR="$${UV_CACHE_DIR:-.tools/cache/uv}" .venv/bin/uv pip compile pyproject.toml --universal --python-version 3.10 \
 	  --generate-hashes --extra java --extra demo --group dev --upgrade --quiet \
 	  --constraint tools/lock-constraints.txt --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links -o requirements.lock
+	UV_CACHE_DIR="$${UV_CACHE_DIR:-.tools/cache/uv}" .venv/bin/uv pip compile tests/stack/requirements.in --universal \
+	  --python-version 3.10 --generate-hashes --upgrade --quiet --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links -o tests/stack/requirements.lock
 
 clean: ## remove what the set-up, the demo and the tests made
 	rm -rf .venv .tools demo-lake build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

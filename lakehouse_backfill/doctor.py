@@ -5,25 +5,69 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, Blocked
+from lakehouse_backfill.model.capability import Capabilities
 
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring import Wiring
 
 Check = dict[str, Any]
+#: What a run cannot do without, and what to do where it is missing.
+_NEEDED = {
+    "register_table": "stage on a catalog that keeps what is registered: docs/catalogs.md",
+    "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
+    "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
+}
 
 
-def examine(wiring: Wiring) -> list[Check]:
-    """Run all checks; a failing one never stops the others. Starts no JVM."""
+def examine(wiring: Wiring) -> dict[str, Any]:
+    """Run all checks; a failing one never stops the others. Starts no JVM.
+
+    Gives `checks`, and `capabilities` of a catalog that answers (else None).
+    """
     checks: tuple[tuple[str, Callable[[Wiring], str], str], ...] = (
         ("project", _project, "lakehouse-backfill init DIR"),
         ("java", _java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
         ("jars", _jars, "run the set-up again, or let Spark fetch them: it needs the network once"),
         ("catalog", _catalog, "check catalog.uri in catalog/profiles.yaml"),
         ("contracts", _contracts, "correct the files under catalog/contracts"),
-        ("shadow", _shadow, "this catalog needs another way of staging: report it"),
+        ("history", _history, "hold the snapshot by a tag again: docs/retention.md"),
     )
-    return [_run(wiring, *check) for check in checks]
+    found: list[Capabilities] = []
+    tried = _run(wiring, "capabilities", lambda one: _capabilities(one, found), _TRY_AGAIN)
+    rows = [_run(wiring, *check) for check in checks]
+    if not found:
+        return {"checks": [*rows, tried], "capabilities": None}
+    return {
+        "checks": [*rows, *_needed(found[0])],
+        "capabilities": found[0].model_dump(mode="json"),
+    }
+
+
+_TRY_AGAIN = "give the account the right to make and drop tables in the namespace of shadows"
+
+
+def _capabilities(wiring: Wiring, found: list[Capabilities]) -> str:
+    from lakehouse_backfill.iceberg.capabilities import probe
+
+    found.append(probe(wiring.catalog, wiring.profile.shadow_namespace))
+    return ""
+
+
+def _needed(found: Capabilities) -> list[Check]:
+    """Give a check for each capability that runs need."""
+    checks = []
+    for name, fix in _NEEDED.items():
+        is_there = bool(getattr(found, name))
+        text = _said(name) if is_there else f"not so: {found.seen.get(name, '')}"
+        checks.append(
+            {"name": name, "ok": is_there, "detail": text, "fix": "" if is_there else fix}
+        )
+    return checks
+
+
+def _said(name: str) -> str:
+    return str(Capabilities.model_fields[name].description).rstrip(".")
 
 
 def _run(wiring: Wiring, name: str, check: Callable[[Wiring], str], fix: str) -> Check:
@@ -65,7 +109,15 @@ def _contracts(wiring: Wiring) -> str:
     return f"{len(wiring.contracts())} contracts are valid"
 
 
-def _shadow(wiring: Wiring) -> str:
-    from lakehouse_backfill.iceberg.shadows import probe_shadow
-
-    return probe_shadow(wiring.catalog, wiring.profile.shadow_namespace)
+def _history(wiring: Wiring) -> str:
+    """Look for snapshots whose expiry would delete live files, in the tables of all contracts."""
+    tables = sorted({contract.table for contract in wiring.valid_contracts()})
+    for table in tables:
+        for snapshot_id, why in wiring.bench.upkeep.dangers(table).items():
+            raise Blocked(
+                f"{table}: the expiry of snapshot {snapshot_id} would delete live files: {why}, "
+                "and no tag holds it",
+                fix=f"before anything expires, in Spark: ALTER TABLE {table} CREATE TAG "
+                f"`keep-{snapshot_id}` AS OF VERSION {snapshot_id} RETAIN 36500 DAYS",
+            )
+    return f"no expiry of {len(tables)} tables would delete a live file"

@@ -25,7 +25,7 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -49,14 +49,19 @@ class BackfillError(Exception):
         fix: str = "",
         field: str = "",
         faults: tuple[Fault, ...] = (),
+        data: Mapping[str, Any] | None = None,
     ) -> None:
-        """`field` names the wrong field of a declaration, `faults` where all of them stand."""
+        """`field` names the wrong field of a declaration, `faults` where all of them stand.
+
+        `data` says for programs what the texts say for people; plain JSON values.
+        """
         super().__init__(problem)
         self.problem = problem
         self.state = state
         self.fix = fix
         self.field = field
         self.faults = faults
+        self.data: dict[str, Any] = dict(data or {})
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.problem}", f"  state: {self.state}"]

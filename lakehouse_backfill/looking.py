@@ -37,7 +37,8 @@ class Looking:
             gates = look.stopped_by(bench, one)
             events = bench.runs.events(run)
             stands = look.run_standing(bench, one, was_empty=look.found_empty(bench, events, run))
-            return {"runs": [results.run_line(one, stands, gates, look.waived(events))]}
+            line = results.run_line(one, stands, gates, look.waived(events))
+            return {"runs": [line | look.rolled_out(bench, run, events)]}
         found = look.open_runs(bench, everything=all)
         return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
 
@@ -65,11 +66,13 @@ class Looking:
         where: str | None = None,
         engine: str = "auto",
         samples: int = 5,
+        by: str | None = None,
     ) -> Result:
         """Compare two table states, or a run's candidate with what it replaces (`new` absent)."""
-        from lakehouse_backfill.stages import compare
+        from lakehouse_backfill.stages import compare, dark
 
         if new is None:
+            dark.require_validator(self.wiring.bench, old, by)
             return results.diff_result(
                 compare.diff_run(self.wiring.bench, old, where, engine, samples)
             )
@@ -138,6 +141,54 @@ class Looking:
         contract = self.wiring.contract(product)
         found = resolve_accepted(self.wiring.bench, contract, strict=strict)
         return self.wiring.read(engine, found.table, found.snapshot_id)
+
+    def candidate(
+        self,
+        run: str,
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        by: str | None = None,
+    ) -> Any:
+        """Give what a run would publish, before anybody else sees it, as `accepted` does.
+
+        Raises NotFound (nothing is staged), NotAllowed (`roles.validators` names others).
+        """
+        from lakehouse_backfill.stages.dark import candidate
+
+        found = candidate(self.wiring.bench, run, by)
+        return self.wiring.read(engine, found.table, found.snapshot_id)
+
+    def accepted_together(
+        self,
+        products: tuple[str, ...],
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        strict: bool = True,
+    ) -> dict[str, Any]:
+        """Give what consumers of several products read, all as accepted at one moment.
+
+        Pinned products that were published together are seen together: old or new, never a mix.
+        """
+        from lakehouse_backfill.stages.accepted import resolve_together
+
+        contracts = tuple(self.wiring.contract(product) for product in products)
+        found = resolve_together(self.wiring.bench, contracts, strict=strict)
+        return {
+            product: self.wiring.read(engine, one.table, one.snapshot_id)
+            for product, one in found.items()
+        }
+
+    def rejudge(
+        self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
+    ) -> Result:
+        """Run suites on what readers of a product get now; nothing in the lake is changed."""
+        from lakehouse_backfill.stages.rejudge import rejudge
+
+        self.wiring.require_java()
+        self.wiring.expect_suites()
+        contract = self.wiring.contract(product)
+        found = rejudge(self.wiring.bench, contract, tuple(suites), tuple(partitions))
+        return results.rejudged(product, found)
 
     def _sides(self, old: str, new: str) -> Sides:
         from lakehouse_backfill.stages.compare import Sides

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.config.locating import located
-from lakehouse_backfill.looking import Looking, Result
+from lakehouse_backfill.looking import Result
 from lakehouse_backfill.observe.person import acting, saying
 from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.publishing import Publishing
 from lakehouse_backfill.report import data as results
 from lakehouse_backfill.rules import publications
 from lakehouse_backfill.wiring import Wiring
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.workbench import Workbench
+    pass
 
 
-class Project(Looking):
+class Project(Publishing):
     """A folder with profiles, contracts, suites and jobs, opened against one lake."""
 
     @staticmethod
@@ -32,10 +32,10 @@ class Project(Looking):
         return Project(Wiring.open(Path(folder), profile, progress))
 
     def doctor(self) -> Result:
-        """Check Java, jars, catalog, permissions and what the catalog keeps; changes nothing."""
+        """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
         from lakehouse_backfill.doctor import examine
 
-        return {"checks": examine(self.wiring)}
+        return examine(self.wiring)
 
     def add_product(self, table: str, owner: str | None = None) -> Result:
         """Draft a contract from an existing table, with tested key candidates."""
@@ -128,6 +128,27 @@ class Project(Looking):
             status, numbers = stage(self._bench(take_over), run, acting(by))
         return self._repaged(results.state(status) | numbers, run)
 
+    def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+        """Make the shadow table that another engine is to write; name it and where it lies."""
+        from lakehouse_backfill.stages.external import shadow_open
+
+        self.wiring.require_java()
+        self.wiring.expect_suites()
+        with self._paged_on_error(run, only_again=True):
+            status, table = shadow_open(self._bench(take_over), run, acting(by))
+        plan = self.wiring.bench.runs.plan(run)
+        return self._repaged(results.shadow_opened(status, table, plan), run)
+
+    def shadow_close(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+        """Fingerprint what another engine wrote into the shadow; the run is staged then."""
+        from lakehouse_backfill.stages.external import shadow_close
+
+        self.wiring.require_java()
+        self.wiring.expect_suites()
+        with self._paged_on_error(run, only_again=True):
+            status, numbers = shadow_close(self._bench(take_over), run, acting(by))
+        return self._repaged(results.state(status) | numbers, run)
+
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.stages.validate import validate
@@ -139,26 +160,6 @@ class Project(Looking):
         found = results.validation_result(status, validation, digest)
         return self._paged(found | {"manifest_file": file}, run)
 
-    def publish(
-        self,
-        run: str,
-        by: str,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-    ) -> Result:
-        """Make an accepted run what readers see; the same again changes nothing."""
-        from lakehouse_backfill.stages import publish as stage
-        from lakehouse_backfill.stages.decide import trusted_events
-
-        bench, by = self._bench(take_over), acting(by)
-        if dry_run:
-            plan = bench.runs.plan(run)
-            stage.check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
-            return results.publish_preview(plan, bench.versions.pointer(plan.product))
-        with self._paged_on_error(run, only_again=True):
-            published = stage.publish(bench, run, by)
-        return self._paged(results.publish_result(bench.runs.status(run), published), run)
-
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.stages.drive import drive
@@ -167,29 +168,9 @@ class Project(Looking):
         self.wiring.expect_suites()
         with self._paged_on_error(run):
             done = drive(self._bench(take_over), run, acting(by))
-        return self._paged(done, run)
-
-    def rollback(
-        self,
-        product: str,
-        to: int | None = None,
-        partitions: tuple[str, ...] = (),
-        reason: str = "",
-        by: str | None = None,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-    ) -> Result:
-        """Go back to an accepted version, keeping later live writes elsewhere."""
-        from lakehouse_backfill.stages import rollback as stage
-
-        bench, contract = self.wiring.bench, self.wiring.contract(product)
-        way = stage.plan_rollback(bench, product, to, tuple(partitions))
-        if dry_run:
-            return results.rollback_preview(product, way)
-        undone = {row.run_id for row in way.undone if row.run_id}
-        runs = sorted(undone.union(way.leaving, way.returning))
-        with self._paged_on_error(*runs):
-            done = stage.rollback(bench, contract, way, saying(reason), acting(by))
-        return self._paged(results.rollback_result(done), *runs)
+        if done["run_id"] != run:
+            self._repaged({}, run)
+        return self._paged(done, str(done["run_id"]))
 
     def recover(
         self,
@@ -211,6 +192,21 @@ class Project(Looking):
         done = {"actions": [vars(item) for item in found], "dry_run": dry_run}
         return done if dry_run else self._paged(done, *self._changed(seen))
 
+    def maintain(
+        self, by: str, product: str | None = None, erasure: str = "",
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:  # fmt: skip
+        """Let go of what nothing needs; with a reason in `erasure`, of all old versions."""
+        from lakehouse_backfill.report.retention import maintained_result
+        from lakehouse_backfill.stages.maintain import maintain
+
+        contracts = {one.product: one for one in self.wiring.valid_contracts()}
+        done = maintain(
+            self.wiring.bench, contracts, acting(by), product=product, erasure=saying(erasure),
+            dry_run=dry_run,
+        )  # fmt: skip
+        return maintained_result(done, dry_run=dry_run)
+
     def _shown(self) -> dict[str, object]:
         """Note of each run what its page says first: its log, and what of it went back since."""
         bench = self.wiring.bench
@@ -223,9 +219,6 @@ class Project(Looking):
 
     def _changed(self, seen: dict[str, object]) -> list[str]:
         return [run for run, shown in self._shown().items() if seen.get(run, shown) != shown]
-
-    def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001
-        return replace(self.wiring.bench, take_over=take_over)
 
     def _decided(self, run: str) -> Result:
         from lakehouse_backfill.stages import decide, look

@@ -91,36 +91,31 @@ class Wiring:
     @cached_property
     def bench(self) -> Workbench:
         """The ports that the stages work with."""
-        from lakehouse_backfill.iceberg.audit import IcebergAudit
-        from lakehouse_backfill.iceberg.control import ControlTables
-        from lakehouse_backfill.iceberg.evidence import IcebergEvidence
-        from lakehouse_backfill.iceberg.fences import IcebergFences
-        from lakehouse_backfill.iceberg.ledger import IcebergLedger
-        from lakehouse_backfill.iceberg.pins import IcebergPins
-        from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-        from lakehouse_backfill.iceberg.runs import IcebergRuns
-        from lakehouse_backfill.iceberg.shadows import IcebergShadows
+        from lakehouse_backfill.iceberg.corrections import IcebergCorrections
         from lakehouse_backfill.iceberg.tables import IcebergTables
-        from lakehouse_backfill.iceberg.versions import IcebergVersions
-        from lakehouse_backfill.spark.views import SparkViews
+        from lakehouse_backfill.local.erasing import LocalErasing
+        from lakehouse_backfill.local.reading import LocalReading
+        from lakehouse_backfill.observe.hooks import LocalHooks
         from lakehouse_backfill.stages.workbench import Workbench
+        from lakehouse_backfill.wiring_lake import control_ports, lake_ports, views
 
-        control = ControlTables(self.catalog, self.profile.control_namespace)
+        lake = lake_ports(self.catalog, self.profile, lambda: self.spark)
         ports = Workbench(
             tables=IcebergTables(self.catalog),
-            pins=IcebergPins(self.catalog),
-            shadows=IcebergShadows(self.catalog, self.profile.shadow_namespace),
-            publisher=IcebergPublisher(self.catalog),
-            runs=IcebergRuns(control),
-            ledger=IcebergLedger(control),
-            versions=IcebergVersions(control),
-            evidence=IcebergEvidence(control),
-            fences=IcebergFences(control),
-            audit=IcebergAudit(control),
+            pins=lake.pins,
+            shadows=lake.shadows,
+            publisher=lake.publisher,
+            carrying=lake.carrying,
+            ways=lake.ways.choose,
+            erasing=LocalErasing(self.catalog),
+            **control_ports(self.catalog, self.profile, lambda: self.spark),
             compute=_once(self._compute),
             differ=self._differ,
             records=_LazyRecords(self),
-            views=SparkViews(lambda: self.spark, self.profile.catalog["name"]),
+            views=views(self.catalog, self.profile, lambda: self.spark),
+            hooks=LocalHooks(self.folder),
+            reading=LocalReading(self.catalog),
+            corrections=IcebergCorrections(self.catalog),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,
@@ -162,7 +157,12 @@ class Wiring:
                 contract = self.contract(manifest.product)
             require_suites(self.folder, contract)
             files = deciding_files(self.folder, manifest, contract)
-        for suite in (*contract.suites, *manifest.validation.suites):
+        steps = manifest.target.progressive
+        for suite in (
+            *contract.suites,
+            *manifest.validation.suites,
+            *(steps.suites if steps else ()),
+        ):
             check_form(self.folder / suite.file, suite.file)
         lock = self.folder / LOCK
         return Declared(
@@ -220,6 +220,7 @@ class Wiring:
         from lakehouse_backfill.quality.judge import ExpectationsJudge
         from lakehouse_backfill.spark.inspecting import SparkInspecting
         from lakehouse_backfill.spark.measuring import SparkMeasuring
+        from lakehouse_backfill.spark.restoring import SparkRestoring
         from lakehouse_backfill.spark.staging import SparkStaging
         from lakehouse_backfill.spark.views import ensure_view
         from lakehouse_backfill.stages.workbench import Compute
@@ -234,6 +235,7 @@ class Wiring:
             staging=SparkStaging(self.spark, catalog, self.folder),
             measuring=SparkMeasuring(self.spark, catalog),
             inspecting=SparkInspecting(self.spark, catalog),
+            restoring=SparkRestoring(self.spark, catalog),
             judge=ExpectationsJudge(self.folder),
         )
         return watch(ports)

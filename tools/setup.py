@@ -2,6 +2,7 @@
 
     python3 tools/setup.py            install what is missing; at once when nothing is
     python3 tools/setup.py --check    only look at the machine
+    python3 tools/setup.py --servers  after the set-up: also what the tests with servers need
 
 This file, `bootstrap/machine.py` and `bootstrap/stamp.py` are written so that Python 2.7 can read
 them: an old Python must be able to say what is wrong, or to hand over to a newer one it found.
@@ -23,7 +24,7 @@ from bootstrap import machine, stamp  # noqa: E402 - needs the path set above
 
 def main(arguments):
     only_check = "--check" in arguments
-    if not only_check and stamp.is_current(ROOT):
+    if not arguments and stamp.is_current(ROOT):
         return 0
     python = machine.fitting_python(ROOT)
     if python and not machine.is_this(python):
@@ -35,8 +36,10 @@ def main(arguments):
     if only_check:
         print(machine.good_news(ROOT, python))
         return 0
-    from bootstrap import install  # Newer syntax: only a fitting Python comes here.
+    from bootstrap import install, servers  # Newer syntax: only a fitting Python comes here.
 
+    if "--servers" in arguments:
+        return servers.install_servers(ROOT)
     return install.install(ROOT)
 
 

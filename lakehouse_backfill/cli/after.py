@@ -27,6 +27,7 @@ def diff(
     ] = None,
     engine: Annotated[str, typer.Option(help="auto, local or spark")] = "auto",
     samples: Annotated[int, typer.Option(min=0, max=1000, help="Rows shown of each kind.")] = 5,
+    by: By = None,
 ) -> None:
     """Compare old and new rows by key.
 
@@ -38,7 +39,8 @@ def diff(
     """
     columns = split_list([key]) if key else None
     project = session(context).project(computes=True)
-    session(context).show(context, project.diff(old, new, columns, where, engine, samples))
+    found = project.diff(old, new, columns, where, engine, samples, whoami(by))
+    session(context).show(context, found)
 
 
 def reconcile(
@@ -102,7 +104,10 @@ def waive(
 
 def publish(
     context: typer.Context,
-    run: Run,
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="The run; several of pinned products go together."),
+    ],
     *,
     by: By = None,
     dry_run: DryRun = False,
@@ -111,14 +116,20 @@ def publish(
     """Make an accepted result what readers see.
 
     One metadata-only commit: all of the run's partitions, or none. Live commits elsewhere survive.
-    Publishing twice changes nothing.
+    Publishing twice changes nothing. Several runs of pinned products become visible at once.
 
     Examples:
       lakehouse-backfill publish bf-4f1c09a2d7 --dry-run
       lakehouse-backfill publish bf-4f1c09a2d7
+      lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
     """
     project = session(context).project()
-    session(context).show(context, project.publish(run, whoami(by), dry_run, take_over))
+    if len(runs) == 1:
+        session(context).show(context, project.publish(runs[0], whoami(by), dry_run, take_over))
+        return
+    if dry_run:
+        raise typer.BadParameter("--dry-run takes one run")
+    session(context).show(context, project.publish_together(tuple(runs), whoami(by), take_over))
 
 
 def versions(context: typer.Context, product: Product) -> None:

@@ -46,6 +46,8 @@ def error_fields(error: BackfillError) -> dict[str, Any]:
     }
     if isinstance(error, ConfigError) or error.faults:
         fields["faults"] = [vars(fault) for fault in error.faults]
+    if error.data:
+        fields["data"] = error.data
     return fields
 
 
@@ -76,11 +78,18 @@ def verdict(command: str, data: Data) -> BackfillError | None:
             state="readers see old or new partitions, never a mix; everything is kept",
             fix="put right what the results name, then lakehouse-backfill recover --all",
         )
-    is_stopped = command == "run" and data.get("state") in ("rejected", "halted")
+    is_stopped = command == "run" and data.get("state") in ("rejected", "halted", "publish_halted")
     if data.get("passed") is False or is_stopped:
         run = data.get("run_id", "RUN")
         closed = [check for check in data.get("checks", ()) if _is_closed(check)]
         names = ", ".join(str(check.get("name")) for check in closed)
+        if command == "validate" and "run_id" not in data:
+            return ChecksFailed(
+                f"{data.get('product')} as published: {_counted(len(closed))} closed: {names}",
+                state="readers go on seeing it; nothing was changed",
+                fix=f"restate it: {typed('new', str(data.get('product')))} --from P --to P "
+                "--reason TEXT",
+            )
         return ChecksFailed(
             f"{run}: {_counted(len(closed))} closed{': ' if names else ''}{names}",
             state="nothing was published; the shadow table is kept",

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from lakehouse_backfill.cli.options import By, Reason, Run, TakeOver
-from lakehouse_backfill.cli.session import session, whoami
+from lakehouse_backfill.cli.session import session, split_list, whoami
 
 PHASE = "during"
+ACCEPTED = "@accepted"
 
 
 def run(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False) -> None:
@@ -37,16 +38,39 @@ def stage(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOve
 
 
 def validate(
-    context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False
+    context: typer.Context,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run, or PRODUCT@accepted with its suites.")
+    ],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="With PRODUCT@accepted: this suite; may be repeated."),
+    ] = None,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="With PRODUCT@accepted: only these; may be repeated."),
+    ] = None,
+    by: By = None,
+    *,
+    take_over: TakeOver = False,
 ) -> None:
     """Run every gate over what was staged.
 
     Suites, reconciliation, keyed diff and edge check. Exit code 3 when a gate is closed.
+    With PRODUCT@accepted: hold what is published against suites; nothing is changed.
 
     Examples:
       lakehouse-backfill validate bf-4f1c09a2d7
+      lakehouse-backfill validate silver.orders@accepted --suite expectations/new.json
     """
+    product, is_published, _ = run.partition(ACCEPTED)
+    if not is_published and (suite or partitions):
+        raise typer.BadParameter(f"--suite and --partitions go with PRODUCT{ACCEPTED}")
     project = session(context).project(computes=True)
+    if is_published:
+        found = project.rejudge(product, split_list(suite), split_list(partitions))
+        session(context).show(context, found)
+        return
     session(context).show(context, project.validate(run, whoami(by), take_over))
 
 

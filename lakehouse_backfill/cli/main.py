@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli import after, audit, before, during, repair
+from lakehouse_backfill.cli import after, audit, before, during, repair, rollout, shadow, upkeep
 from lakehouse_backfill.cli.group import BackfillGroup
 from lakehouse_backfill.cli.light import collect_seldom
 from lakehouse_backfill.cli.session import Session, open_project
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 products = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 audits = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+shadows = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 def _help(command: Callable[..., None]) -> str:
@@ -88,8 +89,10 @@ for _module, _commands in (
     (during, (during.run, during.stage, during.validate, during.status, during.log)),
     (during, (during.chunks, during.cancel)),
     (after, (after.diff, after.reconcile, after.waive, after.accept, after.reject, after.publish)),
+    (rollout, (rollout.dual_read,)),
     (after, (after.versions, after.evidence)),
     (repair, (repair.rollback, repair.recover)),
+    (upkeep, (upkeep.maintain,)),
 ):
     for _command in _commands:
         app.command(help=_help(_command), rich_help_panel=_module.PHASE)(_command)
@@ -97,6 +100,12 @@ products.command("add", help=_help(before.product_add))(before.product_add)
 app.add_typer(
     products, name="product", help="Draft a contract: product add.", rich_help_panel=before.PHASE
 )
+shadows.command("open", help=_help(shadow.shadow_open))(shadow.shadow_open)
+shadows.command("close", help=_help(shadow.shadow_close))(shadow.shadow_close)
+app.add_typer(
+    shadows, name="shadow", help="Let another engine write: shadow open, shadow close.",
+    rich_help_panel=shadow.PHASE,
+)  # fmt: skip
 audits.command("verify", help=_help(audit.audit_verify))(audit.audit_verify)
 app.add_typer(
     audits, name="audit", help="Check the log of runs: audit verify.", rich_help_panel=audit.PHASE

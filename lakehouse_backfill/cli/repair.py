@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, TakeOver
+from lakehouse_backfill.cli.options import By, DryRun, Reason, TakeOver
 from lakehouse_backfill.cli.session import session, split_list, whoami
 
 PHASE = "repair"
@@ -14,7 +14,10 @@ PHASE = "repair"
 
 def rollback(
     context: typer.Context,
-    product: Product,
+    products: Annotated[
+        list[str],
+        typer.Argument(metavar="PRODUCT…", help="The product; several pinned ones go together."),
+    ],
     reason: Reason,
     to: Annotated[
         int | None, typer.Option(metavar="VERSION", help="The one before the newest if left out.")
@@ -29,14 +32,21 @@ def rollback(
     """Go back to an accepted output version.
 
     Only the partitions of the restatement go back; later live commits elsewhere survive.
+    Several pinned products go back to the version before by one commit.
 
     Examples:
       lakehouse-backfill rollback silver.orders --reason "wrong rates" --dry-run
       lakehouse-backfill rollback silver.orders --to 3 --reason "wrong rates"
       lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
+      lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
     """
     project, only = session(context).project(), split_list(partitions)
-    back = project.rollback(product, to, only, reason, whoami(by), dry_run)
+    if len(products) > 1:
+        if to is not None or only:
+            raise typer.BadParameter("--to and --partitions take one product")
+        back = project.rollback_together(tuple(products), reason, whoami(by), dry_run)
+    else:
+        back = project.rollback(products[0], to, only, reason, whoami(by), dry_run)
     session(context).show(context, back)
 
 

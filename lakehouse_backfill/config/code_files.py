@@ -29,6 +29,11 @@ def deciding_files(project: Path, manifest: RunManifest, contract: Contract) -> 
         (item.file, f"validation.suites[{number}].file")
         for number, item in enumerate(validation.suites)
     ]
+    if manifest.target.progressive is not None:
+        names += [
+            (item.file, f"target.progressive.suites[{number}].file")
+            for number, item in enumerate(manifest.target.progressive.suites)
+        ]
     names += [(suite.file, "") for suite in contract.suites]
     names += [(assumption.file, "") for assumption in contract.assumptions]
     if validation.golden:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lakehouse_backfill.config import places, yaml_lines
 from lakehouse_backfill.config.faults import merge, near, validate
@@ -107,8 +108,41 @@ def _between(document: Document, project: Path) -> Iterator[Fault]:
     for group in ("thresholds", "source_totals"):
         for path in _items(document, group):
             yield from _known(document, (*path, "measure"), _names(document, "measures"), "measure")
-    for path in (*_items(document, "suites"), *_items(document, "assumptions")):
+    yield from _hook_faults(document)
+    after = _items(document, "after_publish", "suites")
+    for path in (*_items(document, "suites"), *_items(document, "assumptions"), *after):
         yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
+
+
+def _hook_faults(document: Document) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for path in _items(document, "hooks"):
+        hook = document.get(*path)
+        if not _has_name(hook):
+            continue
+        if hook["name"] in seen:
+            yield document.fault((*path, "name"), f"{hook['name']} is there twice", "rename one")
+        seen.add(hook["name"])
+        if bool(hook.get("command")) is bool(hook.get("webhook")):
+            yield document.fault(
+                path, f"hook {hook['name']} has neither, or both, of command and webhook",
+                "write command: [PROGRAM, ARGUMENT] or webhook: https://…",
+            )  # fmt: skip
+        elif hook.get("webhook") and not _is_address(hook["webhook"]):
+            yield document.fault(
+                (*path, "webhook"), f"{hook['webhook']} is no http(s) address",
+                "write https://…, without user and password: use token_env",
+            )  # fmt: skip
+
+
+def _is_address(text: Any) -> bool:
+    if not isinstance(text, str):
+        return True  # said elsewhere
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
 
 
 def _items(document: Document, *path: str | int) -> list[PathKey]:

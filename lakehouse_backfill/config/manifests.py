@@ -13,6 +13,7 @@ from lakehouse_backfill.config.transforms import declared_in
 from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
 from lakehouse_backfill.errors import Fault, Unsupported, with_faults
 from lakehouse_backfill.model.manifest import RunManifest
+from lakehouse_backfill.rules.anti_patterns import ANY, WISHES
 from lakehouse_backfill.rules.gate_names import GATES
 from lakehouse_backfill.rules.said import name_fault, reason_fault
 from lakehouse_backfill.rules.unbuilt import STATE, UNBUILT
@@ -32,6 +33,8 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
     """
     document = yaml_lines.load(path, places.shown(path, project))
     manifest, faults = validate(RunManifest, document)
+    # First: of two faults of one field, these say what to do instead.
+    faults = merge(list(_habit_faults(document)), faults)
     faults = merge(faults, _between(document, project))
     unbuilt = list(_unbuilt_faults(document))
     if faults or not unbuilt:
@@ -50,6 +53,20 @@ def _between(document: Document, project: Path) -> Iterator[Fault]:
     yield from _suite_faults(document)
     yield from _deadline_faults(document)
     yield from _said_faults(document)
+
+
+def _habit_faults(document: Document) -> Iterator[Fault]:
+    for wish in WISHES:
+        paths: list[PathKey] = [wish.path]
+        if ANY in wish.path:
+            group, _, field = wish.path
+            names = document.get(group)
+            paths = [(group, n, field) for n in (names if isinstance(names, dict) else ())]
+        for path in paths:
+            value = document.get(*path)
+            if wish.is_asked(value):
+                problem = f"is {value!r}, which {wish.problem} (anti-pattern: {wish.name})"
+                yield document.fault(path, problem, wish.instead)
 
 
 def _partition_faults(document: Document) -> Iterator[Fault]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
 from lakehouse_backfill.iceberg.conflicts import Verb
-from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.content import Content, Live, is_live_entry
+from lakehouse_backfill.iceberg.deletion_vectors import name_of
+from lakehouse_backfill.iceberg.evolving import Evolved, evolved
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import ancestors, is_live, snapshot_in, summary_of
 from lakehouse_backfill.iceberg.names import CHUNK_ID, RUN_ID, TARGET_UUID
+from lakehouse_backfill.iceberg.producer import fresh
 from lakehouse_backfill.model.publication import AdoptRequest
 from lakehouse_backfill.rules import commands
 from lakehouse_backfill.rules.partitions import describe, sort_key
@@ -28,6 +32,7 @@ class Candidate:
         self._shadow = shadow
         self._request = request
         self._reader = ScopedReader(shadow, request.scope, cache)
+        self._within = ScopedReader(shadow, request.within or request.scope, cache)
         self._run = request.properties.get(RUN_ID, "RUN")
         self.verb = Verb("published", _SAFE, commands.plan(revise=self._run))
 
@@ -35,6 +40,16 @@ class Candidate:
     def schema(self) -> Schema:
         """The columns that the shadow's files are read by."""
         return self._shadow.schema()
+
+    @cached_property
+    def evolved(self) -> Evolved | None:
+        """The columns before and after; raises Unsupported when they are not as declared."""
+        return evolved(self._shadow, self._request)
+
+    @property
+    def spec_id(self) -> int:
+        """The partition spec that the target had when the shadow was made of it."""
+        return self._shadow.metadata.default_spec_id
 
     @property
     def target_uuid(self) -> str:
@@ -53,12 +68,13 @@ class Candidate:
         the scope changed, Unsupported when a file's spec or sort order is not the target's.
         """
         self._refuse_incomplete()
+        _ = self.evolved
         old, new = self._differing()
         self._refuse_outside(old, new)
-        before = self._reader.in_scope(self._base)
-        after = self._reader.in_scope(self._head)
+        before = self._reader.in_scope(self._base).data
+        after = self._reader.in_scope(self._head).data
         self._refuse_foreign(target, after)
-        return {path: e if path in before else _fresh(e) for path, e in after.items()}
+        return {path: e if path in before else fresh(e) for path, e in after.items()}
 
     @cached_property
     def _head(self) -> Snapshot | None:
@@ -92,27 +108,28 @@ class Candidate:
             )
 
     def _differing(self) -> tuple[list[ManifestFile], list[ManifestFile]]:
-        """Give the manifests that only one of base and shadow has: the others list the same."""
+        """Give the manifests that only one of base and shadow has: the others list the same.
+
+        All of them, if delete files are gone that may have hidden rows outside the scope.
+        """
         old = [m for m in self._reader.manifests(self._base) if is_live(m)]
         new = [m for m in self._reader.manifests(self._head) if is_live(m)]
         shared = {m.manifest_path for m in old} & {m.manifest_path for m in new}
-        return (
-            [m for m in old if m.manifest_path not in shared],
-            [m for m in new if m.manifest_path not in shared],
-        )
+        own_old = [m for m in old if m.manifest_path not in shared]
+        own_new = [m for m in new if m.manifest_path not in shared]
+        return (old, new) if self._lost_deletes(own_old, own_new) else (own_old, own_new)
 
     def _refuse_outside(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
-        """Files outside the scope must be those of the base."""
-        if any(manifest.content == ManifestContent.DELETES for manifest in new):
-            raise Unsupported(
-                f"{self._request.shadow} has delete files (merge-on-read) of this run",
-                state=_SAFE,
-                fix="set write.delete.mode and write.update.mode to copy-on-write, and restage",
-            )
+        """Files outside the scope must be those of the base, under the same delete files."""
+        self._refuse_own_deletes(old, new)
         before, after = self._outside(old), self._outside(new)
-        changed = before.keys() ^ after.keys()
+        changed = {
+            path
+            for path in before.hidden_by.keys() | after.hidden_by.keys()
+            if before.hidden_by.get(path) != after.hidden_by.get(path)
+        }
         if changed:
-            found = {**before, **after}
+            found = {**before.data, **after.data}
             key = sort_key(self._request.scope.field)
             labels = sorted({self._reader.labels.of(found[p].data_file) for p in changed}, key=key)
             raise WriteForbidden(
@@ -122,12 +139,39 @@ class Candidate:
                 fix="correct the transform so that it writes the run's partitions only",
             )
 
-    def _outside(self, manifests: list[ManifestFile]) -> Live:
+    def _refuse_own_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
+        """Only data files are adopted: what delete files of this run hide would be seen again."""
+        own = self._deletes(new).keys() - self._deletes(old).keys()
+        if own:
+            raise Unsupported(
+                f"{self._request.shadow} has {len(own)} delete files (merge-on-read) of this run, "
+                f"{min(own)} for one",
+                state=_SAFE,
+                fix="set write.delete.mode and write.update.mode to copy-on-write, and restage",
+            )
+
+    def _lost_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> bool:
+        before, after = self._deletes(old), self._deletes(new)
+        knows = self._reader.labels.knows
+        lost = (before[path] for path in before.keys() - after.keys())
+        return any(not knows(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
+
+    def _deletes(self, manifests: list[ManifestFile]) -> Live:
         found: Live = {}
         for manifest in manifests:
-            for entry in self._reader.live(manifest):
-                if not self._reader.holds(entry):
-                    found[entry.data_file.file_path] = entry
+            if manifest.content == ManifestContent.DELETES:
+                live = (e for e in self._reader.entries(manifest) if is_live_entry(e))
+                found.update((name_of(entry.data_file), entry) for entry in live)
+        return found
+
+    def _outside(self, manifests: list[ManifestFile]) -> Content:
+        """Give the data files outside the scope of these manifests, and all their delete files."""
+        found = Content(deletes=self._deletes(manifests))
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DATA:
+                for entry in self._reader.live(manifest):
+                    if not self._within.holds(entry):
+                        found.data[entry.data_file.file_path] = entry
         return found
 
     def _refuse_foreign(self, target: Table, files: Live) -> None:
@@ -145,14 +189,3 @@ class Candidate:
             raise Unsupported(
                 f"{problem} of {path} is not the target's", state=_SAFE, fix=self.verb.fix
             )
-
-
-def _fresh(entry: ManifestEntry) -> ManifestEntry:
-    """Take the shadow's sequence numbers off: the target gives its own when it commits."""
-    return ManifestEntry.from_args(
-        status=entry.status,
-        snapshot_id=entry.snapshot_id,
-        sequence_number=None,
-        file_sequence_number=None,
-        data_file=entry.data_file,
-    )

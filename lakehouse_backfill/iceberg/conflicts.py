@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill.errors import TargetChanged
-from lakehouse_backfill.iceberg.manifests import Live, ScopedReader
+from lakehouse_backfill.iceberg.compaction import broken_promise
+from lakehouse_backfill.iceberg.content import Content
+from lakehouse_backfill.iceberg.manifests import ScopedReader
 from lakehouse_backfill.iceberg.metadata import ancestors, operation_of, summary_of
 from lakehouse_backfill.iceberg.names import RUN_ID
+from lakehouse_backfill.model.drift import Drift
 from lakehouse_backfill.rules.partitions import describe, sort_key
 
 #: Rewrites of the same rows into other files.
@@ -40,9 +48,11 @@ class Window:
 
     def changes(self) -> list[Snapshot]:
         """List the commits, newest first."""
+        since = next((s for s in self.metadata.snapshots if s.snapshot_id == self.since_id), None)
         found = []
         for snapshot in ancestors(self.metadata, self.head.snapshot_id if self.head else None):
-            if snapshot.snapshot_id == self.since_id:
+            # Where main was set back to before the window, older commits are no changes of it.
+            if snapshot.snapshot_id == self.since_id or (since and _age(snapshot) <= _age(since)):
                 break
             found.append(snapshot)
         return found
@@ -54,43 +64,53 @@ class Window:
         return changes[-1].parent_snapshot_id == self.since_id
 
 
-def refuse_changes(window: Window, reader: ScopedReader, then: Live, now: Live, verb: Verb) -> None:
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    """Order commits of a table; before format 2 only their time tells."""
+    number = snapshot.sequence_number or 0
+    return number, 0 if number else snapshot.timestamp_ms
+
+
+def refuse_changes(
+    window: Window, reader: ScopedReader, then: Content, now: Content, verb: Verb
+) -> None:
     """Raise TargetChanged when the partitions' rows are no longer those of `then`.
 
-    `then` and `now` are the live files of the partitions at both ends of the window. Equal files
-    are equal rows, whatever else was committed. Other files are fine when only compactions made
-    them; else the newest commit that changed rows is named.
+    `then` and `now` are the partitions' content at both ends of the window. Equal files under equal
+    delete files are equal rows, whatever else was committed. Other files are fine when only
+    compactions made them; else the newest commit that changed rows is named.
     """
-    if then.keys() == now.keys():
-        return
-    changes = window.changes()
-    culprits = [
-        (snapshot, labels)
-        for snapshot in reversed(changes)
-        if operation_of(snapshot) != _NEUTRAL and (labels := _touched(snapshot, reader))
-    ]
-    if culprits:
+    found = drifts(window, reader, then, now, verb)
+    if found:
         # The newest: an earlier one may be undone by now, and readers see what won in the end.
-        snapshot, labels = culprits[-1]
-        more = f" (and {len(culprits) - 1} earlier commits)" if len(culprits) > 1 else ""
-        raise _refusal(window, verb, f"{describe_commit(snapshot)} changed {labels}{more}")
+        more = f" (and {len(found) - 1} earlier commits)" if len(found) > 1 else ""
+        what = f"{found[-1]} changed {_changed(found[-1], reader)}{more}"
+        raise _refusal(window, verb, what)
+
+
+def drifts(
+    window: Window, reader: ScopedReader, then: Content, now: Content, verb: Verb
+) -> tuple[Drift, ...]:
+    """Name the commits that changed rows of the partitions, oldest first; compactions are none.
+
+    Raises TargetChanged when no commit can be named for what changed: history in between is gone,
+    or a compaction did not keep the rows.
+    """
+    if then.hidden_by == now.hidden_by:
+        return ()
+    changes = window.changes()
+    found = tuple(
+        drift
+        for snapshot in reversed(changes)
+        if operation_of(snapshot) != _NEUTRAL and (drift := _drift(snapshot, reader)) is not None
+    )
+    if found:
+        return found
     if not window.is_whole(changes):
         raise _refusal(window, verb, "the history in between is gone: expired or rolled back")
-    if _rows(then) != _rows(now):
-        raise _refusal(
-            window,
-            verb,
-            f"compactions left {_rows(now)} of {_rows(then)} rows",
-        )
-
-
-def describe_commit(snapshot: Snapshot) -> str:
-    """Say which commit it is: id, operation, writer, time."""
-    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc)
-    return (
-        f"snapshot {snapshot.snapshot_id} ({operation_of(snapshot)} by {_writer(snapshot)} "
-        f"at {at.isoformat(timespec='seconds')})"
-    )
+    broken = broken_promise(then, now, reader.labels.of, window.metadata.schema())
+    if broken:
+        raise _refusal(window, verb, broken)
+    return ()
 
 
 def _refusal(window: Window, verb: Verb, what: str) -> TargetChanged:
@@ -102,39 +122,64 @@ def _refusal(window: Window, verb: Verb, what: str) -> TargetChanged:
     )
 
 
-def _touched(snapshot: Snapshot, reader: ScopedReader) -> str:
-    """Say which partitions of the scope the commit added files to or removed files from."""
+def _changed(drift: Drift, reader: ScopedReader) -> str:
+    is_all = len(drift.partitions) == len(reader.wanted) > 1
+    return _EVERY_PARTITION if is_all else describe(drift.partitions)
+
+
+def _drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
+    """Say what the commit changed in the scope; None when it added and removed nothing there."""
     labels: set[str] = set()
+    is_delete = True
     for manifest in reader.manifests(snapshot):
-        if manifest.added_snapshot_id == snapshot.snapshot_id and reader.may_hold(manifest):
-            labels |= _labels(snapshot, manifest, reader)
-    if _EVERY_PARTITION in labels:
-        return _EVERY_PARTITION
-    key = sort_key(reader.scope.field)
-    return describe(tuple(sorted(labels & reader.wanted, key=key))) if labels else ""
+        if manifest.added_snapshot_id != snapshot.snapshot_id or not reader.may_hold(manifest):
+            continue
+        for entry in _own(snapshot, manifest, reader):
+            touched = _labels(entry, reader)
+            labels |= touched
+            is_delete = is_delete and not (touched and _may_add_rows(snapshot, manifest, entry))
+    if not labels:
+        return None
+    return Drift(
+        snapshot_id=snapshot.snapshot_id,
+        operation=operation_of(snapshot),
+        writer=writer_of(snapshot),
+        at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc),
+        partitions=tuple(sorted(labels, key=sort_key(reader.scope.field))),
+        only_deletes=is_delete,
+    )
 
 
-def _labels(snapshot: Snapshot, manifest: ManifestFile, reader: ScopedReader) -> set[str]:
-    entries = [
+def _own(snapshot: Snapshot, manifest: ManifestFile, reader: ScopedReader) -> list[ManifestEntry]:
+    """Give the entries by which this very snapshot added or removed files."""
+    return [
         entry
         for entry in reader.entries(manifest)
         if entry.snapshot_id == snapshot.snapshot_id
         and entry.status != ManifestEntryStatus.EXISTING
     ]
-    if entries and not reader.labels.covers(manifest.partition_spec_id):
-        # E.g. an equality delete of an unpartitioned spec: it applies to all rows.
-        return {_EVERY_PARTITION}
-    return {reader.labels.of(entry.data_file) for entry in entries} & reader.wanted
 
 
-def _writer(snapshot: Snapshot) -> str:
+def _labels(entry: ManifestEntry, reader: ScopedReader) -> frozenset[str]:
+    if reader.labels.knows(entry.data_file.spec_id):
+        return reader.labels.spanned(entry.data_file) & reader.wanted
+    # E.g. an equality delete of an unpartitioned spec: it applies to all rows.
+    return reader.wanted
+
+
+def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEntry) -> bool:
+    is_added = entry.status == ManifestEntryStatus.ADDED
+    if manifest.content == ManifestContent.DATA:
+        return is_added
+    # Without its delete file a row is back, unless its data file went too.
+    return not is_added and operation_of(snapshot) != Operation.DELETE.value
+
+
+def writer_of(snapshot: Snapshot) -> str:
+    """Name the run or the engine that made the commit."""
     summary = summary_of(snapshot)
     if RUN_ID in summary:
         return f"run {summary[RUN_ID]}"
     application = summary.get("app-id") or summary.get("spark.app.id")
     engine = summary.get("engine-name") or ("spark" if "spark.app.id" in summary else "")
     return " ".join(part for part in (engine, application) if part) or "an unnamed writer"
-
-
-def _rows(files: Live) -> int:
-    return sum(entry.data_file.record_count for entry in files.values())

@@ -25,8 +25,8 @@ from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import brief, is_locked, is_outage
 from lakehouse_backfill.iceberg.control_commit import load_writer, stage
-from lakehouse_backfill.iceberg.control_lock import Turns, lock_file
 from lakehouse_backfill.iceberg.control_table import LOG_ID, LOG_SEQ, ControlTable
+from lakehouse_backfill.iceberg.control_turns import turns_of
 from lakehouse_backfill.iceberg.patience import lost_race
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class ControlLog:
         self._declared = table
         self._create = create
         self._budget_s = budget_s
-        self._turns = Turns(lock_file(catalog, f"{namespace}.{table.name}"))
+        self._turns = turns_of(catalog, f"{namespace}.{table.name}")
 
     def head(self) -> Head:
         """Load the current state; an absent table gives an empty one, and is not created.

@@ -68,7 +68,7 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("data_product", "string!", "The product."),
         ("output_version", "long!", "1, 2, 3 … per product; 0: the state before the first run."),
         ("token", "string!", "Names the act; stands in the target's snapshot summary."),
-        ("action", "string!", "baseline, reserve, publish, rollback or release."),
+        ("action", "string!", "baseline, reserve, publish, rollback, release or expire."),
         ("run_id", "string", "The run that made the version."),
         ("table_name", "string!", "The table that holds the version."),
         ("snapshot_id", "long", "Snapshot of that table that holds the version."),
@@ -107,6 +107,14 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("recovered", "boolean!", "Whether the row was written later, from the snapshot log."),
         ("epoch", "int", "Lease of the process that wrote the row; null or 0: it had none."),
         ("problem", "string", "Why the chunk failed; null or empty if it did not."),
+        ("carried_from", "string", "The run that computed it, if this run took its files over."),
+        ("left_out_rows", "long", "Rows left out because tombstones or deletions name them."),
+        ("carried_rows", "long", "Rows of the base that were carried over unchanged."),
+        ("stray_rows", "long", "Rows of the job that `row_predicate` does not name: left out."),
+        ("inserted_rows", "long", "Merge: keys that were new."),
+        ("updated_rows", "long", "Merge: keys whose row was replaced by a newer version."),
+        ("deleted_rows", "long", "Merge: keys that an explicit delete removed."),
+        ("ignored_rows", "long", "Merge: change rows without effect: older, or the same again."),
     ),
 )
 
@@ -200,6 +208,25 @@ PROCESSED_EVENT = ControlTable(
     ),
 )
 
+PIN_LEASE = ControlTable(
+    "pin_lease",
+    "One row when a run pins a snapshot, before the tag is made, and one when the pin is let go; "
+    "the newest row of a table and tag counts.",
+    (
+        ("table_name", "string!", "The table whose snapshot is pinned."),
+        ("tag", "string!", "Name of the tag."),
+        ("snapshot_id", "long!", "The snapshot that the tag keeps."),
+        ("run_id", "string!", "The run that needs it."),
+        ("data_product", "string!", "The product that the run restates."),
+        ("owner", "string!", "Who asked for the run."),
+        ("reason", "string!", "Why it is pinned; for a row that ends it: why it was let go."),
+        ("until", "timestamptz!", "Kept until then, and for as long as the run is open."),
+        ("action", "string!", "grant or end."),
+        ("acted_at", "timestamptz!", "When the row was written."),
+        ("acted_by", "string!", "Who acted."),
+    ),
+)
+
 CONTROL_TABLES = (
     PIPELINE_RUN,
     RUN_EVENT,
@@ -211,6 +238,7 @@ CONTROL_TABLES = (
     FILE_IMPORT_LEDGER,
     REPLAY_JOB,
     PROCESSED_EVENT,
+    PIN_LEASE,
 )
 
 

@@ -31,8 +31,8 @@ class IcebergFences:
     def fence(self, run_id: str, epoch: int) -> None:
         """Refuse rows of the run with an earlier epoch from now on, also those under way.
 
-        One commit per table, none where the fence is as high already. The property stays: only
-        runs that were taken over have one.
+        One commit per table, none where the fence is as high already. The property stays until the
+        run is closed and its lease has ended: only runs that were taken over have one.
         """
         for log in self._logs:
             log.append(lambda head: _raise(head, run_id, epoch))
@@ -52,3 +52,22 @@ def require_epoch(head: Head, run_id: str | None, epoch: int) -> None:
     """Raise RunMoved when a later epoch has fenced the run in this table; no run: no fence."""
     if run_id is not None:
         run_log.require_epoch(run_id, epoch, _fence_of(head, run_id))
+
+
+def fenced_runs(tables: ControlTables) -> tuple[str, ...]:
+    """Name the runs that have a fence in one of the tables."""
+    heads = [tables.log(table).head() for table in _FENCED]
+    keys = {key for head in heads for key in head.properties if key.startswith(_PREFIX)}
+    return tuple(sorted(key.removeprefix(_PREFIX) for key in keys))
+
+
+def lift_fences(tables: ControlTables, run_ids: tuple[str, ...]) -> None:
+    """Take the fences of closed runs away; one commit per table that has one of them."""
+    keys = tuple(f"{_PREFIX}{run_id}" for run_id in run_ids)
+
+    def change(head: Head) -> Change[None]:
+        held = tuple(key for key in keys if key in head.properties)
+        return Change(result=None, remove=held, moves_head=bool(held))
+
+    for table in _FENCED:
+        tables.log(table).append(change)

@@ -10,8 +10,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.model.scope import Bound, ScopeField
-from lakehouse_backfill.rules.partitions import label_of
+from lakehouse_backfill.model.scope import NULL_LABEL, Bound, ScopeField
+from lakehouse_backfill.rules.partitions import label_of, sort_key, within
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: From fine to coarse: a file can be labelled when its own unit is not coarser than the scope's.
@@ -39,24 +39,51 @@ class Labels:
         except ValueError as error:
             raise Unsupported(f"the table has no column {field.column}") from error
         self._sources = {spec_id: self._source(spec_id) for spec_id in self._specs}
+        self._coarse = {
+            spec_id: self._coarse_source(spec_id)
+            for spec_id, source in self._sources.items()
+            if source is None
+        }
         self._known: dict[tuple[int, Any], str] = {}
+        self._spans: dict[tuple[int, Any], frozenset[str]] = {}
 
     def covers(self, spec_id: int) -> bool:
         """Tell whether files of the spec can be told apart by the scoped field."""
         return self._sources[spec_id] is not None
 
+    def knows(self, spec_id: int) -> bool:
+        """Tell whether files of the spec have a label: of the scoped field, or a coarser one."""
+        return self.covers(spec_id) or self._coarse[spec_id] is not None
+
     def of(self, file: DataFile) -> str:
-        """Give the file's label; raises Unsupported when its spec cannot tell."""
-        source = self._sources[file.spec_id]
+        """Give the file's label; a coarser one (`2013-02`) when its spec is coarser than the field.
+
+        Raises Unsupported when its spec cannot tell.
+        """
+        source = self._sources[file.spec_id] or self._coarse[file.spec_id]
         if source is None:
             raise self.uncovered(file.spec_id, 1)
         value = file.partition[source.position]
         key = (file.spec_id, value)
         label = self._known.get(key)
         if label is None:
-            label = label_of(self._field, None if value is None else _bound(source, value))
+            field = self._field
+            if not self.covers(file.spec_id):
+                field = field.model_copy(update={"transform": source.transform})
+            label = label_of(field, None if value is None else _bound(source, value))
             self._known[key] = label
         return label
+
+    def spanned(self, file: DataFile) -> frozenset[str]:
+        """Give the labels of all partitions that the file may hold rows of."""
+        label, source = self.of(file), self._coarse.get(file.spec_id)
+        if source is None or label == NULL_LABEL:
+            return frozenset({label})
+        key = (file.spec_id, label)
+        if key not in self._spans:
+            coarse = self._field.model_copy(update={"transform": source.transform})
+            self._spans[key] = frozenset(within(self._field, coarse, label))
+        return self._spans[key]
 
     def uncovered(self, spec_id: int, files: int) -> Unsupported:
         """Make the error that says which live files cannot be labelled."""
@@ -76,6 +103,22 @@ class Labels:
             if field.source_id == self._column.field_id and self._fits(source):
                 found.append(source)
         return min(found, key=_rank) if found else None
+
+    def _coarse_source(self, spec_id: int) -> _Source | None:
+        """Choose the spec's finest time unit of the column, where the scope's unit is finer."""
+        found = []
+        for position, field in enumerate(self._specs[spec_id].fields):
+            source = _Source(position, str(field.transform), str(self._column.field_type))
+            if field.source_id == self._column.field_id and source.transform in _UNITS:
+                found.append(source)
+        unit = _rank(_Source(0, self._field.transform, str(self._column.field_type)))
+        return min(found, key=_rank) if found and unit > 0 else None
+
+    def spans(self, file: DataFile) -> tuple[str, ...]:
+        """Give, for a file of a coarser spec, the labels that it may hold rows of, in order."""
+        if self.covers(file.spec_id):
+            return ()
+        return tuple(sorted(self.spanned(file), key=sort_key(self._field)))
 
     def _fits(self, source: _Source) -> bool:
         wanted = _Source(0, self._field.transform, source.type)

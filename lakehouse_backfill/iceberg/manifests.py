@@ -16,14 +16,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.iceberg.content import Content, is_everywhere, only_file
+from lakehouse_backfill.iceberg.deletion_vectors import name_of, read_entries
 from lakehouse_backfill.iceberg.filters import row_filter
 from lakehouse_backfill.iceberg.labels import Labels
 from lakehouse_backfill.iceberg.metadata import is_live
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.rules.partitions import ranges
-
-#: Live files by path.
-Live = dict[str, ManifestEntry]
+from lakehouse_backfill.rules.partitions import describe, ranges, sort_key
 
 
 class ManifestCache:
@@ -36,7 +35,7 @@ class ManifestCache:
         """Give all entries of the manifest, also those that record a removal."""
         found = self._entries.get(manifest.manifest_path)
         if found is None:
-            found = manifest.fetch_manifest_entry(io, discard_deleted=False)
+            found = read_entries(io, manifest)
             self._entries[manifest.manifest_path] = found
         return found
 
@@ -67,14 +66,14 @@ class ScopedReader:
     def live(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Give the manifest's live entries; raises Unsupported when they cannot be labelled."""
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
-        if live and not self.labels.covers(manifest.partition_spec_id):
+        if live and not self.labels.knows(manifest.partition_spec_id):
             raise self.labels.uncovered(manifest.partition_spec_id, len(live))
         return live
 
     def may_hold(self, manifest: ManifestFile) -> bool:
         """Tell from the partition summaries whether the manifest may list files of the scope."""
         spec_id = manifest.partition_spec_id
-        if not self.labels.covers(spec_id):
+        if not self.labels.knows(spec_id):
             return True
         if spec_id not in self._may_hold:
             schema, spec = self._table.schema(), self._table.specs()[spec_id]
@@ -83,31 +82,51 @@ class ScopedReader:
         return self._may_hold[spec_id](manifest)
 
     def holds(self, entry: ManifestEntry) -> bool:
-        """Tell whether the file lies in the scope."""
-        return self.labels.of(entry.data_file) in self.wanted
+        """Tell whether the file lies in the scope.
 
-    def in_scope(self, snapshot: Snapshot | None) -> Live:
-        """Give the live data files of the scope; raises Unsupported when deletes hide rows."""
+        Raises Unsupported when it lies in the scope and in partitions beside it (pitfall 6).
+        """
+        inside = self.labels.spanned(entry.data_file)
+        if inside <= self.wanted:
+            return True
+        if inside.isdisjoint(self.wanted):
+            return False
+        raise self._spanning(entry, inside)
+
+    def _spanning(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
+        order = sort_key(self.scope.field)
+        beside = tuple(sorted(inside - self.wanted, key=order))
+        return Unsupported(
+            f"{entry.data_file.file_path} lies in partition {self.labels.of(entry.data_file)}, "
+            f"which holds rows of the scope and of {describe(beside)}",
+            fix="add these partitions to the scope, or rewrite the file to the current spec "
+            "first: CALL system.rewrite_data_files",
+        )
+
+    def in_scope(self, snapshot: Snapshot | None) -> Content:
+        """Give what the snapshot holds of the scope."""
         return self.in_scope_of(self.manifests(snapshot))
 
-    def in_scope_of(self, manifests: list[ManifestFile]) -> Live:
-        """Give the live data files of the scope that the manifests list."""
-        found: Live = {}
+    def in_scope_of(self, manifests: list[ManifestFile]) -> Content:
+        """Give what the manifests list of the scope: data files, and delete files for them."""
+        found = Content()
         for manifest in manifests:
             if not is_live(manifest) or not self.may_hold(manifest):
                 continue
             if manifest.content == ManifestContent.DELETES:
-                self._refuse_deletes(manifest)
+                entries, files = self.live_deletes(manifest), found.deletes
             else:
-                entries = filter(self.holds, self.live(manifest))
-                found.update((entry.data_file.file_path, entry) for entry in entries)
+                entries, files = [e for e in self.live(manifest) if self.holds(e)], found.data
+            files.update((name_of(entry.data_file), entry) for entry in entries)
         return found
 
-    def _refuse_deletes(self, manifest: ManifestFile) -> None:
-        for entry in self.live(manifest):
-            if self.holds(entry):
-                raise Unsupported(
-                    f"delete file {entry.data_file.file_path} (snapshot {entry.snapshot_id}) hides "
-                    f"rows of partition {self.labels.of(entry.data_file)}",
-                    fix="CALL system.rewrite_data_files with delete-file-threshold 1 first",
-                )
+    def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Give the live delete files that may hide rows of the scope.
+
+        One of a spec that cannot be labelled only applies to data files of that spec, which are
+        refused by themselves, unless it names one file, or its spec has no partitions at all.
+        """
+        live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
+        if self.labels.knows(manifest.partition_spec_id):
+            return [entry for entry in live if self.holds(entry)]
+        return [e for e in live if is_everywhere(e.data_file) or only_file(e.data_file)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -174,19 +174,4 @@ def refuse_format(name: str, metadata: TableMetadata) -> None:
             f"{name} has table format v{metadata.format_version}: its deletion vectors and row "
             "lineage cannot be written by this build",
             fix="use a table of format v1 or v2",
-        )
-
-
-def refuse_deletes(name: str, manifests: list[ManifestFile]) -> None:
-    """Raise Unsupported when delete files are live: rows they hide could come back."""
-    live = [m for m in manifests if m.content == ManifestContent.DELETES and is_live(m)]
-    if live:
-        files = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in live)
-        first = live[0].manifest_path
-        raise Unsupported(
-            f"{name} has {files} live delete files (merge-on-read), listed in {len(live)} "
-            f"manifests, the first is {first}",
-            fix=f"CALL system.rewrite_data_files(table => '{name}', options => "
-            "map('delete-file-threshold', '1')), then rewrite_position_delete_files, "
-            "and set write.delete.mode, write.update.mode, write.merge.mode to copy-on-write",
         )

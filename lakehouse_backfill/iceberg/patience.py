@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException
 
 from lakehouse_backfill.errors import TooBusy
 from lakehouse_backfill.iceberg.catalog import is_locked, translated
@@ -53,7 +53,10 @@ def until_committed(action: Callable[[], None], what: str, budget_s: float = BUD
 
 def lost_race(error: Exception) -> bool:
     """Tell whether the commit certainly did not land because another writer was first."""
-    if isinstance(error, CommitFailedException) or is_locked(error):
+    if isinstance(error, CommitFailedException | TooBusy) or is_locked(error):
         return True
-    # SeaweedFS answers 400 instead of 409 when the head moved.
-    return type(error).__name__ == "BadRequestError" and "sequence number" in str(error)
+    # A commit on another branch takes the sequence number, and leaves the head as it was: servers
+    # answer 400 then instead of 409 (SeaweedFS also when the head moved), PyIceberg's own catalogs
+    # raise a ValueError. Either way the metadata was refused before it was written.
+    is_refused = isinstance(error, (BadRequestError, ValueError))
+    return is_refused and "sequence number" in str(error)

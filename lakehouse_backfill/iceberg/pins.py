@@ -13,13 +13,16 @@ from lakehouse_backfill.iceberg.metadata import refuse_format, snapshot_in
 from lakehouse_backfill.iceberg.names import FOREVER_MS
 from lakehouse_backfill.iceberg.patience import until_committed
 from lakehouse_backfill.ports.lake import Pins
+from lakehouse_backfill.ports.table_commits import TableCommits
 
 
 class IcebergPins(Pins):
     """Tags with an explicit age that never passes."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, commits: TableCommits | None = None) -> None:
+        """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
+        self._commits = commits
 
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         """Tag the snapshot and read the tag back; the same pin again does nothing.
@@ -47,7 +50,8 @@ class IcebergPins(Pins):
 
     def _pin(self, table: str, snapshot_id: int, name: str) -> None:
         loaded = load(self._catalog, table)
-        refuse_format(table, loaded.metadata)
+        if self._commits is None:
+            refuse_format(table, loaded.metadata)
         snapshot_in(loaded.metadata, snapshot_id, table)
         existing = loaded.metadata.refs.get(name)
         if existing is not None and existing.snapshot_id != snapshot_id:
@@ -57,6 +61,9 @@ class IcebergPins(Pins):
             )
         if _is_pin(loaded, name, snapshot_id):
             return
+        if self._commits is not None:
+            self._commits.set_tag(table, name, snapshot_id, FOREVER_MS)
+            return
         with around("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.create_tag(snapshot_id, name, max_ref_age_ms=FOREVER_MS)
 
@@ -64,6 +71,9 @@ class IcebergPins(Pins):
         loaded = load(self._catalog, table)
         ref = loaded.metadata.refs.get(name)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+            return
+        if self._commits is not None:
+            self._commits.set_tag(table, name, None, FOREVER_MS)
             return
         with translated(), around("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.remove_tag(name)

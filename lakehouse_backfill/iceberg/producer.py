@@ -20,6 +20,7 @@ from pyiceberg.manifest import (
     write_manifest,
     write_manifest_list,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import (
@@ -44,6 +45,8 @@ from pyiceberg.table.update import (
 
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.iceberg.deletes_writer import DeletesWriter
+from lakehouse_backfill.iceberg.evolving import schema_id_after, schema_updates
 from lakehouse_backfill.iceberg.manifests import ManifestCache
 from lakehouse_backfill.iceberg.metadata import is_live
 from lakehouse_backfill.iceberg.names import FOREVER_MS, PUBLICATION
@@ -54,12 +57,19 @@ _COMPRESSION: Final = "deflate"
 
 @dataclass(frozen=True)
 class Change:
-    """One attempt's swap on `head`: entries out, entries in (with the sequence numbers to keep)."""
+    """One attempt's swap on `head`: entries out, entries in (with the sequence numbers to keep).
+
+    What goes may be data files and delete files; what comes are data files. `operation` is what
+    readers of the snapshot are told.
+    """
 
     head: Snapshot | None
     manifests: tuple[ManifestFile, ...]
     removed: dict[str, ManifestEntry]
     added: dict[str, ManifestEntry]
+    operation: Operation = Operation.OVERWRITE
+    #: The columns that the table has from then on; None: those that it has.
+    schema: Schema | None = None
 
 
 class SwapProducer:
@@ -106,7 +116,7 @@ class SwapProducer:
                 "sequence-number": sequence_number,
                 "manifest-list": path,
                 "summary": _summary(table, change, properties),
-                "schema-id": table.metadata.current_schema_id,
+                "schema-id": schema_id_after(table.metadata, change.schema),
             }
         )
 
@@ -135,8 +145,6 @@ class SwapProducer:
     def _without(
         self, table: Table, manifest: ManifestFile, removed: dict[str, ManifestEntry]
     ) -> ManifestFile:
-        if manifest.content != ManifestContent.DATA:
-            return manifest
         entries = self._cache.known(manifest)
         gone = frozenset(e.data_file.file_path for e in entries if _removes(removed, e))
         if not gone:
@@ -153,10 +161,17 @@ class SwapProducer:
                     else _with(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
                     for e in live
                 ],
+                manifest.content,
             )
         return self._rewritten[key]
 
-    def _write(self, table: Table, spec_id: int, entries: list[ManifestEntry]) -> ManifestFile:
+    def _write(
+        self,
+        table: Table,
+        spec_id: int,
+        entries: list[ManifestEntry],
+        content: ManifestContent = ManifestContent.DATA,
+    ) -> ManifestFile:
         spec, schema = table.specs()[spec_id], table.schema()
         lost = [field.name for field in spec.fields if field.source_id not in schema.field_ids]
         if lost:
@@ -168,27 +183,34 @@ class SwapProducer:
             f"{self._commit_uuid}-m{self._written}.avro"
         )
         self._written += 1
-        with write_manifest(
-            format_version=table.metadata.format_version,
-            spec=spec,
-            schema=schema,
-            output_file=table.io.new_output(path),
-            snapshot_id=self.snapshot_id or 0,
-            avro_compression=_COMPRESSION,
+        output, snapshot_id = table.io.new_output(path), self.snapshot_id or 0
+        with (
+            DeletesWriter(spec, schema, output, snapshot_id, _COMPRESSION)
+            if content == ManifestContent.DELETES
+            else write_manifest(
+                table.metadata.format_version, spec, schema, output, snapshot_id, _COMPRESSION
+            )
         ) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         return writer.to_manifest_file()
 
 
-def commit(table: Table, snapshot: Snapshot, tags: dict[str, int], token: str) -> None:
-    """Commit snapshot, tags and property at once, or nothing.
+def commit(
+    table: Table,
+    snapshot: Snapshot,
+    tags: dict[str, int],
+    token: str,
+    schema: Schema | None = None,
+) -> None:
+    """Commit columns, snapshot, tags and property at once, or nothing.
 
     Holds only while head, schema, default spec and uuid are those that were loaded. There is no
     retry in here, and the user's table properties stay as they are.
     """
     metadata = table.metadata
     updates: tuple[TableUpdate, ...] = (
+        *schema_updates(metadata, schema),
         AddSnapshotUpdate(snapshot=snapshot),
         _ref(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot.snapshot_id, None),
         *(_ref(n, SnapshotRefType.TAG, i, FOREVER_MS) for n, i in tags.items()),
@@ -207,6 +229,17 @@ def commit(table: Table, snapshot: Snapshot, tags: dict[str, int], token: str) -
     )
     with around("Publisher.swap"):
         table._do_commit(updates=updates, requirements=requirements)
+
+
+def fresh(entry: ManifestEntry) -> ManifestEntry:
+    """Take the sequence numbers of another table off: the commit gives its own."""
+    return ManifestEntry.from_args(
+        status=entry.status,
+        snapshot_id=entry.snapshot_id,
+        sequence_number=None,
+        file_sequence_number=None,
+        data_file=entry.data_file,
+    )
 
 
 def _ref(name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None) -> TableUpdate:
@@ -252,7 +285,7 @@ def _summary(table: Table, change: Change, properties: dict[str, str]) -> Summar
         before = dict(summary.additional_properties) if summary else {}
         before["operation"] = Operation.OVERWRITE.value
     return update_snapshot_summaries(
-        Summary(operation=Operation.OVERWRITE, **{**properties, **collector.build()}), before
+        Summary(operation=change.operation, **{**properties, **collector.build()}), before
     )
 
 

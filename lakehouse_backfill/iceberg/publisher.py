@@ -5,19 +5,30 @@ from __future__ import annotations
 import time
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
 
 from lakehouse_backfill.errors import NotFound, TargetChanged
 from lakehouse_backfill.iceberg.candidate import Candidate
 from lakehouse_backfill.iceberg.catalog import load, translated
-from lakehouse_backfill.iceberg.conflicts import Verb, Window, refuse_changes
-from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.conflicts import Verb, Window, drifts, refuse_changes
+from lakehouse_backfill.iceberg.content import Content
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import column_ids, landed, snapshot_in
 from lakehouse_backfill.iceberg.patience import BUDGET_S
+from lakehouse_backfill.iceberg.returning import Returning, adopting
 from lakehouse_backfill.iceberg.swapping import Intent, Part, Swapper, swap_of
-from lakehouse_backfill.model.publication import AdoptRequest, Restore, RevertRequest, Swap
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.drift import Drift
+from lakehouse_backfill.model.publication import (
+    AdoptRequest,
+    Restore,
+    RevertRequest,
+    Rewrite,
+    Swap,
+)
+from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.ports.lake import Publisher
+from lakehouse_backfill.ports.table_commits import TableCommits
 
 _ROLLBACK = Verb(
     "rolled back",
@@ -31,9 +42,12 @@ _READING = Verb("read as accepted", "the table holds later live writes", "restat
 class IcebergPublisher(Publisher):
     """Publishes on the tables of one catalog; gives up on a busy table after `budget_s`."""
 
-    def __init__(self, catalog: Catalog, budget_s: float = BUDGET_S) -> None:
+    def __init__(
+        self, catalog: Catalog, budget_s: float = BUDGET_S, commits: TableCommits | None = None
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot; what is inspected stays the same."""
         self._catalog = catalog
-        self._swapper = Swapper(catalog, budget_s)
+        self._swapper = Swapper(catalog, budget_s, commits)
 
     def adopt(self, request: AdoptRequest) -> Swap:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
@@ -51,7 +65,7 @@ class IcebergPublisher(Publisher):
         cache = ManifestCache()
         candidate = Candidate(load(self._catalog, request.shadow), request, cache)
         with translated():
-            wanted = candidate.files(target)
+            wanted, change = candidate.files(target), candidate.evolved
         intent = Intent(
             target=request.target,
             uuid=candidate.target_uuid,
@@ -60,15 +74,27 @@ class IcebergPublisher(Publisher):
             tags={str(name): tag for name, tag in request.tags.items()},
             properties=request.properties,
             verb=candidate.verb,
-            columns=column_ids(candidate.schema),
+            columns=change.before if change else column_ids(candidate.schema),
+            evolved=change,
+            sources=_sources((request.shadow, request.shadow_snapshot_id)),
+            operation=Operation(request.operation),
+            spec_id=candidate.spec_id,
+            is_frozen=request.is_frozen,
         )
         return self._swapper.run(intent, cache)
+
+    def prove(self, request: AdoptRequest) -> None:
+        """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
+        target, shadow = load(self._catalog, request.target), load(self._catalog, request.shadow)
+        with translated():
+            Candidate(shadow, request, ManifestCache()).files(target)
 
     def revert(self, request: RevertRequest) -> Swap:
         """Put partitions back to earlier contents, with their original sequence numbers.
 
-        Live commits to other partitions survive. Raises TargetChanged when a commit changed the
-        partitions since, Unsupported when delete files hid rows of the content to restore.
+        Live commits to other partitions survive. Rewritten partitions get the files of their
+        shadow. Raises TargetChanged when a commit changed the partitions since, Unsupported when a
+        partition has to be rewritten and is not, NotFound when a file to bring back is gone.
         """
         started = time.monotonic()
         target = load(self._catalog, request.target)
@@ -76,34 +102,71 @@ class IcebergPublisher(Publisher):
         if done is not None:
             return swap_of(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
-        properties = {key: str(value) for key, value in request.properties.items()}
+        columns = None
         with translated():
-            parts = tuple(self._restore(target, request, part, cache) for part in request.restores)
+            returning = Returning(target, request.target, request.scope.field, cache)
+            parts = returning.parts(request)
+            if request.rewritten is not None:
+                shadow = load(self._catalog, request.rewritten.shadow)
+                candidate = Candidate(shadow, adopting(request, request.rewritten), cache)
+                parts += returning.rewritten_parts(request, candidate.files(target))
+                columns = column_ids(candidate.schema)
         intent = Intent(
             target=request.target,
             uuid=str(target.metadata.table_uuid),
             parts=parts,
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
-            properties=properties,
+            properties={key: str(value) for key, value in request.properties.items()},
             verb=_ROLLBACK,
+            sources=_returning_from(request),
+            columns=columns,
         )
         return self._swapper.run(intent, cache)
 
+    def rewrites(
+        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
+    ) -> tuple[Rewrite, ...]:
+        """Say which partitions cannot go back by adding their files again, and why.
+
+        Those whose rows delete files hid then, or may hide now; and all of a state that no tag of
+        ours holds: an expiry deletes files that were removed and came again (pitfall 42).
+        """
+        table = load(self._catalog, target)
+        with translated():
+            return Returning(table, target, field, ManifestCache()).rewrites(restores)
+
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
-        table = load(self._catalog, target)
-        reader = ScopedReader(table, scope, ManifestCache())
-        head = table.metadata.current_snapshot()
-        window = Window(target, table.metadata, since_snapshot_id, head)
+        seen = self._seen(target, scope, since_snapshot_id)
         with translated():
-            then = reader.in_scope(snapshot_in(table.metadata, since_snapshot_id, target))
-            now = reader.in_scope(head) if head else {}
             try:
-                refuse_changes(window, reader, then, now, _READING)
+                refuse_changes(*seen, _READING)
             except TargetChanged as change:
                 return change.problem
         return None
+
+    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+        """Name the commits since the snapshot that changed rows of the scope, oldest first.
+
+        Compactions are none. Empty when the partitions hold the same files under the same delete
+        files. Raises TargetChanged when no commit can be named for what changed, NotFound.
+        """
+        seen = self._seen(target, scope, since_snapshot_id)
+        with translated():
+            return drifts(*seen, _READING)
+
+    def _seen(
+        self, target: str, scope: Scope, since_id: int | None
+    ) -> tuple[Window, ScopedReader, Content, Content]:
+        """Read the scope at the snapshot and at the head."""
+        table = load(self._catalog, target)
+        reader = ScopedReader(table, scope, ManifestCache())
+        head = table.metadata.snapshot_by_name(MAIN_BRANCH)
+        with translated():
+            since = None if since_id is None else snapshot_in(table.metadata, since_id, target)
+            then, now = reader.in_scope(since), reader.in_scope(head)
+        return Window(target, table.metadata, since_id, head), reader, then, now
 
     def find(self, target: str, token: str) -> Swap | None:
         """Look in the target for the commit of publication `token`; a found one took 0 seconds."""
@@ -116,13 +179,14 @@ class IcebergPublisher(Publisher):
         done = landed(metadata, token)
         return None if done is None else swap_of(target, done, 0.0)
 
-    def _restore(
-        self, target: Table, request: RevertRequest, restore: Restore, cache: ManifestCache
-    ) -> Part:
-        """Find the files to bring back; their entries keep their sequence numbers."""
-        scope = Scope(field=request.scope.field, partitions=restore.partitions)
-        wanted: Live = {}
-        if restore.restore_snapshot_id is not None:
-            state = snapshot_in(target.metadata, restore.restore_snapshot_id, request.target)
-            wanted = ScopedReader(target, scope, cache).in_scope(state)
-        return Part(scope, restore.since_snapshot_id, wanted)
+
+def _sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int], ...]:
+    return tuple((table, number) for table, number in sources if number is not None)
+
+
+def _returning_from(request: RevertRequest) -> tuple[tuple[str, int], ...]:
+    """Give the snapshots that list what comes back, the rewritten partitions' shadow among them."""
+    found = [(request.target, part.restore_snapshot_id) for part in request.restores]
+    if request.rewritten is not None:
+        found.append((request.rewritten.shadow, request.rewritten.shadow_snapshot_id))
+    return _sources(*found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError
+from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropertiesUpdate
 
@@ -13,10 +13,13 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import is_outage, load
 from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, EPOCH, FENCE_UUID, RUN_ID
+from lakehouse_backfill.ports.table_commits import TableCommits
 from lakehouse_backfill.rules import run_log
 
 
-def set_fence(catalog: Catalog, shadow: str, epoch: int) -> None:
+def set_fence(
+    catalog: Catalog, shadow: str, epoch: int, commits: TableCommits | None = None
+) -> None:
     """Make one attempt; a commit that may or may not have landed is looked for.
 
     Raises CommitFailedException when another writer was first. May be repeated without harm.
@@ -25,21 +28,30 @@ def set_fence(catalog: Catalog, shadow: str, epoch: int) -> None:
     if _is_fenced(table, epoch):
         return
     try:
-        _commit(catalog, table, epoch)
+        _commit(catalog, table, epoch, commits)
     except BadRequestError as error:
         raise _refused(shadow) from error
     except Exception as error:
-        if is_outage(error) and _is_fenced(load(catalog, shadow), epoch):
+        if not is_outage(error):
+            raise
+        now = load(catalog, shadow)
+        if _is_fenced(now, epoch):
             return
+        if now.metadata.table_uuid != table.metadata.table_uuid:
+            # Ours states the UUID that it loaded, so it can never land any more.
+            raise CommitFailedException(f"another process fenced {shadow} first") from error
         raise
     if not _is_fenced(load(catalog, shadow), epoch):
         raise _refused(shadow)
 
 
-def _commit(catalog: Catalog, table: Table, epoch: int) -> None:
+def _commit(catalog: Catalog, table: Table, epoch: int, commits: TableCommits | None) -> None:
     # Not by a transaction: PyIceberg takes a table with another UUID for a wrong answer.
     found, given = table.metadata.table_uuid, uuid.uuid4()
     marks = {EPOCH: str(epoch), FENCE_UUID: str(given)}
+    if commits is not None:
+        commits.fence(".".join(table.name()), str(found), str(given), marks)
+        return
     updates = (AssignUUIDUpdate(uuid=given), SetPropertiesUpdate(updates=marks))
     with around("Shadows.fence"):
         catalog.commit_table(table, (AssertTableUUID(uuid=found),), updates)

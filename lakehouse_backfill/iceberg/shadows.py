@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
-
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError
-from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import brief, load, translated
+from lakehouse_backfill.iceberg.clone import clone_metadata, identity
+from lakehouse_backfill.iceberg.evolving import evolve
 from lakehouse_backfill.iceberg.metadata import (
     ancestors,
     info_of,
-    refuse_deletes,
     refuse_format,
     snapshot_in,
     summary_of,
@@ -31,39 +26,30 @@ from lakehouse_backfill.iceberg.names import (
     CHUNK_ID,
     EPOCH,
     PREFIX,
-    PUBLICATION,
     TARGET,
     TARGET_UUID,
 )
 from lakehouse_backfill.iceberg.patience import until_committed
+from lakehouse_backfill.iceberg.refusals import is_refusal
 from lakehouse_backfill.iceberg.shadow_fence import set_fence
 from lakehouse_backfill.model.publication import ChunkCommit
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.table import TableInfo
+from lakehouse_backfill.model.table_commit import CloneOrder
 from lakehouse_backfill.ports.lake import Shadows
-
-_CLONE = {
-    # Expiry or a purge of the shadow would delete files that the target lists.
-    "gc.enabled": "false",
-    # With the default of 4, parallel chunks lose commits.
-    "commit.retry.num-retries": "30",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "5",
-}
-#: They would put the shadow's files into the target's folders.
-_PLACES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
+from lakehouse_backfill.ports.table_commits import TableCommits
 
 
 class IcebergShadows(Shadows):
     """Clones in one namespace of the target's catalog."""
 
-    def __init__(self, catalog: Catalog, shadow_namespace: str) -> None:
+    def __init__(
+        self, catalog: Catalog, shadow_namespace: str, commits: TableCommits | None = None
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
         self._namespace = shadow_namespace
+        self._commits = commits
 
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
@@ -95,7 +81,20 @@ class IcebergShadows(Shadows):
         Unsupported when the catalog does not change the UUID.
         """
         self._refuse_name(shadow)
-        until_committed(lambda: set_fence(self._catalog, shadow, epoch), f"fence of {shadow}")
+        until_committed(
+            lambda: set_fence(self._catalog, shadow, epoch, self._commits), f"fence of {shadow}"
+        )
+
+    def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
+        """Change the shadow's columns by one commit; the same change again does nothing.
+
+        Only a writer that has loaded the shadow since it was fenced last can do it. Raises Conflict
+        when its columns are neither those of the base schema nor the changed ones.
+        """
+        self._refuse_name(shadow)
+        until_committed(
+            lambda: evolve(self._catalog, shadow, base_schema_id, change), f"columns of {shadow}"
+        )
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
@@ -116,6 +115,19 @@ class IcebergShadows(Shadows):
                     )
                 )
         return tuple(reversed(found))
+
+    def keep(
+        self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
+    ) -> TableInfo:
+        """Give a snapshot of the shadow a table of its own, which outlives the shadow.
+
+        A clone: the two share data files, and no metadata file, so that neither's commits delete
+        what the other needs. One that is there from before is given back. Raises Conflict when
+        something else has the name.
+        """
+        namespace = name.rpartition(".")[0]
+        shadows = IcebergShadows(self._catalog, namespace, self._commits)
+        return shadows.open(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
         """Drop the shadow from the catalog; its files stay, as the target may list them."""
@@ -159,25 +171,47 @@ class IcebergShadows(Shadows):
     def _clone(
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
     ) -> Table:
-        refuse_format(marks[TARGET], source.metadata)
+        if self._commits is None:
+            refuse_format(marks[TARGET], source.metadata)
         with translated():
             if snapshot_id is not None:
-                base = snapshot_in(source.metadata, snapshot_id, marks[TARGET])
-                refuse_deletes(marks[TARGET], base.manifests(source.io))
+                snapshot_in(source.metadata, snapshot_id, marks[TARGET])
             with around("Catalog.create_namespace"):
                 self._catalog.create_namespace_if_not_exists(self._namespace)
             location = self._location(source, shadow)
             wanted = clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, wanted.properties)
             file = provider.new_table_metadata_file_location()
-            with around("Shadows.metadata_file"):
-                ToOutputFile.table_metadata(wanted, source.io.new_output(file))
+            self._write(source, wanted, file, marks[TARGET])
             try:
                 with around("Shadows.register"):
                     self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
                 return self._existing(shadow, marks) or load(self._catalog, shadow)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                raise Unsupported(
+                    f"the catalog refuses to register {shadow}: {brief(error)}",
+                    fix="use a catalog with register_table; lakehouse-backfill doctor tries it out",
+                ) from error
             return self._verified(shadow, wanted)
+
+    def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
+        if self._commits is None:
+            with around("Shadows.metadata_file"):
+                ToOutputFile.table_metadata(wanted, source.io.new_output(file))
+            return
+        order = CloneOrder(
+            table=target,
+            metadata_location=source.metadata_location,
+            snapshot_id=wanted.current_snapshot_id,
+            uuid=str(wanted.table_uuid),
+            location=wanted.location,
+            properties=wanted.properties,
+            file=file,
+        )
+        self._commits.write_clone(order)
 
     def _verified(self, shadow: str, wanted: TableMetadata) -> Table:
         """Compare what the catalog kept with what was registered.
@@ -191,8 +225,8 @@ class IcebergShadows(Shadows):
             return kept
         differing = [
             part
-            for part, value in _identity(wanted).items()
-            if _identity(kept.metadata)[part] != value
+            for part, value in identity(wanted).items()
+            if identity(kept.metadata)[part] != value
         ]
         if differing:
             with around("Shadows.drop"):
@@ -221,72 +255,3 @@ class IcebergShadows(Shadows):
                 fix="give the shadow namespace a location of its own",
             )
         return location
-
-
-def probe_shadow(catalog: Catalog, shadow_namespace: str) -> str:
-    """Prove on a throw-away table that the catalog keeps a clone; nothing is left behind."""
-    with translated():
-        catalog.create_namespace_if_not_exists(shadow_namespace)
-        name = f"{shadow_namespace}.probe_{uuid.uuid4().hex}"
-        probe = catalog.create_table(name, Schema(NestedField(1, "id", LongType())))
-        files = [probe.metadata_location]
-        shadows = IcebergShadows(catalog, shadow_namespace)
-        try:
-            shadows.open(name, None, f"{name}_shadow", {})
-            files.append(catalog.load_table(f"{name}_shadow").metadata_location)
-            shadows.fence(f"{name}_shadow", 1)
-            files.append(catalog.load_table(f"{name}_shadow").metadata_location)
-        finally:
-            shadows.retire(f"{name}_shadow")
-            catalog.drop_table(name)
-            for file in files:
-                probe.io.delete(file)
-    return "a table registered from metadata comes back as it was written, and takes a new UUID"
-
-
-def clone_metadata(
-    metadata: TableMetadata, snapshot_id: int | None, location: str, marks: dict[str, str]
-) -> TableMetadata:
-    """Give the metadata of a table that shares the snapshot's files and nothing else.
-
-    Field ids, specs, sort orders and sequence numbers stay the target's own, so that files move
-    between the two by metadata alone.
-    """
-    snapshots = [s for s in metadata.snapshots if s.snapshot_id == snapshot_id]
-    dropped = {*_PLACES, PUBLICATION}
-    inherited = {k: v for k, v in metadata.properties.items() if k not in dropped}
-    return metadata.model_copy(
-        update={
-            "table_uuid": uuid.uuid4(),
-            "location": location,
-            "snapshots": snapshots,
-            "snapshot_log": [],
-            "metadata_log": [],
-            "refs": _refs(snapshots),
-            "current_snapshot_id": snapshot_id,
-            "statistics": [],
-            "partition_statistics": [],
-            "properties": {**inherited, **_CLONE, **marks},
-        }
-    )
-
-
-def _refs(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
-    if not snapshots:
-        return {}
-    main = {"snapshot-id": snapshots[0].snapshot_id, "type": SnapshotRefType.BRANCH.value}
-    return {MAIN_BRANCH: SnapshotRef.model_validate(main)}
-
-
-def _identity(metadata: TableMetadata) -> dict[str, object]:
-    return {
-        "uuid": metadata.table_uuid,
-        "location": metadata.location.rstrip("/"),
-        "format version": metadata.format_version,
-        "schemas": (metadata.schemas, metadata.current_schema_id, metadata.last_column_id),
-        "specs": (metadata.partition_specs, metadata.default_spec_id),
-        "sort orders": (metadata.sort_orders, metadata.default_sort_order_id),
-        "snapshot": (metadata.current_snapshot_id, [s.manifest_list for s in metadata.snapshots]),
-        "sequence number": getattr(metadata, "last_sequence_number", 0),
-        "properties": metadata.properties,
-    }

@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -17,24 +17,30 @@ from lakehouse_backfill.errors import (
     OutcomeUnknown,
     TargetChanged,
     TooBusy,
+    Unsupported,
 )
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.conflicts import Verb, Window, refuse_changes
+from lakehouse_backfill.iceberg.content import Content, Live, Swapped, swapped_in
+from lakehouse_backfill.iceberg.evolving import Evolved
 from lakehouse_backfill.iceberg.existence import FilesExist
-from lakehouse_backfill.iceberg.manifests import Live, ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.freezing import refuse_foreign, respecified
+from lakehouse_backfill.iceberg.landing import Lander, Marks, lander
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import (
     ColumnIds,
     column_ids,
     landed,
-    refuse_format,
     snapshot_in,
     summary_of,
 )
 from lakehouse_backfill.iceberg.names import ATTEMPTS, PUBLICATION
 from lakehouse_backfill.iceberg.patience import attempts, lost_race
-from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
+from lakehouse_backfill.iceberg.producer import Change
 from lakehouse_backfill.model.publication import Swap
 from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.rules.partitions import ranges
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,15 @@ class Intent:
     properties: dict[str, str]
     verb: Verb
     columns: ColumnIds | None = None
+    #: The snapshots (table, id) that list the files wanted.
+    sources: tuple[tuple[str, int], ...] = ()
+    operation: Operation = Operation.OVERWRITE
+    #: The default spec that the table must still have; None: whatever it has.
+    spec_id: int | None = None
+    #: Whether any commit of others since the base is a conflict.
+    is_frozen: bool = False
+    #: The columns that it gets by the same commit; None: it keeps its own.
+    evolved: Evolved | None = None
 
 
 @dataclass
@@ -66,7 +81,7 @@ class _State:
 
     intent: Intent
     cache: ManifestCache
-    producer: SwapProducer
+    lander: Lander
     files: FilesExist
     started: float = field(default_factory=time.monotonic)
 
@@ -74,9 +89,13 @@ class _State:
 class Swapper:
     """Lands swaps on the tables of one catalog."""
 
-    def __init__(self, catalog: Catalog, budget_s: float) -> None:
+    def __init__(
+        self, catalog: Catalog, budget_s: float, commits: TableCommits | None = None
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
         self._budget_s = budget_s
+        self._commits = commits
 
     def run(self, intent: Intent, cache: ManifestCache) -> Swap:
         """Commit the intent once, whatever else is committed meanwhile.
@@ -84,7 +103,8 @@ class Swapper:
         Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
         commit that was reported as failed may still have landed.
         """
-        state = _State(intent, cache, SwapProducer(cache), FilesExist(intent.verb))
+        way = lander(self._catalog, cache, self._commits)
+        state = _State(intent, cache, way, FilesExist(intent.verb))
         for number in attempts(self._budget_s):
             swap = self._attempt(state, number)
             if swap is not None:
@@ -105,15 +125,13 @@ class Swapper:
         with translated():
             _refuse_moved(intent, table)
             change = _change(state, table)
-            tags = _tags(intent, table, change.head)
-            properties = {
-                **intent.properties,
-                PUBLICATION: intent.token,
-                ATTEMPTS: str(number),
-            }
-            snapshot = state.producer.snapshot(table, change, properties, number)
+            marks = _marks(intent, _tags(intent, table, change.head), number)
+            try:
+                land = state.lander.prepare(table, change, marks)
+            except TooBusy:
+                return None
         try:
-            commit(table, snapshot, {**tags, **_after(intent, snapshot)}, intent.token)
+            snapshot = land()
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
             if lost_race(error):
                 return None
@@ -164,7 +182,6 @@ def _seconds(state: _State) -> float:
 
 def _refuse_moved(intent: Intent, table: Table) -> None:
     """Refuse a table that is another one by now, or whose columns moved."""
-    refuse_format(intent.target, table.metadata)
     problem = ""
     if str(table.metadata.table_uuid) != intent.uuid:
         problem = "it was dropped and made again"
@@ -174,6 +191,9 @@ def _refuse_moved(intent: Intent, table: Table) -> None:
             {column[0] for _, column in found.items() ^ intent.columns.items()},
         )
         problem = f"its columns changed: {', '.join(names)}"
+    if not problem and intent.evolved is not None:
+        problem = intent.evolved.taken(table.metadata)
+    problem = problem or respecified(table, intent.spec_id)
     if problem:
         raise TargetChanged(
             f"{intent.target} cannot be {intent.verb.name}: {problem}",
@@ -192,25 +212,54 @@ def _change(state: _State, table: Table) -> Change:
         reader = ScopedReader(table, part.scope, state.cache)
         now = reader.in_scope_of(manifests)
         _refuse_conflict(state, table, part, reader, now)
-        removed.update((path, now[path]) for path in now.keys() - part.wanted.keys())
-        added.update((path, part.wanted[path]) for path in part.wanted.keys() - now.keys())
+        swapped = swapped_in(now, part.wanted)
+        _refuse_ambiguous(state.intent, swapped)
+        removed.update(swapped.removed)
+        added.update(swapped.added)
+    _refuse_held(state.intent, removed)
     state.files.check(table.io, added)
-    return Change(head, tuple(manifests), removed, added)
+    after = state.intent.evolved.after if state.intent.evolved else None
+    return Change(head, tuple(manifests), removed, added, state.intent.operation, after)
 
 
 def _refuse_conflict(
-    state: _State, table: Table, part: Part, reader: ScopedReader, now: Live
+    state: _State, table: Table, part: Part, reader: ScopedReader, now: Content
 ) -> None:
     head = _head(table)
     window = Window(state.intent.target, table.metadata, part.since_id, head)
+    if state.intent.is_frozen:
+        refuse_foreign(window, state.intent.verb)
     if part.since_id is None:
-        then: Live = {}
+        then = Content()
     elif head is not None and head.snapshot_id == part.since_id:
         return
     else:
         since = snapshot_in(table.metadata, part.since_id, state.intent.target)
         then = reader.in_scope(since)
     refuse_changes(window, reader, then, now, state.intent.verb)
+
+
+def _refuse_held(intent: Intent, removed: Live) -> None:
+    """An append takes nothing away: a streaming reader would not hear of it."""
+    if intent.operation == Operation.APPEND and removed:
+        raise TargetChanged(
+            f"{intent.target} cannot be {intent.verb.name}: its partitions hold {len(removed)} "
+            f"files, e.g. {min(removed)}, but the run only appends",
+            state=intent.verb.state,
+            fix=intent.verb.fix,
+        )
+
+
+def _refuse_ambiguous(intent: Intent, swapped: Swapped) -> None:
+    """Never commit a file that comes back beside delete files that may name it."""
+    if swapped.ambiguous:
+        path, deletes = next(iter(swapped.ambiguous.items()))
+        raise Unsupported(
+            f"{intent.target} cannot be {intent.verb.name} by adding files again: live delete file "
+            f"{min(deletes)} may hide rows of {path}",
+            state=intent.verb.state,
+            fix="repeat the command: partitions with delete files are rewritten",
+        )
 
 
 def _head(table: Table) -> Snapshot | None:
@@ -235,6 +284,14 @@ def _tags(intent: Intent, table: Table, head: Snapshot | None) -> dict[str, int]
     return wanted
 
 
-def _after(intent: Intent, snapshot: Snapshot) -> dict[str, int]:
-    after = intent.tags.get("after")
-    return {after: snapshot.snapshot_id} if after else {}
+def _marks(intent: Intent, before: dict[str, int], attempt: int) -> Marks:
+    return Marks(
+        target=intent.target,
+        token=intent.token,
+        before=before,
+        after=intent.tags.get("after"),
+        summary={**intent.properties, PUBLICATION: intent.token, ATTEMPTS: str(attempt)},
+        attempt=attempt,
+        sources=intent.sources,
+        ranges=tuple(one for part in intent.parts for one in ranges(part.scope)),
+    )

@@ -7,27 +7,39 @@ from difflib import get_close_matches
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from lakehouse_backfill.errors import NotFound, Unsupported
 from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.content import Content, is_live_entry
 from lakehouse_backfill.iceberg.create import create_table
+from lakehouse_backfill.iceberg.deletion_vectors import name_of, read_entries
 from lakehouse_backfill.iceberg.filters import row_filter
 from lakehouse_backfill.iceberg.labels import Labels
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import (
+    ancestors,
     columns_of,
     info_of,
     is_live,
-    refuse_deletes,
-    refuse_format,
     snapshot_in,
     snapshot_of,
+    summary_of,
 )
 from lakehouse_backfill.iceberg.scoping import choose_field
 from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.scope import RowRange, ScopeField
-from lakehouse_backfill.model.table import LiveFile, ScanEstimate, Snapshot, TableInfo, TableRef
+from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.model.table import (
+    LiveFile,
+    Place,
+    ScanEstimate,
+    Snapshot,
+    TableInfo,
+    TableRef,
+)
 from lakehouse_backfill.ports.lake import Tables
+from lakehouse_backfill.rules.consumers import is_position
 
 _NEAR = 3
 _OWN = "lhb-"
@@ -47,6 +59,19 @@ class IcebergTables(Tables):
             if isinstance(error.__cause__, FileNotFoundError):
                 raise
             return None
+
+    def positions(self, table: str) -> dict[str, str]:
+        """Give what writers left in the summaries of main to find where they stopped; may be {}."""
+        try:
+            metadata = load(self._catalog, table).metadata
+        except NotFound:
+            return {}
+        found: dict[str, str] = {}
+        for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+            for key, text in summary_of(snapshot).items():
+                if is_position(key):
+                    found.setdefault(key, text)
+        return found
 
     def resolve(self, ref: TableRef) -> Snapshot:
         """Give the snapshot that `ref` names: an id, else an instant, else a tag or branch."""
@@ -75,27 +100,23 @@ class IcebergTables(Tables):
         loaded = load(self._catalog, table)
         if snapshot_id is None:
             return []
-        refuse_format(table, loaded.metadata)
         labels = Labels(loaded.metadata, field)
         with translated():
             manifests = snapshot_in(loaded.metadata, snapshot_id, table).manifests(loaded.io)
-            refuse_deletes(table, manifests)
-            found: list[LiveFile] = []
-            for manifest in filter(is_live, manifests):
-                entries = manifest.fetch_manifest_entry(loaded.io, discard_deleted=True)
-                if entries and not labels.covers(manifest.partition_spec_id):
-                    raise labels.uncovered(manifest.partition_spec_id, len(entries))
-                found += [
-                    LiveFile(
-                        path=entry.data_file.file_path,
-                        spec_id=entry.data_file.spec_id,
-                        partition=labels.of(entry.data_file),
-                        rows=entry.data_file.record_count,
-                        size_bytes=entry.data_file.file_size_in_bytes,
-                    )
-                    for entry in entries
-                ]
-        return found
+            return _live_files(loaded, manifests, labels)
+
+    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+        """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
+
+        Raises Unsupported when a file lies in the scope and beside it.
+        """
+        if snapshot_id is None:
+            return ()
+        loaded = load(self._catalog, table)
+        with translated():
+            reader = ScopedReader(loaded, scope, ManifestCache())
+            content = reader.in_scope(snapshot_in(loaded.metadata, snapshot_id, table))
+            return _places(loaded, reader.labels, content)
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
@@ -108,13 +129,16 @@ class IcebergTables(Tables):
         rows = row_filter(ranges) if ranges else AlwaysTrue()
         with translated():
             try:
-                tasks = list(loaded.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files())
+                scan = loaded.scan(row_filter=rows, snapshot_id=snapshot_id)
+                # Not `plan_files`: it fails where there are equality deletes, which count for none.
+                planned = [entry for some in scan._plan_manifest_entries() for entry in some]
             except ValueError as error:
                 raise Unsupported(f"{table} cannot be scanned by {rows}: {error}") from error
+        files = [e.data_file for e in planned if e.data_file.content == DataFileContent.DATA]
         return ScanEstimate(
-            files=len(tasks),
-            rows=sum(task.file.record_count for task in tasks),
-            size_bytes=sum(task.file.file_size_in_bytes for task in tasks),
+            files=len(files),
+            rows=sum(file.record_count for file in files),
+            size_bytes=sum(file.file_size_in_bytes for file in files),
         )
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
@@ -128,6 +152,48 @@ class IcebergTables(Tables):
             create_table(self._catalog, contract)
             existing = info_of(contract.table, load(self._catalog, contract.table))
         return existing
+
+
+def _live_files(table: Table, manifests: list[ManifestFile], labels: Labels) -> list[LiveFile]:
+    """Label each live data file, and name the delete files that apply to it."""
+    content = Content()
+    for manifest in filter(is_live, manifests):
+        entries = [e for e in read_entries(table.io, manifest) if is_live_entry(e)]
+        is_data = manifest.content == ManifestContent.DATA
+        if is_data and entries and not labels.knows(manifest.partition_spec_id):
+            raise labels.uncovered(manifest.partition_spec_id, len(entries))
+        files = content.data if is_data else content.deletes
+        files.update((name_of(entry.data_file), entry) for entry in entries)
+    return [
+        LiveFile(
+            path=path,
+            spec_id=entry.data_file.spec_id,
+            partition=labels.of(entry.data_file),
+            rows=entry.data_file.record_count,
+            size_bytes=entry.data_file.file_size_in_bytes,
+            deletes=tuple(sorted(content.hidden_by[path])),
+            spans=labels.spans(entry.data_file),
+        )
+        for path, entry in content.data.items()
+    ]
+
+
+def _places(table: Table, labels: Labels, content: Content) -> tuple[Place, ...]:
+    schema, found = table.schema(), dict[int, dict[str, tuple[str, ...]]]()
+    for entry in content.data.values():
+        file = entry.data_file
+        text = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
+        found.setdefault(file.spec_id, {})[text] = labels.spans(file)
+    return tuple(
+        Place(
+            spec_id=spec_id,
+            spec=", ".join(f"{field.transform} as {field.name}" for field in spec.fields),
+            partitions=tuple(sorted(tuples)),
+            spans=tuple(tuples[text] for text in sorted(tuples) if tuples[text]),
+        )
+        for spec_id, tuples in sorted(found.items())
+        for spec in (table.specs()[spec_id],)
+    )
 
 
 def _instant(text: str) -> datetime | None:

@@ -41,22 +41,38 @@ class IcebergVersions:
 
         Raises RunMoved when a later epoch than a row's has fenced its run.
         """
+        found = self.move_all((product,), lambda pointers: decide(pointers[product]))
+        return found[product]
 
-        def change(head: Head) -> Change[Pointer]:
-            pointer = _pointer(head, product)
-            rows = decide(pointer)
+    def move_all(
+        self,
+        products: tuple[str, ...],
+        decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
+    ) -> dict[str, Pointer]:
+        """Move the pointers of several products in one conditional commit, else as `move`."""
+
+        def change(head: Head) -> Change[dict[str, Pointer]]:
+            pointers = {product: _pointer(head, product) for product in products}
+            rows = decide(dict(pointers))
             for row in rows:
-                if row.product != product:
-                    raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+                if row.product not in pointers:
+                    known = ", ".join(products)
+                    raise ValueError(f"a move of {known} cannot write a row of {row.product}")
                 require_epoch(head, row.run_id, row.epoch)
-                pointer = rules.after(pointer, row)
+                pointers[row.product] = rules.after(pointers[row.product], row)
+            moved = {row.product for row in rows}
             return Change(
-                result=pointer,
+                result=pointers,
                 rows=tuple(_row(publication) for publication in rows),
-                set={_key(product): canonical_json(pointer)},
+                set={_key(name): canonical_json(pointers[name]) for name in sorted(moved)},
             )
 
         return self._log.append(change)
+
+    def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
+        """Read several pointers as they are at one moment: one table load."""
+        head = self._log.head()
+        return {product: _pointer(head, product) for product in products}
 
     def history(self, product: str) -> tuple[Publication, ...]:
         """All rows of the product, newest first."""

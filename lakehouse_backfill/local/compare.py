@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.local.differing import differing
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.spreads import measure
 from lakehouse_backfill.local.tally import Kind, SideName, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakehouse_backfill.model.rollout import Differing
 
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 
@@ -84,9 +87,18 @@ class Comparison:
             for partition, count in self._counts("new"):
                 self._tally.at(partition).new_rows += count
             measure(self._db, self._tally)
+            self._add_filled()
             self._match()
             self._add_counts()
             self._add_samples()
+
+    def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
+        """Yield the rows of some partitions that differ, by partition and key."""
+        with self._translated():
+            self._view("old", old)
+            self._view("new", new)
+            self._match()
+            yield from differing(self._db, self._tally)
 
     @property
     def _where(self) -> str:
@@ -167,6 +179,15 @@ class Comparison:
             for partition, *counts in self._db.execute(query).fetchall():
                 cells = ((partition, slot) for slot in slots)
                 self._tally.changed.update(dict(zip(cells, counts, strict=True)))
+
+    def _add_filled(self) -> None:
+        coming = [column for column in self._tally.columns if column.name in self._tally.coming]
+        if not coming:
+            return
+        counts = ", ".join(f"count({column.slot})" for column in coming)
+        found = self._db.execute(f"SELECT {counts} FROM new_rows{self._where}").fetchall()[0]
+        names = [column.name for column in coming]
+        self._tally.filled.update(dict(zip(names, map(int, found), strict=True)))
 
     def _add_samples(self) -> None:
         for kind, side in (("added", "n"), ("removed", "o")):

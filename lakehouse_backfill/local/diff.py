@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
 
 from lakehouse_backfill.local.columns import Column, columns_of_diff
 from lakehouse_backfill.local.compare import Comparison, engine
@@ -29,7 +32,9 @@ from lakehouse_backfill.local.rows import Source
 from lakehouse_backfill.local.scan import Side, plan
 from lakehouse_backfill.local.tally import Tally
 from lakehouse_backfill.model.checks import Diff, SharedFiles
+from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.rules.partitions import ranges
+from lakehouse_backfill.rules.schema_change import added
 from lakehouse_backfill.rules.where import columns_of, render
 
 if TYPE_CHECKING:
@@ -76,15 +81,19 @@ class LocalDiffer:
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
         rows = ranges(request.scope) if request.scope else ()
-        old = plan(self._catalog, request.old_table, request.old_snapshot_id, rows)
-        new = plan(self._catalog, request.new_table, request.new_snapshot_id, rows)
+        old, new = self._sides(request, rows)
+        coming = added(request.change)
         columns = columns_of_diff(
-            old.schema, new.schema, request.key, request.ignore, _asked(request.where, old, new)
+            old.schema,
+            new.schema,
+            request.key,
+            (*request.ignore, *coming),
+            _asked(request.where, old, new) | set(coming),
         )
         how = layout(old, new, request.scope)
         split = _split(old, new, how, request.scope, columns)
         labels = _labels(split, how, request.scope)
-        tally = Tally(labels, columns, request.samples)
+        tally = Tally(labels, columns, request.samples, coming=coming)
         self._compare(request, (old, new), how, split, tally, rows)
         return Diff(
             old=old.text,
@@ -98,22 +107,55 @@ class LocalDiffer:
             engine="local",
             duplicate_keys=tally.duplicate_keys,
             cells=tally.cells(),
+            added_columns=tally.added_columns(),
         )
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, whole; memory holds one group of partitions at a time."""
+        rows = ranges(request.scope) if request.scope else ()
+        old, new = self._sides(request, rows)
+        ignore = (*request.ignore, *added(request.change))
+        columns = columns_of_diff(old.schema, new.schema, request.key, ignore, ())
+        how = layout(old, new, request.scope)
+        split = _split(old, new, how, request.scope, columns)
+        tally = Tally(_labels(split, how, request.scope), columns, 0)
+        numbers = {label: index for index, label in enumerate(tally.labels)}
+        row_filter = None if how.is_split else any_of(rows)
+        one = Source(old, "old", how, numbers, row_filter)
+        other = Source(new, "new", how, numbers, row_filter)
+        comparison = Comparison(self._connection(), tally, None)
+        try:
+            for mine, theirs in batches(split.old, split.new, how, self._batch_rows):
+                yield from comparison.differing(
+                    one.gather(mine, columns), other.gather(theirs, columns)
+                )
+        finally:
+            comparison.close()
 
     def weigh(self, request: DiffRequest) -> int:
         """Tell from metadata how many bytes of files a diff would read: those only one side has."""
         rows = ranges(request.scope) if request.scope else ()
-        sizes: list[Counter[tuple[str, int]]] = []
+        sizes: list[Counter[tuple[object, int]]] = []
         for name, snapshot_id in (
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
         ):
             tasks = plan(self._catalog, name, snapshot_id, rows).tasks
             sizes.append(
-                Counter((task.file.file_path, task.file.file_size_in_bytes) for task in tasks)
+                Counter((content_key(task), task.file.file_size_in_bytes) for task in tasks)
             )
         differing = (sizes[0] - sizes[1]) + (sizes[1] - sizes[0])
         return sum(size * count for (_, size), count in differing.items())
+
+    def _sides(self, request: DiffRequest, rows: tuple[RowRange, ...]) -> tuple[Side, Side]:
+        old = plan(self._catalog, request.old_table, request.old_snapshot_id, rows)
+        new = plan(self._catalog, request.new_table, request.new_snapshot_id, rows)
+        if not request.change or old.table is None:
+            return old, new
+        # Files are read by column id, so under the names and types that the columns have now.
+        held = old.schema.field_ids
+        fields = [field for field in new.schema.fields if field.field_id in held]
+        return replace(old, schema=Schema(*fields)), new
 
     def _compare(
         self,

@@ -51,6 +51,17 @@ def accepted_duckdb(
     return connection.from_arrow(_Stream(side, any_of(ranges)))
 
 
+def table_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> object:
+    """Give the rows of a snapshot as an Arrow stream that any number of queries may open.
+
+    Without a snapshot there are no rows, but the table's columns.
+    """
+    if snapshot_id is None:
+        with translated(table, None):
+            return catalog.load_table(table).schema().as_arrow().empty_table()
+    return _Stream(plan(catalog, table, snapshot_id), any_of(()))
+
+
 def column_types(schema: Schema) -> dict[str, str]:
     """Give the Iceberg type text of each top-level column."""
     return {field.name: str(field.field_type) for field in schema.fields}

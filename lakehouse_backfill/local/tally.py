@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.model.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
+from lakehouse_backfill.model.schema_change import AddedColumn
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
     Moments,
@@ -88,6 +89,9 @@ class Tally:
     spreads: dict[tuple[str, SideName], Spread] = field(default_factory=dict)
     samples: dict[Kind, list[DiffSample]] = field(default_factory=dict)
     duplicate_keys: int = 0
+    #: Columns that only the new side has, of which rows with a value are counted.
+    coming: tuple[str, ...] = ()
+    filled: Counter[str] = field(default_factory=Counter)
 
     def at(self, partition: int) -> Rows:
         """Give the counts of a partition, made on first use."""
@@ -147,6 +151,10 @@ class Tally:
             for column in self.columns
             if (changed := self.changed[index, column.slot])
         )
+
+    def added_columns(self) -> tuple[AddedColumn, ...]:
+        """Give the columns that come, each with the compared rows that hold a value."""
+        return tuple(AddedColumn(name=name, rows=self.filled[name]) for name in self.coming)
 
     def _column(self, column: Column) -> ColumnDiff:
         old, new = self.spread(column, "old"), self.spread(column, "new")

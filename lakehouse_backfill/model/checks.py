@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.schema_change import AddedColumn
+from lakehouse_backfill.model.value import Value, later
 
 CheckGroup = Literal[
     "input",
@@ -101,6 +102,9 @@ class Diff(Value):
     engine: Literal["local", "spark"]
     duplicate_keys: int = 0
     cells: tuple[CellDiff, ...] = ()
+    added_columns: tuple[AddedColumn, ...] = later(
+        (), "Columns that the run adds, with the compared rows that hold a value in them."
+    )
 
 
 class PartitionBalance(Value):

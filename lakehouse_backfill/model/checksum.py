@@ -38,6 +38,15 @@ class Checksum(Value):
         return f"{self.algorithm}:{self.shape[:8]}:{self.rows}:{self.xor:016x}{self.total:016x}"
 
     @staticmethod
+    def parse(text: str) -> Checksum:
+        """Read a `text`; of the shape only the digits that stand there are known."""
+        algorithm, shape, rows, digits = text.split(":")
+        return Checksum(
+            rows=int(rows), xor=int(digits[:16], 16), total=int(digits[16:], 16), shape=shape,
+            algorithm=algorithm,
+        )  # fmt: skip
+
+    @staticmethod
     def empty(shape: str) -> Checksum:
         """The checksum of no rows."""
         return Checksum(rows=0, xor=0, total=0, shape=shape)

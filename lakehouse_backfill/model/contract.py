@@ -6,8 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lakehouse_backfill.model.manifest import Name, SuiteRef, TableName, Text
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model import defaults
+from lakehouse_backfill.model.declared import Name, SuiteRef, TableName, Text, Threshold
+from lakehouse_backfill.model.defaults import KEEP_DAYS, KEEP_VERSIONS
+from lakehouse_backfill.model.hooks import AfterPublish, Hook
+from lakehouse_backfill.model.rollout import Corrections
+from lakehouse_backfill.model.value import Value, later
 
 
 class ContractColumn(Value):
@@ -43,13 +47,6 @@ class SourceTotal(Value):
     tolerance: float = Field(0.0, ge=0, description="Share by which they may differ.")
 
 
-class Threshold(Value):
-    """A change of a measure that needs the owner's recorded review (Q6)."""
-
-    measure: Name
-    max_change: float = Field(gt=0, description="Share of the old total, e.g. 0.2.")
-
-
 class Assumption(Value):
     """Something that the transform takes for granted of its input: a text and its proof."""
 
@@ -67,6 +64,29 @@ class Consumer(Value):
     name: Text
     contact: str = ""
     tolerates_restatement: bool = Field(description="Whether history may change under them.")
+    reads: Literal["batch", "stream"] = later(
+        "batch", "`stream`: follows the table's snapshots, e.g. a Spark streaming reader."
+    )
+
+
+class Tombstones(Value):
+    """A table that names rows which must not be in the product any more, e.g. erased people."""
+
+    table: TableName = Field(description="namespace.table; one row names what must go.")
+    columns: dict[Name, Name] = Field(
+        min_length=1, description="Column of the product: column of that table with its value."
+    )
+
+
+class KeepVersions(Value):
+    """Which accepted versions can be gone back to: the newest `count`, and all of the last days."""
+
+    count: int = Field(
+        KEEP_VERSIONS, ge=2, description="How many at least, with the accepted one; at least 2."
+    )
+    days: int = Field(
+        KEEP_DAYS, ge=0, description="How long one that was superseded is kept in any case."
+    )
 
 
 class Roles(Value):
@@ -76,6 +96,7 @@ class Roles(Value):
     accept: tuple[Text, ...] = ()
     publish: tuple[Text, ...] = ()
     waive: tuple[Text, ...] = ()
+    validators: tuple[Text, ...] = later((), "Who may read a candidate before it is published.")
 
 
 class Contract(Value):
@@ -91,8 +112,8 @@ class Contract(Value):
     )
     view: TableName | None = Field(
         None,
-        description="SQL view that always shows the accepted version. Spark makes it, so that "
-        "publish and rollback of the product start Spark.",
+        description="SQL view that always shows the accepted version. REST catalogs make it for "
+        "Spark and Trino; for others Spark makes it, so publish and rollback start Spark.",
     )
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(
@@ -127,6 +148,28 @@ class Contract(Value):
         None,
         description="How many days a row may be kept, or `unlimited`; no run is approved before "
         "it is said.",
+    )
+    corrections: Corrections | None = later(
+        None, "Where correction events go, for runs that publish in that mode."
+    )
+    deletions: Literal["block", "reapply"] = later(
+        defaults.DELETIONS,
+        "Rows that were deleted from the table while a run was open, or since the version that is "
+        "rolled back to: `block` stops, `reapply` leaves them out there too. Without a key it is "
+        "always `block`.",
+    )
+    tombstones: tuple[Tombstones, ...] = later(
+        (), "Tables that name rows which no run may write, publish or bring back."
+    )
+    keep_versions: KeepVersions = later(
+        KeepVersions(),
+        "Accepted versions that rollback can lead to; older ones are let go by `maintain`.",
+    )
+    hooks: tuple[Hook, ...] = later(
+        (), "Commands and webhooks that are called around publication: pause, rebuild, tell."
+    )
+    after_publish: AfterPublish | None = later(
+        None, "What is checked once readers see a publication, and what a failure does."
     )
     roles: Roles = Field(default_factory=Roles, description="Who may decide what.")
     four_eyes: bool | None = Field(

@@ -9,11 +9,16 @@ SIDE_EFFECTS: Final = False
 COUNT_TOLERANCE: Final = 0.0
 CHECKSUM: Final[Literal["required"]] = "required"
 ON_CONFLICT: Final[Literal["fail"]] = "fail"
+CATCH_UP_ATTEMPTS: Final = 3
+DELETIONS: Final[Literal["block"]] = "block"
 ON_DELETIONS: Final[Literal["block"]] = "block"
 #: The environments in which approver and requester differ.
 FOUR_EYES_IN: Final = ("prod",)
 #: How long the pins of a run stay after its result was accepted.
 PIN_DAYS: Final = 30
+#: Accepted versions that can be gone back to: so many at least, and all of so many days.
+KEEP_VERSIONS: Final = 10
+KEEP_DAYS: Final = 90
 #: The compute pool and the scratch place of the profile's own Spark.
 OF_PROFILE: Final = "default"
 
@@ -46,7 +51,12 @@ DEFAULTS: Final = (
     Default(
         "live changes in the same partitions",
         "the publication fails and names them",
-        "cannot be changed yet (`safety.on_conflict`)",
+        "`safety.on_conflict: catch_up` computes those partitions again",
+    ),
+    Default(
+        "rows that were deleted on the target since the plan",
+        "the publication fails: they are not brought back",
+        "`deletions: reapply` of the contract takes them out of the result too",
     ),
     Default(
         "deletions",
@@ -60,8 +70,13 @@ DEFAULTS: Final = (
     ),
     Default(
         "pins",
-        f"kept until {PIN_DAYS} days after acceptance",
-        "cannot be changed yet; nothing removes them before",
+        f"kept until {PIN_DAYS} days after acceptance; `maintain` lets them go then",
+        "`maintain --erasure PRODUCT` ends them early, for the record",
+    ),
+    Default(
+        "accepted versions",
+        f"the newest {KEEP_VERSIONS}, and all of the last {KEEP_DAYS} days, can be gone back to",
+        "`keep_versions` of the contract",
     ),
     Default(
         "four eyes",

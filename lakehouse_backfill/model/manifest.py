@@ -11,17 +11,13 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.model import defaults
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.declared import Name, PartitionValue, SuiteRef, TableName, Text
+from lakehouse_backfill.model.predicate import RowValue
+from lakehouse_backfill.model.rollout import Corrections, DualRead, Progressive
+from lakehouse_backfill.model.schema_change import SchemaStep
+from lakehouse_backfill.model.value import Value, later
 
 API_VERSION = "lakehouse-backfill/v1"
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-TableName = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200
-    ),
-]
-Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 RunKind = Literal[
     "backfill",
     "reprocessing",
@@ -53,7 +49,7 @@ PublishMode = Literal[
     "correction_events",
 ]
 Moment = datetime | date
-PartitionValue = date | datetime | int | str | None
+TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
 
 class Intent(Value):
@@ -75,6 +71,11 @@ class TransformRef(Value):
         description="Semantic version of the transform, e.g. 1.2.0."
     )
     file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/transform.py.")
+    writer: Literal["job", "external"] = later(
+        "job",
+        "`external`: another engine writes the shadow table, by what `file` says (a script, a "
+        "query: kept as evidence, never run); see `lakehouse-backfill shadow open`.",
+    )
     config: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Values that the transform reads from its context."
     )
@@ -143,14 +144,51 @@ class PartitionRange(Value):
     )
 
 
+class MergeBy(Value):
+    """How change rows are merged into the target, by the product's key."""
+
+    version: Name = Field(
+        description="Column that says which of two rows with one key is newer: a number, a date or "
+        "an instant that the source sets; never the time of processing."
+    )
+    deleted: Name | None = Field(
+        None,
+        description="Boolean column of the job's rows, not of the table: true removes the key.",
+    )
+
+
 class Target(Value):
     """What the run may change, and how it becomes visible."""
 
     publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
     partitions: PartitionRange = Field(description="Which partitions may change.")
-    row_predicate: str | None = Field(
-        None, description="Only these rows of the partitions; not built yet."
+    row_predicate: dict[Name, RowValue | tuple[RowValue, ...]] | None = Field(
+        None,
+        description="Only these rows of the partitions: column and its value, or a list of values "
+        "(null: no value); all columns must match. All other rows stay as they are.",
     )
+    merge: MergeBy | None = later(
+        None, "How publish_mode merge decides; required there, refused elsewhere."
+    )
+    progressive: Progressive | None = later(
+        None, "Publish in steps, each checked before the next; all at once if absent."
+    )
+    dual_read: DualRead | None = later(
+        None, "Readers that compare old and new before the switch; none if absent."
+    )
+    corrections: Corrections | None = later(
+        None, "Where publish_mode correction_events writes; the contract's if absent."
+    )
+    schema_change: tuple[SchemaStep, ...] = later(
+        (), "Columns that are added, widened or renamed by the commit of the publication."
+    )
+
+
+class PublishWindow(Value):
+    """Hours of each day in which a run may be published, in UTC; may cross midnight."""
+
+    from_: TimeOfDay = Field(alias="from", description='First minute, e.g. "22:00".')
+    to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
 
 
 class Safety(Value):
@@ -167,7 +205,23 @@ class Safety(Value):
         default=defaults.MANUAL_PUBLISH, description="`run` stops before publication."
     )
     on_conflict: Literal["fail", "catch_up"] = Field(
-        defaults.ON_CONFLICT, description="When live data moved; only fail is built."
+        defaults.ON_CONFLICT,
+        description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
+        "computes just those partitions again, from what is there by then.",
+    )
+    catch_up_attempts: int = later(
+        defaults.CATCH_UP_ATTEMPTS,
+        "How often `catch_up` tries before it says that the table is too busy.",
+        ge=1,
+        le=20,
+    )
+    publish_window: PublishWindow | None = later(
+        None, "When the run may be published; at any time if absent."
+    )
+    freeze: bool = later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "Whether any live commit on the target since the plan, also in other partitions, stops "
+        "the publication.",
     )
     on_deletions: Literal["block", "allow"] = Field(
         defaults.ON_DELETIONS,
@@ -193,17 +247,6 @@ class Compute(Value):
     )
     staging_location: Literal["shadow", "under_target"] = Field(
         "shadow", description="Where staged files lie: beside the target, or under its prefix."
-    )
-
-
-class SuiteRef(Value):
-    """A Great Expectations suite to run on the output or on one input."""
-
-    file: Text = Field(description="Suite file inside the project, under expectations/.")
-    on: Name = Field("output", description="`output`, or the name of a source or reference.")
-    parameters: dict[Name, str] = Field(
-        default_factory=dict,
-        description="Suite parameters filled from data: `name: input.column`, its distinct values.",
     )
 
 

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lakehouse_backfill.model.catch_up import CatchUp, TombstonePin
 from lakehouse_backfill.model.contract import Consumer, Contract
 from lakehouse_backfill.model.manifest import InputRange, RunManifest
 from lakehouse_backfill.model.scope import Chunk, Scope
-from lakehouse_backfill.model.table import Column
-from lakehouse_backfill.model.value import Value, digest
+from lakehouse_backfill.model.table import Column, Place
+from lakehouse_backfill.model.value import Value, digest, later
+from lakehouse_backfill.model.ways import ChosenWay
 
 
 class SourcePin(Value):
@@ -64,6 +66,8 @@ class Resolved(Value):
     config_hash: str = ""
     files: dict[str, str] = Field(default_factory=dict)
     environment: str = "dev"
+    tombstones: tuple[TombstonePin, ...] = later((), "Tables that name rows to leave out.")
+    catch_up: CatchUp | None = later(None, "For a revision that was made as live data moved.")
 
     @property
     def manifest_hash(self) -> str:
@@ -123,6 +127,8 @@ class Plan(Value):
     warnings: tuple[str, ...] = ()
     manifest_file: str
     shadow_table: str
+    way: ChosenWay | None = later(None, "Who writes the commits on the target, and why.")
+    places: tuple[Place, ...] = later((), "Partition tuples that hold files of the scope, by spec.")
 
     @property
     def product(self) -> str:

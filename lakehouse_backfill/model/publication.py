@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from lakehouse_backfill.model.schema_change import SchemaStep
 from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.value import Value, later
 
-Action = Literal["baseline", "reserve", "publish", "rollback", "release"]
+Action = Literal["baseline", "reserve", "publish", "rollback", "release", "expire"]
 
 
 class Publication(Value):
@@ -51,6 +52,8 @@ class Pointer(Value):
     accepted: Publication | None = None
     pending: Publication | None = None
     last_version: int = 0
+    #: How often versions were let go: who worked out a way back before one of them, looks again.
+    expirations: int = later(0, "How many versions were let go.")
 
 
 class ChunkCommit(Value):
@@ -77,7 +80,11 @@ class Swap(Value):
 
 
 class AdoptRequest(Value):
-    """Adopt the shadow's files of `scope` into `target`, in place of the target's own."""
+    """Adopt the shadow's files of `scope` into `target`, in place of the target's own.
+
+    `append` says that there are none: a target that holds rows of the scope is then refused, and
+    the commit is one that streaming readers follow.
+    """
 
     target: str
     base_snapshot_id: int | None
@@ -88,6 +95,14 @@ class AdoptRequest(Value):
     token: str
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, str]
+    #: Whether a commit of anybody else since the base, in any partition, is a conflict.
+    is_frozen: bool = False
+    #: Where the shadow may differ from its base; None: in `scope` only.
+    within: Scope | None = None
+    operation: Literal["overwrite", "append"] = "overwrite"
+    #: What the target's columns, those of schema `base_schema_id`, become by the same commit.
+    schema_change: tuple[SchemaStep, ...] = ()
+    base_schema_id: int | None = None
 
 
 class Restore(Value):
@@ -101,8 +116,28 @@ class Restore(Value):
     since_snapshot_id: int
 
 
+class Rewrite(Value):
+    """Partitions that cannot go back by adding their files again, and why."""
+
+    partitions: tuple[str, ...]
+    because: str
+
+
+class Rewritten(Value):
+    """A shadow that holds the earlier content of partitions as new files, deletes applied."""
+
+    shadow: str
+    base_snapshot_id: int
+    shadow_snapshot_id: int
+    chunk_ids: tuple[str, ...]
+    partitions: tuple[str, ...]
+
+
 class RevertRequest(Value):
-    """Put partitions of `target` back, keeping everything else as it is now."""
+    """Put partitions of `target` back, keeping everything else as it is now.
+
+    Those of `rewritten` get the files of its shadow, the others their own files again.
+    """
 
     target: str
     scope: Scope
@@ -110,3 +145,4 @@ class RevertRequest(Value):
     token: str
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, Any]
+    rewritten: Rewritten | None = None

@@ -28,6 +28,8 @@ class State(str, Enum):
     CANCELLED = "cancelled"
     PAUSED = "paused"
     HALTED = "halted"
+    #: Published in steps: some are visible, and one did not pass its check, or was refused.
+    PUBLISH_HALTED = "publish_halted"
     ROLLED_BACK = "rolled_back"
     SUPERSEDED = "superseded"
 
@@ -85,6 +87,8 @@ class ChunkRecord(Value):
     """One row of the chunk ledger: what one chunk read and wrote; times in seconds.
 
     A chunk that is staged, but failed one of its checks, is `failed` and says why in `problem`.
+    `carried_from` is the run that computed it, if this one took its files over. `left_out_rows`
+    counts rows that were computed, and left out as tombstones or deletions name them.
     """
 
     run_id: str
@@ -101,3 +105,12 @@ class ChunkRecord(Value):
     recovered: bool = False
     epoch: int = 0
     problem: str = ""
+    carried_from: str = ""
+    left_out_rows: int | None = None
+    #: What the publish mode made of the job's rows; None: it does not count this.
+    carried_rows: int | None = None
+    stray_rows: int | None = None
+    inserted_rows: int | None = None
+    updated_rows: int | None = None
+    deleted_rows: int | None = None
+    ignored_rows: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from lakehouse_backfill.model.value import Value
 
@@ -85,13 +86,30 @@ class TableInfo(Value):
 
 
 class LiveFile(Value):
-    """A data file that is live in a snapshot; `partition` is its label for the scoped field."""
+    """A data file that is live in a snapshot; `partition` is its label for the scoped field.
+
+    `deletes` names the live delete files that apply to it: readers see fewer than its `rows` then.
+    A file of a coarser spec (a month, where days are scoped) `spans` several of the field's
+    partitions, and has the coarser label.
+    """
 
     path: str
     spec_id: int
     partition: str | None
     rows: int
     size_bytes: int
+    deletes: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()
+
+    def is_in(self, labels: Collection[str]) -> bool:
+        """Tell whether all its rows lie in the partitions."""
+        own = self.spans or (self.partition,)
+        return all(label in labels for label in own)
+
+    @property
+    def content(self) -> tuple[str, tuple[str, ...]]:
+        """What tells its rows: the same file under other delete files holds other ones."""
+        return self.path, self.deletes
 
 
 class ScanEstimate(Value):
@@ -100,3 +118,15 @@ class ScanEstimate(Value):
     files: int
     rows: int
     size_bytes: int
+
+
+class Place(Value):
+    """What labels of a scope stand for: partition tuples of one spec, as `name=value/name=value`.
+
+    `spans` gives, for tuples of a coarser spec, the labels that each holds rows of.
+    """
+
+    spec_id: int
+    spec: str
+    partitions: tuple[str, ...]
+    spans: tuple[tuple[str, ...], ...] = ()

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Value(BaseModel):
@@ -14,6 +14,16 @@ class Value(BaseModel):
 
     # Built on first use: a command pays for the values that it handles, not for all of them.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+def later(default: Any, description: str, **bounds: Any) -> Any:
+    """Declare a field that came after values were stored: it is left out while it has its default.
+
+    So the JSON, and with it the hash, of a value that was stored before stays what it was.
+    """
+    return Field(
+        default, description=description, exclude_if=lambda value: value == default, **bounds
+    )
 
 
 def canonical_json(value: Any) -> str:

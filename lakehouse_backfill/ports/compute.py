@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +22,11 @@ from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.model.inspection import ChunkFacts, Period
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.predicate import Predicate
+from lakehouse_backfill.model.restoring import RestoreChunk
+from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.scope import Chunk, Scope
 
 Frame = Any
@@ -41,6 +45,9 @@ class DiffRequest:
     ignore: tuple[str, ...] = ()
     samples: int = 5
     where: str | None = None
+    #: What the new side's columns are of the old one's: it is read under the new names and types,
+    #: and columns that come are counted, not compared.
+    change: SchemaChange = ()
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,17 @@ class Measuring(Protocol):
     """Reading snapshots for the gates."""
 
     def checksums(
-        self, table: str, snapshot_id: int | None, scope: Scope, ignore: tuple[str, ...] = ()
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        beside: Predicate | None = None,
     ) -> dict[str, Checksum]:
-        """Checksum of each partition of the scope; partitions without rows are left out."""
+        """Checksum of each partition of the scope; partitions without rows are left out.
+
+        With `beside`: only of the rows that the predicate does not name.
+        """
         ...
 
     def measure(
@@ -101,10 +116,12 @@ class Measuring(Protocol):
         scope: Scope,
         measures: tuple[Measure, ...],
         ignore: tuple[str, ...] = (),
+        change: SchemaChange = (),
     ) -> Measured:
         """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
 
-        Each side is read once: table and snapshot, or None for a side without rows.
+        Each side is read once: table and snapshot, or None for a side without rows. With `change`
+        the old side is read under the new names and types.
         """
         ...
 
@@ -141,8 +158,29 @@ class Inspecting(Protocol):
         """Count the rows that the shadow holds of a chunk, and look at their keys."""
         ...
 
+    def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> Frame:
+        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
+        ...
+
+    def visible(self, table: str, snapshot_id: int, scope: Scope) -> Frame:
+        """The rows of some partitions of a table as its readers see them, for the suites."""
+        ...
+
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> Frame:
         """The rows that the shadow holds of a chunk, for the suites."""
+        ...
+
+
+class Restoring(Protocol):
+    """Writing earlier content of partitions into the shadow of a rollback."""
+
+    @side_effect
+    def restore(self, chunk: RestoreChunk) -> int:
+        """Overwrite exactly the chunk's partitions by their rows then; give the shadow's snapshot.
+
+        Raises NotFound when a file of the earlier snapshot is gone, ChecksFailed when the rows did
+        not all arrive.
+        """
         ...
 
 
@@ -151,6 +189,14 @@ class Differ(Protocol):
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
+        ...
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, whole and as plain values, without limit on their number.
+
+        In the order of partition and key. A key that one side holds more than once is not paired:
+        its rows come as removed and added. Raises NotFound, Unsupported.
+        """
         ...
 
     def weigh(self, request: DiffRequest) -> int:

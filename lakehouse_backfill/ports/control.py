@@ -125,6 +125,22 @@ class Versions(Protocol):
         """
         ...
 
+    @side_effect
+    def move_all(
+        self,
+        products: tuple[str, ...],
+        decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
+    ) -> dict[str, Pointer]:
+        """Move the pointers of several products in one conditional commit, else as `move`.
+
+        `decide` gets all of their pointers as they are at one moment.
+        """
+        ...
+
+    def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
+        """Read several pointers as they are at one moment: one table load."""
+        ...
+
     def history(self, product: str) -> tuple[Publication, ...]:
         """All rows of the product, newest first."""
         ...

@@ -10,10 +10,20 @@ from typing import Protocol
 
 from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.publication import AdoptRequest, ChunkCommit, RevertRequest, Swap
+from lakehouse_backfill.model.drift import Drift
+from lakehouse_backfill.model.publication import (
+    AdoptRequest,
+    ChunkCommit,
+    Restore,
+    RevertRequest,
+    Rewrite,
+    Swap,
+)
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.model.table import (
     LiveFile,
+    Place,
     ScanEstimate,
     Snapshot,
     TableInfo,
@@ -28,6 +38,10 @@ class Tables(Protocol):
         """Give the table's current state, or None when it does not exist."""
         ...
 
+    def positions(self, table: str) -> dict[str, str]:
+        """Give what writers left in the summaries of main to find where they stopped; may be {}."""
+        ...
+
     def resolve(self, ref: TableRef) -> Snapshot:
         """Give the snapshot that `ref` names (id, tag, branch, ISO timestamp; head if none).
 
@@ -38,7 +52,15 @@ class Tables(Protocol):
     def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
         """List the live data files of a snapshot, each with its partition label for `field`.
 
-        Raises Unsupported when a live file's spec has no such field, or delete files are live.
+        Each names the delete files that apply to it. Raises Unsupported when a live file's spec has
+        no such field.
+        """
+        ...
+
+    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+        """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
+
+        Raises Unsupported when a file lies in the scope and in partitions beside it.
         """
         ...
 
@@ -99,8 +121,26 @@ class Shadows(Protocol):
         """
         ...
 
+    @side_effect
+    def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
+        """Change the shadow's columns by one commit; the same change again does nothing.
+
+        Raises Conflict when its columns are neither those of the base schema nor the changed ones.
+        """
+        ...
+
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
+        ...
+
+    @side_effect
+    def keep(
+        self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
+    ) -> TableInfo:
+        """Give a snapshot of the shadow a table of its own, which outlives the shadow.
+
+        The same again gives it back. Raises Conflict when something else has the name.
+        """
         ...
 
     @side_effect
@@ -123,11 +163,33 @@ class Publisher(Protocol):
 
     @side_effect
     def revert(self, request: RevertRequest) -> Swap:
-        """Put partitions back to earlier contents, with their original sequence numbers."""
+        """Put partitions back to earlier contents, with their original sequence numbers.
+
+        Rewritten ones get the files of their shadow. Raises Unsupported when a partition that has
+        to be rewritten is not.
+        """
+        ...
+
+    def rewrites(
+        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
+    ) -> tuple[Rewrite, ...]:
+        """Say which partitions cannot go back by adding their files again, and why."""
         ...
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
+        ...
+
+    def prove(self, request: AdoptRequest) -> None:
+        """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
+        ...
+
+    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+        """Name the commits since the snapshot that changed rows of the scope, oldest first.
+
+        None: since the table was empty. Compactions are none. Raises TargetChanged when no commit
+        can be named for what changed (history is gone, a compaction lost rows), NotFound.
+        """
         ...
 
     def find(self, target: str, token: str) -> Swap | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.checks import ColumnDiff, DiffSample, Validation
+from lakehouse_backfill.model.checks import ColumnDiff, Diff, DiffSample, Validation
 from lakehouse_backfill.report import heat
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import NOTHING, Markup, escape, join, number, shorten, tag
@@ -87,7 +87,17 @@ def columns(dossier: Dossier) -> Markup:
         tag("p", lead),
         tag("p", "Key: ", code(key), f". Compared by the {diff.engine} engine."),
         table(heads, [_column(column) for column in ordered]),
+        _added(diff),
     )
+
+
+def _added(diff: Diff) -> Markup:
+    if not diff.added_columns:
+        return Markup("")
+    heads = (Column("New column", is_wide=True), Column("Rows with a value", is_number=True))
+    lead = "New columns take no part in the comparison of rows."
+    rows = [(code(column.name), column.rows) for column in diff.added_columns]
+    return join([tag("p", lead), table(heads, rows)])
 
 
 def _column(column: ColumnDiff) -> tuple[Any, ...]:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lakehouse_backfill.model.checks import Diff, Validation
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.manifest import Target
+from lakehouse_backfill.model.plan import Plan, Resolved
+from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import ChunkRecord, RunStatus, State
+from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.value import Value
-from lakehouse_backfill.rules import commands
+from lakehouse_backfill.rules import commands, external, modes, row_predicate, schema_change
 from lakehouse_backfill.rules.audit import Verdict
-from lakehouse_backfill.rules.publications import Return
 from lakehouse_backfill.rules.standing import Standing
-from lakehouse_backfill.stages.publish import Published
-from lakehouse_backfill.stages.rollback import RolledBack
+from lakehouse_backfill.stages.rejudge import Rejudged
 from lakehouse_backfill.stages.waive import FailedGate
 
 Result = dict[str, Any]
@@ -31,9 +31,31 @@ def state(status: RunStatus) -> Result:
     return {"run_id": status.run_id, "product": status.product, "state": status.state.value}
 
 
-def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> Result:
-    """Say what `plan` found; `state` is null for a dry run."""
-    resolved = plan.resolved
+def shadow_opened(status: RunStatus, table: TableInfo, plan: Plan) -> Result:
+    """Say which table another engine is to write, which partitions of it, as whose rows."""
+    return state(status) | {
+        "table": table.table,
+        "location": table.location,
+        "base_snapshot_id": plan.resolved.target.snapshot_id,
+        "scope_column": plan.resolved.scope.field.column,
+        "partitions": list(plan.resolved.scope.partitions),
+        "lineage": external.lineage(plan),
+        "next": commands.typed("shadow", "close", plan.run_id),
+    }
+
+
+def _mode(target: Target) -> Result:
+    """Say how a run is published, and which rows of its partitions it takes (null: all)."""
+    return {
+        "publish_mode": target.publish_mode,
+        "publishing": modes.MEANING[target.publish_mode],
+        "rows": row_predicate.describe(target) or None,
+        "schema_change": [schema_change.describe(step) for step in target.schema_change],
+    }
+
+
+def _pins_of(resolved: Resolved) -> list[Result]:
+    """Name the snapshots that the run reads and changes."""
     pins: list[Result] = [
         {
             "name": pin.name,
@@ -58,6 +80,13 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
             "mode": "tag" if target.snapshot_id is not None else None,
         }
     )
+    return pins
+
+
+def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> Result:
+    """Say what `plan` found; `state` is null for a dry run."""
+    resolved = plan.resolved
+    target, pins = resolved.target, _pins_of(resolved)
     return {
         "run_id": plan.run_id,
         "product": plan.product,
@@ -66,14 +95,17 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
         "revises": plan.revises,
         "target": target.table,
         "shadow_table": plan.shadow_table,
+        **_mode(resolved.manifest.target),
         "partitions": list(resolved.scope.partitions),
         "partition_field": plain(resolved.scope.field),
+        "places": [plain(place) for place in plan.places],
         "chunks": [plain(chunk) for chunk in resolved.chunks],
         "pins": pins,
         "estimate": plain(plan.estimate),
         "consumers": [plain(consumer) for consumer in plan.consumers],
         "conflicts": [plain(conflict) for conflict in plan.conflicts],
         "checklist": [plain(question) for question in plan.checklist],
+        "way": plain(plan.way) if plan.way else None,
         "notes": list(plan.notes),
         "warnings": list(plan.warnings),
         "undo": f"{commands.typed('cancel', plan.run_id)}; after publication: "
@@ -97,64 +129,16 @@ def validation_result(status: RunStatus, validation: Validation, digest: str) ->
     }
 
 
-def publish_result(status: RunStatus, published: Published) -> Result:
-    """Say what became visible; `was_published`: it had been before, nothing was changed."""
-    row, swap = published.publication, published.swap
-    return state(status) | {
-        "version": row.version,
-        "table": row.table,
-        "snapshot_id": row.snapshot_id,
-        "files_added": swap.files_added if swap else 0,
-        "files_removed": swap.files_removed if swap else 0,
-        "rows_added": swap.rows_added if swap else 0,
-        "rows_removed": swap.rows_removed if swap else 0,
-        "seconds": round(swap.seconds, 3) if swap else 0.0,
-        "attempts": swap.attempts if swap else 0,
-        "was_published": published.was_published,
-        "supersedes": row.supersedes,
-    }
-
-
-def publish_preview(plan: Plan, pointer: Pointer) -> Result:
-    """Say what `publish` would do."""
-    return {
-        "run_id": plan.run_id,
-        "product": plan.product,
-        "dry_run": True,
-        "version": pointer.last_version + 1,
-        "table": plan.resolved.target.table,
-        "partitions": list(plan.resolved.scope.partitions),
-        "publish_mode": plan.resolved.manifest.target.publish_mode,
-    }
-
-
-def rollback_result(done: RolledBack) -> Result:
-    """Say where `rollback` led."""
-    row, swap = done.publication, done.swap
-    return {
-        "product": row.product,
-        "state": "rolled_back",
-        "version": row.version,
-        "table": row.table,
-        "snapshot_id": swap.snapshot_id,
-        "partitions": list(row.scope.partitions) if row.scope else [],
-        "files_added": swap.files_added,
-        "files_removed": swap.files_removed,
-        "rows_added": swap.rows_added,
-        "rows_removed": swap.rows_removed,
-        "seconds": round(swap.seconds, 3),
-        "reason": row.reason,
-    }
-
-
-def rollback_preview(product: str, way: Return) -> Result:
-    """Say what `rollback` would do."""
+def rejudged(product: str, found: Rejudged) -> Result:
+    """Say what the suites found of an accepted version."""
     return {
         "product": product,
-        "dry_run": True,
-        "version": way.version,
-        "partitions": list(way.scope.partitions),
-        "runs_undone": [row.run_id for row in way.undone if row.run_id],
+        "version": found.accepted.version,
+        "table": found.accepted.table,
+        "snapshot_id": found.accepted.snapshot_id,
+        "changed_since": list(found.accepted.drifted),
+        "passed": found.passed,
+        "checks": [plain(check) for check in found.checks],
     }
 
 

@@ -60,6 +60,8 @@ class Dossier:
     chunk_checks: tuple[dict[str, Any], ...] = ()
     waivers: tuple[Waiver, ...] = ()
     code: tuple[dict[str, Any], ...] = ()
+    dual_reads: tuple[dict[str, Any], ...] = ()
+    steps: tuple[dict[str, Any], ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -148,4 +150,6 @@ def read(document: dict[str, Any]) -> Dossier:
         chunk_checks=tuple(document.get("chunk_checks") or ()),
         waivers=tuple(_waiver(item) for item in document.get("waivers") or ()),
         code=tuple(document.get("code") or ()),
+        dual_reads=tuple(document.get("dual_reads") or ()),
+        steps=tuple(document.get("steps") or ()),
     )

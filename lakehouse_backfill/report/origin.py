@@ -8,6 +8,7 @@ from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.lineage_picture import picture
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, tag, whole
+from lakehouse_backfill.report.meanwhile import meanwhile
 from lakehouse_backfill.report.parts import Column, code, facts, folded, section, table
 
 #: Characters of a job's code on the page; the archive holds all.
@@ -17,7 +18,12 @@ MAX_CODE = 60_000
 def lineage(dossier: Dossier) -> Markup:
     """Draw the way from the pinned inputs to the target, then list pins and identifiers."""
     return section(
-        "lineage", "Where it comes from", picture(dossier), _pins(dossier), _code(dossier)
+        "lineage",
+        "Where it comes from",
+        picture(dossier),
+        _pins(dossier),
+        meanwhile(dossier),
+        _code(dossier),
     )
 
 
@@ -73,6 +79,7 @@ def identity(dossier: Dossier) -> Markup:
         ("Git commit", code(resolved.git_commit) if resolved.git_commit else "no repository"),
         ("Lock file hash", code(resolved.lock_hash) if resolved.lock_hash else "no lock file"),
         ("Target when planned", code(base) if base is not None else "empty"),
+        ("Way of committing", f"{plan.way.way}: {plan.way.why}" if plan.way else "not recorded"),
         ("Digest of checks and diff", code(dossier.validation_digest)),
         *_published(dossier),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
-from lakehouse_backfill.report import changes, origin, proof, series, summary, way_back
+from lakehouse_backfill.report import changes, origin, proof, rollout, series, summary, way_back
 from lakehouse_backfill.report.dossier import Dossier, read
 from lakehouse_backfill.report.markup import Markup, join, moment, tag
 from lakehouse_backfill.report.parts import section
@@ -97,12 +97,17 @@ def _sections(dossier: Dossier) -> list[Markup]:
         proof.edge(dossier),
         changes.columns(dossier),
         changes.samples(dossier),
-        proof.decisions(dossier),
+        _decided(dossier),
         origin.lineage(dossier),
         origin.identity(dossier),
         proof.work(dossier),
         way_back.next_steps(dossier),
     ]
+
+
+def _decided(dossier: Dossier) -> Markup:
+    """What people decided, and what readers found when they compared."""
+    return join([proof.decisions(dossier), rollout.shown(dossier)])
 
 
 def _fitting(dossier: Dossier, sections: list[Markup]) -> list[Markup]:

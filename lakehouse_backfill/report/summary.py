@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lakehouse_backfill.model.manifest import Target
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.report.amounts import amount
 from lakehouse_backfill.report.dossier import ENDINGS, Dossier, Verdict
@@ -16,12 +17,14 @@ from lakehouse_backfill.report.markup import (
     tag,
 )
 from lakehouse_backfill.report.parts import Column, code, facts, mark, section, table
+from lakehouse_backfill.rules import schema_change
 
 _TONES = {
     State.PUBLISHED: ("good", "✓"),
     State.FAILED: ("bad", "✗"),
     State.REJECTED: ("bad", "✗"),
     State.HALTED: ("bad", "✗"),
+    State.PUBLISH_HALTED: ("bad", "✗"),
     State.ROLLED_BACK: ("warn", "↩"),
     State.CANCELLED: ("warn", NOTHING),
     State.SUPERSEDED: ("warn", NOTHING),
@@ -72,8 +75,17 @@ def _what(dossier: Dossier) -> Markup:
         dossier.scope.removeprefix(f"{many}, "),
         join(["of ", code(resolved.target.table), " by ", code(resolved.scope.field.column)]),
         "Nothing outside these partitions.",
+        _columns(resolved.manifest.target),
         _intolerant(dossier),
     )
+
+
+def _columns(target: Target) -> Markup:
+    """Say which columns the publication changes, for all readers of the table."""
+    if not target.schema_change:
+        return Markup("")
+    said = ", ".join(map(schema_change.describe, target.schema_change))
+    return tag("span", f"Columns of the table: {said}")
 
 
 def _intolerant(dossier: Dossier) -> Markup:
@@ -152,7 +164,9 @@ def _passed(counted: list[Verdict]) -> Markup:
 
 
 def _untouched(dossier: Dossier) -> bool:
-    return dossier.run.state not in (State.PUBLISHING, State.PUBLISHED, State.ROLLED_BACK)
+    return dossier.run.state not in (
+        State.PUBLISHING, State.PUBLISH_HALTED, State.PUBLISHED, State.ROLLED_BACK,
+    )  # fmt: skip
 
 
 def _who(dossier: Dossier) -> Markup:

@@ -7,7 +7,10 @@ from typing import NamedTuple
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.defaults import PIN_DAYS
 from lakehouse_backfill.model.plan import Estimate, Question, Resolved
-from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.rules import modes, partitions, row_predicate
+
+#: Publish modes that say what they do.
+_PLAIN = ("replace_partitions", "pointer_swap")
 
 
 class _Asked(NamedTuple):
@@ -48,11 +51,14 @@ def unanswered(checklist: tuple[Question, ...]) -> tuple[str, ...]:
 def _about_intent(resolved: Resolved) -> tuple[_Asked, ...]:
     manifest = resolved.manifest
     scope = partitions.describe(resolved.scope.partitions)
+    rows = row_predicate.describe(manifest.target)
     return (
         _Asked("Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"),
         _Asked(
             "What may change?",
-            f"{resolved.target.table}: {scope} of {resolved.scope.field.column}; no other row",
+            f"{resolved.target.table}: {scope} of {resolved.scope.field.column}"
+            + (f", rows with {rows}" if rows else "")
+            + "; no other row",
         ),
         _Asked("Which input is read?", _pins(resolved), "sources in the run manifest"),
         _Asked(
@@ -64,9 +70,7 @@ def _about_intent(resolved: Resolved) -> tuple[_Asked, ...]:
         _Asked("Which configuration and reference data?", _reference(resolved)),
         _Asked(
             "Which side effects?",
-            None
-            if manifest.safety.side_effects
-            else "none: the job's session can write nowhere but its shadow",
+            None if manifest.safety.side_effects else _side_effects(resolved),
             "write safety.side_effects: false in the run manifest",
         ),
         _Asked("Where is it staged?", _staging(resolved)),
@@ -139,6 +143,8 @@ def _transform(resolved: Resolved) -> str:
     if wanted.image_digest:
         parts.append(f"image {wanted.image_digest}")
     versions = [f"{name} {version}" for name, version in sorted(wanted.schema_versions.items())]
+    if wanted.writer == "external":
+        parts.append("another engine runs it, nobody here")
     return "; ".join([*parts, *([f"schemas {', '.join(versions)}"] if versions else [])])
 
 
@@ -155,12 +161,22 @@ def _reference(resolved: Resolved) -> str:
     return "; ".join([*(texts or ["no reference data"]), config])
 
 
+def _side_effects(resolved: Resolved) -> str:
+    text = "none: the job's session can write nowhere but its shadow"
+    if resolved.manifest.transform.writer == "external":
+        text = "those of the engine that writes the shadow: nobody here can refuse them"
+    hooks = [f"{hook.name} ({hook.on})" for hook in resolved.contract.hooks]
+    return text + (f"; hooks of the contract: {', '.join(hooks)}" if hooks else "")
+
+
 def _staging(resolved: Resolved) -> str:
     compute = resolved.manifest.compute
     place = {
         "shadow": "in a shadow table of its own",
         "under_target": "in a shadow table whose files lie under the target's prefix",
     }[compute.staging_location]
+    if resolved.manifest.transform.writer == "external":
+        return f"{place}; another engine writes it, between shadow open and shadow close"
     return f"{place}; computed in pool {compute.pool}, scratch place {compute.scratch}"
 
 
@@ -176,6 +192,10 @@ def _gates(resolved: Resolved) -> str:
         f"edges: {validation.edge_partitions} partitions on each side, "
         f"{validation.edge_tolerance_rows} differing rows allowed",
     ]
+    after = contract.after_publish
+    if after is not None:
+        checked = ", ".join(item.file for item in after.suites) or "the rows alone"
+        parts.append(f"after publish: {checked}, on failure {after.on_failed}")
     if validation.golden or validation.spot_checks:
         golden = validation.golden or "no golden file"
         parts.append(f"{golden}, {len(validation.spot_checks)} spot checks")
@@ -200,7 +220,8 @@ def _publication(resolved: Resolved) -> str:
     if mode == "shadow_only" or resolved.manifest.run.mode == "dry_run":
         return "never: the result stays in the shadow table"
     manual = "by hand" if resolved.manifest.safety.manual_publish else "by the run itself"
-    return f"{mode}, {manual}, after accept; one commit, metadata only"
+    what = "" if mode in _PLAIN else f"; {modes.MEANING[mode]}"
+    return f"{mode}, {manual}, after accept; one commit, metadata only{what}"
 
 
 def _rollback(resolved: Resolved) -> str:

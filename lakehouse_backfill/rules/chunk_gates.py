@@ -25,6 +25,7 @@ def judge(
         _row_count(plan, rows_before + record.output_rows),
         gates.none_emptied(emptied),
         _inside(plan, record),
+        *_named(plan, record),
         *(_keys(plan, facts) if plan.resolved.contract.key else ()),
     )
 
@@ -80,6 +81,24 @@ def _inside(plan: Plan, record: ChunkRecord) -> CheckResult:
         observed=outside,
         limit=None if reads_more else 0,
         blocking=record.output_rows == 0,
+    )
+
+
+def _named(plan: Plan, record: ChunkRecord) -> tuple[CheckResult, ...]:
+    """With a row predicate: the job computes its rows only; a warm-up may bring others."""
+    if record.stray_rows is None:
+        return ()
+    reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources)
+    return (
+        CheckResult(
+            name="rows are those of the row predicate",
+            group="technical",
+            passed=not record.stray_rows or reads_more,
+            detail=f"{record.stray_rows} rows of the partitions are others, and left out; "
+            f"{record.carried_rows} carried over",
+            observed=record.stray_rows,
+            limit=None if reads_more else 0,
+        ),
     )
 
 

@@ -48,6 +48,10 @@ GATES: tuple[Listed, ...] = (
         "a job without warm-up computes no rows of other partitions",
     ),
     Listed(
+        "rows are those of the row predicate", "technical", "chunk", "with `row_predicate`",
+        "a job without warm-up computes no other rows of the partitions",
+    ),
+    Listed(
         "keys have no nulls", "technical", "chunk", "yes", "nulls in columns of the key",
     ),
     Listed(
@@ -84,6 +88,12 @@ GATES: tuple[Listed, ...] = (
         "each row says which run made it, where the table has lineage columns",
     ),
     Listed(
+        "no deleted row is written", "technical", "result",
+        "when tombstones are declared, or rows were deleted live",
+        "no row that tombstones name, or that was deleted on the target since the pin",
+        "a row that somebody had deleted would come back; stage again",
+    ),
+    Listed(
         "columns that consumers rely on", "schema", "result", "yes",
         "columns of the contract, with type and nullability",
         "it is what the contract promises to consumers; change the contract with them, plan again",
@@ -91,6 +101,16 @@ GATES: tuple[Listed, ...] = (
     Listed(
         "stored rows are the computed rows", "reconciliation", "result", "`checksum: required`",
         "checksum of each chunk, computed against stored", _NOT_COMPUTED,
+    ),
+    Listed(
+        "other rows are unchanged", "reconciliation", "result", "with `row_predicate`",
+        "count and checksum of the rows that it does not name, all columns, in each partition",
+        "rows that nobody declared would change; plan --revise, and stage again",
+    ),
+    Listed(
+        "changes add up", "reconciliation", "result", "with publish mode `merge`",
+        "old rows, plus keys inserted, minus keys deleted, are the candidate's rows",
+        "rows would come or go that no change asked for; plan --revise, and stage again",
     ),
     Listed(
         "MEASURE of the candidate equals COLUMN of SOURCE", "reconciliation", "result", "yes",

@@ -12,10 +12,13 @@ from lakehouse_backfill.model.checks import (
     PartitionBalance,
 )
 from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.contract import Contract, Threshold
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.declared import Threshold
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.table import LiveFile, TableInfo
+from lakehouse_backfill.rules import schema_change
 
 #: Iceberg's default of write.target-file-size-bytes.
 DEFAULT_FILE_BYTES = 512 * 1024 * 1024
@@ -82,10 +85,10 @@ def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
 
 
 def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) -> CheckResult:
-    """Outside the scope, base and candidate consist of the very same files."""
+    """Outside the scope, base and candidate consist of the very same files and deletes."""
     scope = set(plan.resolved.scope.partitions)
-    old = {file.path for file in base if file.partition not in scope}
-    new = {file.path for file in shadow if file.partition not in scope}
+    old = {file.content for file in base if not file.is_in(scope)}
+    new = {file.content for file in shadow if not file.is_in(scope)}
     return CheckResult(
         name="nothing outside the partitions changed",
         group="technical",
@@ -121,9 +124,19 @@ def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckRes
     )
 
 
-def lineage_complete(counts: tuple[MeasureTotal, ...], rows: int) -> CheckResult:
-    """Every restated row says which run made it."""
-    holes = [total.name for total in counts if total.new != rows]
+def lineage_complete(
+    counts: tuple[MeasureTotal, ...], rows: int, carried_of: int | None = None
+) -> CheckResult:
+    """Every restated row says which run made it.
+
+    Where rows are carried over, of `carried_of` old ones, as many may say nothing as did before.
+    """
+    holes = [
+        total.name
+        for total in counts
+        if rows - int(total.new or 0)
+        > (0 if carried_of is None else carried_of - int(total.old or 0))
+    ]
     return CheckResult(
         name="lineage is complete",
         group="technical",
@@ -134,15 +147,23 @@ def lineage_complete(counts: tuple[MeasureTotal, ...], rows: int) -> CheckResult
     )
 
 
-def schema_kept(contract: Contract, shadow: TableInfo) -> tuple[CheckResult, ...]:
-    """Each column that consumers rely on is there with its type; a required one stays required."""
+def schema_kept(
+    contract: Contract, shadow: TableInfo, change: SchemaChange = ()
+) -> tuple[CheckResult, ...]:
+    """Each column that consumers rely on is there with its type; a required one stays required.
+
+    A declared change is allowed, and nothing else: the new name, and the new type.
+    """
     results = []
+    names, types = schema_change.renamed(change), schema_change.widened(change)
+    before = {new: old for old, new in names.items()}
     for wanted in contract.columns:
-        found = shadow.column(wanted.name)
+        found = shadow.column(names.get(wanted.name, wanted.name))
+        wider = types.get(before.get(wanted.name, wanted.name))
         problem = ""
         if found is None:
             problem = "is missing"
-        elif _plain(found.type) != _plain(wanted.type):
+        elif _plain(found.type) not in (_plain(wanted.type), wider):
             problem = f"is {found.type}, the contract says {wanted.type}"
         elif wanted.required and not found.required:
             problem = "may be null, the contract says required"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.manifest import RunKind, RunManifest
+from lakehouse_backfill.rules import modes
 from lakehouse_backfill.rules.unbuilt import STATE
 
-#: How a product is published, by what its readers do.
-MODE_OF = {"follow": "replace_partitions", "pinned": "pointer_swap"}
 MEANING: dict[RunKind, str] = {
     "backfill": "computes partitions that were never computed",
     "reprocessing": "runs the same transform again, because its input or its run was broken",
@@ -23,13 +22,14 @@ MEANING: dict[RunKind, str] = {
 
 def check_publication(manifest: RunManifest, contract: Contract) -> None:
     """Raise Unsupported when the product cannot be published in the way that is asked for."""
-    mode, fits = manifest.target.publish_mode, MODE_OF[contract.publication]
-    if mode not in (fits, "shadow_only"):
+    mode = manifest.target.publish_mode
+    fits = modes.fitting(contract.publication)
+    if mode not in (*fits, "shadow_only"):
         raise Unsupported(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
             state=STATE,
-            fix=f"write target.publish_mode: {fits}, or shadow_only for a run that is never "
-            "published",
+            fix=f"write target.publish_mode: {', '.join(fits)}, or shadow_only for a run that is "
+            "never published",
             field="target.publish_mode",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.errors import IllegalMove
+from lakehouse_backfill.errors import Blocked, IllegalMove
 from lakehouse_backfill.model.run import Event, RunStatus, State
 
 S = State
@@ -14,6 +14,7 @@ S = State
 MOVES: dict[str, tuple[frozenset[State], State]] = {
     "plan": (frozenset({S.DRAFT}), S.PLANNED),
     "approve": (frozenset({S.PLANNED}), S.APPROVED),
+    "carry approval": (frozenset({S.PLANNED}), S.APPROVED),
     "begin staging": (
         frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED})
         # A shadow that is gone or was written to: staging again voids what was accepted.
@@ -35,13 +36,20 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     # When every gate that is closed was waived for exactly this result.
     "pass by waiver": (frozenset({S.REJECTED}), S.VALIDATED),
     "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
+    "carry acceptance": (frozenset({S.VALIDATED}), S.ACCEPTED),
     "reject": (frozenset({S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED}), S.REJECTED),
-    "begin publishing": (frozenset({S.ACCEPTED, S.PUBLISHING, S.ROLLED_BACK}), S.PUBLISHING),
+    "begin publishing": (
+        frozenset({S.ACCEPTED, S.PUBLISHING, S.PUBLISH_HALTED, S.ROLLED_BACK}),
+        S.PUBLISHING,
+    ),
     "release": (frozenset({S.PUBLISHING}), S.ACCEPTED),
+    # Published in steps, of which some are visible.
+    "halt publication": (frozenset({S.PUBLISHING}), S.PUBLISH_HALTED),
     "finish publishing": (frozenset({S.PUBLISHING}), S.PUBLISHED),
-    "roll back": (frozenset({S.PUBLISHED}), S.ROLLED_BACK),
+    "roll back": (frozenset({S.PUBLISHED, S.PUBLISH_HALTED}), S.ROLLED_BACK),
     # Accepted again is a run that was rolled back and could not be published a second time.
     "reinstate": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISHED),
+    "reinstate in part": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISH_HALTED),
     "cancel": (
         frozenset(
             {S.PLANNED, S.APPROVED, S.STAGING, S.STAGED, S.VALIDATED, S.ACCEPTED}
@@ -52,16 +60,23 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
     "supersede": (
         frozenset(
             {S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED, S.FAILED}
-            | {S.REJECTED, S.PAUSED, S.HALTED, S.PUBLISHED, S.ROLLED_BACK}
+            | {S.REJECTED, S.PAUSED, S.HALTED, S.PUBLISH_HALTED, S.PUBLISHED, S.ROLLED_BACK}
         ),
         S.SUPERSEDED,
     ),
 }
 
+#: States in which a candidate can be read beside the accepted version.
+_COMPARABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.ROLLED_BACK})
+
 #: verb -> states in which it may be noted; a note leaves the state as it is
 NOTES: dict[str, frozenset[State]] = {
     "begin validation": frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
     "waive": frozenset({S.HALTED, S.REJECTED}),
+    # What the run kept is let go: nothing can be done with it any more.
+    "retire": frozenset({S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}),
+    "dual read": _COMPARABLE,
+    "accept difference": _COMPARABLE,
 }
 
 #: verb -> what people type for it; the verbs of the machinery alone are not offered
@@ -72,6 +87,8 @@ COMMANDS = {
     "pass validation": "validate",
     "fail validation": "validate",
     "waive": "waive",
+    "dual read": "dual-read",
+    "accept difference": "dual-read",
     "pass by waiver": "waive",
     "accept": "accept",
     "reject": "reject",
@@ -79,6 +96,19 @@ COMMANDS = {
     "roll back": "rollback",
     "cancel": "cancel",
     "supersede": "plan --revise",
+}
+
+_AGAIN = (
+    "a run that was published is not run again: its input was pinned, and readers rely on it; "
+    "lakehouse-backfill plan MANIFEST --revise {run}"
+)
+#: (verb, state) -> what to do instead, where it is a known bad habit (docs/anti-patterns.md)
+_INSTEAD = {
+    ("begin publishing", S.STAGED): "lakehouse-backfill validate {run}, then accept it: what is "
+    "only checked after publication was acted on already",
+    ("begin staging", S.PUBLISHED): _AGAIN,
+    ("begin staging", S.PUBLISH_HALTED): _AGAIN,
+    ("begin staging", S.ROLLED_BACK): _AGAIN,
 }
 
 #: What goes on with a run that gates rejected, but not with one that a person did.
@@ -126,6 +156,18 @@ def next_event(
     )
 
 
+def require_not_retired(events: tuple[Event, ...]) -> None:
+    """Raise Blocked when what the run kept was let go: its shadow, and the snapshots it read."""
+    gone = next((event for event in events if event.verb == "retire"), None)
+    if gone is not None:
+        raise Blocked(
+            f"{gone.run_id} cannot be published again: {gone.actor} let go on {gone.at:%Y-%m-%d} "
+            "what it kept",
+            state="nothing was published",
+            fix="plan the partitions again",
+        )
+
+
 def require_legal(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
     if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
@@ -134,5 +176,7 @@ def require_legal(status: RunStatus, verb: str) -> None:
             f"{status.run_id} is {status.state.value}: it cannot {COMMANDS.get(verb, verb)}; "
             f"legal now: {legal}",
             state=f"{status.run_id} stays {status.state.value}; nothing was changed",
-            fix=f"lakehouse-backfill status {status.run_id}",
+            fix=_INSTEAD.get((verb, status.state), "lakehouse-backfill status {run}").format(
+                run=status.run_id
+            ),
         )

@@ -138,6 +138,21 @@ def sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201
     return key
 
 
+def within(field: ScopeField, coarse: ScopeField, label: str) -> list[str]:
+    """List the labels of `field` inside the partition `label` of a coarser unit, in order."""
+    whole = bounds(coarse, label)
+    first = label_of(field, whole.lower)
+    found: list[str] = []
+    current: str | None = first
+    while current is not None:
+        inside = bounds(field, current)
+        if whole.upper is not None and inside.lower is not None and not inside.lower < whole.upper:  # type: ignore[operator]
+            break
+        found.append(current)
+        current = shift(field, current, 1)
+    return found
+
+
 def describe(labels: tuple[str, ...], limit: int = 3) -> str:
     """Say the labels for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
     if len(labels) <= limit:

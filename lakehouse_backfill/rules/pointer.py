@@ -16,13 +16,16 @@ def after(pointer: Pointer, row: Publication) -> Pointer:
     """Give the pointer as it is once `row` is written.
 
     reserve sets `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
-    release clears `pending`. A version number, once used, is never given out again.
+    release clears `pending`; expire, which lets an old version go, is counted. A version number,
+    once used, is never given out again.
     """
-    last_version = max(pointer.last_version, row.version)
+    if row.action == "expire":
+        return pointer.model_copy(update={"expirations": pointer.expirations + 1})
+    changed: dict[str, object] = {"last_version": max(pointer.last_version, row.version)}
     if row.action == "reserve":
-        return Pointer(accepted=pointer.accepted, pending=row, last_version=last_version)
+        return pointer.model_copy(update={**changed, "pending": row})
     accepted = pointer.accepted if row.action == "release" else row
-    return Pointer(accepted=accepted, pending=None, last_version=last_version)
+    return pointer.model_copy(update={**changed, "accepted": accepted, "pending": None})
 
 
 def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
@@ -46,6 +49,11 @@ def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) ->
         return (
             f"{product}: its pointer counts {pointer.last_version} versions, its rows "
             f"{told.last_version}"
+        )
+    if told.expirations != pointer.expirations:
+        return (
+            f"{product}: by its pointer {pointer.expirations} versions were let go, by its rows "
+            f"{told.expirations}"
         )
     return None
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
-from lakehouse_backfill.model.publication import Pointer, Publication, Restore
+from lakehouse_backfill.model.catch_up import LeftOut
+from lakehouse_backfill.model.publication import Pointer, Publication, Restore, Rewrite
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules import partitions, run_log
 
@@ -119,6 +120,12 @@ class Return:
     established: Publication
     leaving: tuple[str, ...]
     returning: tuple[str, ...]
+    #: How many versions had been let go when this was worked out.
+    expirations: int = 0
+    #: Partitions that cannot go back by their own files; found later, by looking at the table.
+    rewrites: tuple[Rewrite, ...] = ()
+    #: What names rows that were deleted since, and do not come back; found with them.
+    left_out: LeftOut | None = None
 
 
 def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
@@ -136,6 +143,11 @@ def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str
     return found
 
 
+def newest_run(history: tuple[Publication, ...]) -> str | None:
+    """Name the run that was published last, also if it was rolled back since."""
+    return next((row.run_id for row in history if row.action == "publish"), None)
+
+
 def visible(history: tuple[Publication, ...], run_id: str) -> Publication | None:
     """Give the publication by which readers see the run's output now, None when they do not."""
     newest = next((row for row in history if row.action in ACCEPTED), None)
@@ -151,19 +163,20 @@ def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tupl
     A rollback of some partitions makes a version of its own; one to a version that was there before
     leads to what readers saw then.
     """
-    at: dict[int, frozenset[str]] = {}
-    made, gone = 0, frozenset[str]()
-    mine: frozenset[str] = frozenset()
+    nothing: frozenset[str] = frozenset()
+    at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+    made, mine, seen, others = 0, nothing, nothing, nothing
     for row in reversed([row for row in history if row.action in ACCEPTED]):
-        labels = frozenset(row.scope.partitions) if row.scope else frozenset()
-        if row.action == "publish":
-            if row.run_id == run_id:
-                made, mine, gone = row.version, labels, frozenset()
-            gone -= labels  # another run's output is no rollback
+        labels = frozenset(row.scope.partitions) if row.scope else nothing
+        if row.action == "publish" and row.run_id == run_id:
+            # Each step of a run that is published in steps is such a row.
+            made, mine, seen, others = row.version, mine | labels, seen | labels, others - labels
+        elif row.action == "publish":
+            others |= labels  # another run's output is no rollback
         elif row.action == "rollback":
-            gone = at.get(row.version, gone | (labels & mine))
-        at[row.version] = gone
-    return made, tuple(sorted(gone))
+            seen, others = at.get(row.version, (seen - labels, others - labels))
+        at[row.version] = seen, others
+    return made, tuple(sorted(mine - seen - others))
 
 
 def is_same_return(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
@@ -202,7 +215,8 @@ def way_back(
         version=target,
         is_partial=is_partial,
         scope=Scope(field=field, partitions=labels),
-        restores=_restores(undone, labels),
+        # Correction events went to a table of their own: nothing of the product's is put back.
+        restores=_restores([row for row in undone if row.table == accepted[-1].table], labels),
         undone=tuple(undone),
         established=established,
         leaving=() if is_partial else tuple(sorted(before - after)),
@@ -257,6 +271,8 @@ def _restores(undone: list[Publication], labels: tuple[str, ...]) -> tuple[Resto
     groups: dict[tuple[int | None, int], list[str]] = {}
     for label in labels:
         touching = [row for row in undone if row.scope and label in row.scope.partitions]
+        if not touching:
+            continue
         newest, oldest = touching[0], touching[-1]
         if newest.snapshot_id is None:
             raise Blocked(f"version {newest.version} left no snapshot to compare with")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta
 
 from lakehouse_backfill.errors import ConfigError, concerning
-from lakehouse_backfill.model.manifest import PartitionRange, PartitionValue, RunManifest
+from lakehouse_backfill.model.declared import PartitionValue
+from lakehouse_backfill.model.manifest import PartitionRange, RunManifest
 from lakehouse_backfill.model.plan import SourcePin
 from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
 from lakehouse_backfill.rules import edges, partitions, windows
@@ -57,9 +58,14 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     for start in range(0, len(labels), partitions_per_chunk):
         group = labels[start : start + partitions_per_chunk]
-        number = len(chunks) + 1
-        chunks.append(Chunk(chunk_id=f"c{number:04d}-{_plain(group[0])}", partitions=group))
+        name = chunk_id(len(chunks) + 1, group[0])
+        chunks.append(Chunk(chunk_id=name, partitions=group))
     return tuple(chunks)
+
+
+def chunk_id(number: int, label: str) -> str:
+    """Name the chunk that begins with a partition."""
+    return f"c{number:04d}-{_plain(label)}"
 
 
 def check_input_ranges(

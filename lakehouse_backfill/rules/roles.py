@@ -9,6 +9,9 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event
 from lakehouse_backfill.rules import commands
 
+#: Decision -> the move that carries it over to a revision that catches up with live data.
+CARRIED = {"approve": "carry approval", "accept": "carry acceptance"}
+
 
 def require_role(contract: Contract, role: str, who: str) -> None:
     """Raise NotAllowed unless the contract lets `who` act as `role` (an empty list: everybody)."""
@@ -17,6 +20,20 @@ def require_role(contract: Contract, role: str, who: str) -> None:
         raise NotAllowed(
             f"{who} may not {role} {contract.product}; the contract names {', '.join(holders)}",
             fix=f"ask one of them to run it with --by, or change roles.{role} in the contract",
+        )
+
+
+def require_validator(contract: Contract, who: str | None) -> None:
+    """Raise NotAllowed unless `who` may read candidates before they are published (U7).
+
+    Nobody named in the contract: everybody may, also who does not say who they are.
+    """
+    holders = contract.roles.validators
+    if holders and who not in holders:
+        raise NotAllowed(
+            f"{who or 'somebody unnamed'} may not read a candidate of {contract.product} before it "
+            f"is published; the contract names {', '.join(holders)}",
+            fix="ask one of them, with --by, or change roles.validators in the contract",
         )
 
 
@@ -53,15 +70,21 @@ def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
 def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
     """Name who made the decision `verb` on exactly `bound_to`, oldest first.
 
-    A later rejection takes back what was decided before it.
+    A later rejection takes back what was decided before it. A decision that was carried over to a
+    revision counts for those who made it.
     """
     standing: list[str] = []
     for event in sorted(events, key=lambda event: event.seq):
         if event.verb == "reject":
             standing.clear()
-        elif event.verb == verb and event.detail.get("bound_to") == bound_to:
-            standing.append(event.actor)
+        elif event.verb in (verb, CARRIED.get(verb)) and event.detail.get("bound_to") == bound_to:
+            standing += deciders(event)
     return tuple(standing)
+
+
+def deciders(event: Event) -> tuple[str, ...]:
+    """Name who made the decision of an event: those of the first run, if it was carried over."""
+    return tuple(event.detail.get("decided_by", ())) or (event.actor,)
 
 
 def require_approval(events: tuple[Event, ...], plan: Plan) -> None:

@@ -36,6 +36,11 @@ _TABLE: dict[State, tuple[str, str, str]] = {
         "either the old or the new partitions, never a mix",
         "publish {run}",
     ),
+    S.PUBLISH_HALTED: (
+        "yes: each step was one commit, and what it replaced is pinned and can come back",
+        "the steps of this run that were published; the other partitions as before",
+        "publish {run}   (goes on when the cause is gone)",
+    ),
     S.PUBLISHED: (
         "yes: the old partitions are pinned and can come back",
         "the restated partitions of this run",
@@ -76,6 +81,14 @@ _FIRST: dict[State, tuple[str, str, str]] = {
 _NONE = "no rows in these partitions, as before; nothing of this run"
 
 
+#: Where another engine writes the shadow, instead of `run`.
+_EXTERNAL = {
+    S.APPROVED: "shadow open {run}",
+    S.PAUSED: "shadow close {run}   (once it is written)",
+    S.FAILED: "shadow close {run}",
+    S.HALTED: "shadow close {run}   (once it is corrected)",
+}
+
 #: States in which a run has a driver, and what it does.
 _DRIVEN = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
 
@@ -98,12 +111,14 @@ def standing(
     is_driven: bool = False,
     manifest_file: str = commands.MANIFEST,
     was_empty: bool = False,
+    is_external: bool = False,
 ) -> Standing:
     """Give the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
     `driver` is who works on it; unless `is_driven`, that process is gone. `manifest_file` is what
-    the run was planned from. `was_empty`: its partitions had no rows before.
+    the run was planned from. `was_empty`: its partitions had no rows before. `is_external`: another
+    engine writes its shadow.
     """
     is_safe, readers_see, command = _words(state, was_empty=was_empty)
     doing = _DRIVEN.get(state, "validating")
@@ -113,6 +128,8 @@ def standing(
         is_safe += f"; {driver} was {doing} it and is gone"
         if state in _DRIVEN:
             command = "recover {run}"
+    elif is_external:
+        command = _EXTERNAL.get(state, command)
     if gone:
         readers_see += f", except {partitions.describe(gone)}, rolled back since"
         command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"

@@ -9,16 +9,7 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.model.defaults import OF_PROFILE
 from lakehouse_backfill.model.manifest import RunManifest
 
-#: What `publish` can do in this release.
-BUILT_MODES = ("replace_partitions", "pointer_swap", "shadow_only")
 STATE = "nothing was planned, pinned or changed"
-_MODES = f"use one of: {', '.join(BUILT_MODES)}"
-_INSTEAD = {
-    "append": "to add rows, restate their partitions as a whole",
-    "merge": "to change some rows, restate their partitions as a whole",
-    "versioned": "earlier versions are kept in any case: lakehouse-backfill versions PRODUCT",
-    "correction_events": "the differing rows are in: lakehouse-backfill diff RUN --json",
-}
 
 
 class Unbuilt(NamedTuple):
@@ -41,26 +32,9 @@ class Unbuilt(NamedTuple):
 
 UNBUILT = (
     Unbuilt(
-        ("target", "publish_mode"),
-        lambda value: value in _INSTEAD,
-        lambda value: f"{_MODES}; {_INSTEAD[value]}",
-    ),
-    Unbuilt(
-        ("target", "row_predicate"),
-        lambda value: value is not None,
-        lambda _: "remove it and restate whole partitions",
-    ),
-    Unbuilt(
         ("safety", "side_effects"),
         lambda value: value is True,
         lambda _: "write false; act on other systems after the publication, from its event",
-    ),
-    Unbuilt(
-        ("safety", "on_conflict"),
-        lambda value: value == "catch_up",
-        lambda _: (
-            "write fail; after a conflict, plan again: lakehouse-backfill plan FILE --revise RUN"
-        ),
     ),
     Unbuilt(
         ("safety", "on_deletions"),

@@ -14,6 +14,7 @@ from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.spark import filters
 from lakehouse_backfill.spark.inputs import Inputs
 from lakehouse_backfill.spark.jobs import Job, JobContext, load_job
+from lakehouse_backfill.spark.merging import with_deleted
 from lakehouse_backfill.spark.output_shape import fitted
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Computing:
             self.load(plan)
         output = self._jobs[plan.run_id].run(_context(plan, scope), frames)
         left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        return fitted(output, target, left_out)
+        return fitted(output, with_deleted(plan, target), left_out)
 
     def partitions(
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import CellDiff, Diff, PartitionDiff
+from lakehouse_backfill.model.rollout import Differing
+from lakehouse_backfill.model.schema_change import AddedColumn
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import partitions
-from lakehouse_backfill.spark import comparing, diff_samples, diff_spreads, guard
+from lakehouse_backfill.rules.schema_change import added
+from lakehouse_backfill.spark import comparing, diff_samples, diff_spreads, differing, guard
 from lakehouse_backfill.spark.diff_sides import DiffSides
 from lakehouse_backfill.spark.failures import translated
 
@@ -44,6 +48,12 @@ class SparkDiffer:
         with translated(doing), guard.own_writes():
             sides = DiffSides(self._spark, self._catalog, request)
             return _Comparison(sides, request).run()
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, whole; only one partition of the result is here at once."""
+        doing = f"comparing {request.old_table} with {request.new_table}"
+        with translated(doing), guard.own_writes():
+            yield from differing.differing(DiffSides(self._spark, self._catalog, request))
 
     def weigh(self, request: DiffRequest) -> int:
         """Tell from metadata how many bytes of files a diff would read: those of one side only."""
@@ -89,7 +99,18 @@ class _Comparison:
             engine="spark",
             duplicate_keys=duplicates,
             cells=cells,
+            added_columns=self._added(new),
         )
+
+    def _added(self, new: DataFrame) -> tuple[AddedColumn, ...]:
+        from pyspark.sql import functions as F
+
+        names = added(self._request.change)
+        if not names:
+            return ()
+        slots = {each.name: each.slot for each in self._sides.columns}
+        found = new.agg(*(F.count(slots[name]).alias(slots[name]) for name in names)).collect()[0]
+        return tuple(AddedColumn(name=name, rows=int(found[slots[name]])) for name in names)
 
     def _counts(self, counted: DataFrame) -> tuple[dict[str | None, dict[str, int]], int]:
         from pyspark.sql import functions as F

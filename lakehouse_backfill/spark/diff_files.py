@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from lakehouse_backfill.spark.names import full_name, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_DATA, _POSITION_DELETES = 0, 1
 _READ = ("file_path", "record_count", "file_size_in_bytes", "content")
 
 
@@ -33,10 +34,18 @@ class File:
 
 @dataclass(frozen=True)
 class Files:
-    """The live files of one side; `has_deletes`: rows of some of them are deleted."""
+    """The live files of one side, and by label the delete files that may hide rows of them.
+
+    Under None stand delete files that may hide rows of any partition.
+    """
 
     data: tuple[File, ...] = ()
-    has_deletes: bool = False
+    hidden: Mapping[str | None, frozenset[str]] = field(default_factory=dict)
+
+    def hiding(self, label: str | None) -> frozenset[str]:
+        """Name the delete files that may hide rows of the partition."""
+        everywhere = self.hidden.get(None, frozenset())
+        return everywhere | self.hidden.get(label, frozenset())
 
 
 @dataclass(frozen=True)
@@ -58,29 +67,38 @@ class Split:
 def split(
     old: Files, new: Files, layout: Layout, scope: Scope | None, *, reads_alike: bool
 ) -> Split:
-    """Compare the file lists; nothing is skipped where a side has deletes or reads otherwise."""
+    """Compare the file lists; what delete files hide, or a side reads otherwise, is not skipped.
+
+    A file under other delete files is not shared: readers see other rows of it.
+    """
     sides = [_in_scope(side.data, scope) for side in (old, new)]
     paths = [Counter(each.path for each in side) for side in sides]
-    common = paths[0] & paths[1]
+    every = (*sides[0], *sides[1])
+    changed = {each.path for each in every if old.hiding(each.label) != new.hiding(each.label)}
+    common = Counter({p: n for p, n in (paths[0] & paths[1]).items() if p not in changed})
     shared = common.total()
     counted = SharedFiles(
         shared=shared, old_only=len(sides[0]) - shared, new_only=len(sides[1]) - shared
     )
-    every = (*sides[0], *sides[1])
     weight = sum(each.size_bytes for each in every if each.path not in common)
     is_labelled = all(each.label is not None for each in every)
     unknown = (layout.field is not None or layout.parts) and not is_labelled
-    if old.has_deletes or new.has_deletes or not reads_alike or unknown:
+    has_unknown_deletes = bool(old.hidden.get(None) or new.hidden.get(None))
+    if has_unknown_deletes or not reads_alike or unknown:
         return Split(counted, weight)
+    hidden = {each.path for each in every if old.hiding(each.label) or new.hiding(each.label)}
+    skipped = common.keys() - hidden
     unchanged: Counter[str | None] = Counter()
     for each in sides[1]:
-        if each.path in common:
+        if each.path in skipped:
             unchanged[each.label] += each.rows
-    differing = {each.label for each in every if each.path not in common}
+    differing = {each.label for each in every if each.path not in skipped}
     touched = frozenset(label for label in differing if label is not None)
     # Only labels of a field say which rows to read.
     is_known = not differing or (layout.field is not None and None not in differing)
-    return Split(counted, weight, frozenset(common), dict(unchanged), touched if is_known else None)
+    return Split(
+        counted, weight, frozenset(skipped), dict(unchanged), touched if is_known else None
+    )
 
 
 def files_of(
@@ -105,12 +123,17 @@ def files_of(
         if part is None and scope is not None:
             frame = frame.where(_may_hold(frame, scope))
         rows = frame.selectExpr(*chosen).collect()
-    data = tuple(
-        File(row[0], row[1], row[2], layout.label_of_file(row["part"]) if part else None)
-        for row in rows
-        if row["content"] == 0
-    )
-    return Files(data, any(row["content"] != 0 for row in rows))
+    data: list[File] = []
+    hidden: dict[str | None, frozenset[str]] = {}
+    for row in rows:
+        label = layout.label_of_file(row["part"]) if part else None
+        if row["content"] == _DATA:
+            data.append(File(row[0], row[1], row[2], label))
+        else:
+            # An equality delete file may apply to all partitions, whatever its own.
+            held = label if row["content"] == _POSITION_DELETES else None
+            hidden[held] = hidden.get(held, frozenset()) | {row[0]}
+    return Files(tuple(data), hidden)
 
 
 def _may_hold(files: DataFrame, scope: Scope) -> Column:

@@ -10,12 +10,14 @@ from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.rules.schema_change import added
 from lakehouse_backfill.rules.where import columns_of, render
 from lakehouse_backfill.spark import (
     comparing,
     diff_columns,
     diff_files,
     diff_layout,
+    evolving,
     readers,
     rowhash,
 )
@@ -47,8 +49,9 @@ class DiffSides:
         self._old = self._side("old", request.old_table, request.old_snapshot_id)
         self._new = self._side("new", request.new_table, request.new_snapshot_id)
         self.columns = diff_columns.columns_of_diff(
-            self._old.schema, self._new.schema, request.key, request.ignore, self._asked()
-        )
+            self._old.schema, self._new.schema, request.key,
+            (*request.ignore, *added(request.change)), self._asked() | set(added(request.change)),
+        )  # fmt: skip
         both = [(side.table, side.snapshot_id, side.schema) for side in (self._old, self._new)]
         self.layout = diff_layout.find(spark, catalog, both, request.scope)
         self.split = self._split_files()
@@ -89,8 +92,11 @@ class DiffSides:
 
         if snapshot_id is None:
             return _Side(name, table, None, StructType([]))
-        schema = readers.read(self._spark, self._catalog, table, snapshot_id).schema
-        return _Side(name, table, snapshot_id, schema)
+        frame = readers.read(self._spark, self._catalog, table, snapshot_id)
+        return _Side(name, table, snapshot_id, self._changed(name, frame).schema)
+
+    def _changed(self, name: SideName, frame: DataFrame) -> DataFrame:
+        return evolving.as_changed(frame, self._request.change) if name == "old" else frame
 
     def _aligned(self, side: _Side, frame: DataFrame) -> DataFrame:
         """Give rows as label and short names, cut to the request's condition."""
@@ -111,10 +117,10 @@ class DiffSides:
             return readers.no_rows(self._spark, side.schema)
         frame = readers.read(self._spark, self._catalog, side.table, side.snapshot_id)
         frame = self._pruned(side.table, frame, shared=shared)
-        if not self.split.skipped:
-            return frame
-        is_skipped = F.col("_file").isin(sorted(self.split.skipped))
-        return frame.where(is_skipped if shared else ~is_skipped)
+        if self.split.skipped:
+            is_skipped = F.col("_file").isin(sorted(self.split.skipped))
+            frame = frame.where(is_skipped if shared else ~is_skipped)
+        return self._changed(side.name, frame)
 
     def _pruned(self, table: str, frame: DataFrame, *, shared: bool) -> DataFrame:
         from pyspark.sql import functions as F

@@ -71,6 +71,16 @@ class SparkInspecting:
             duplicate_keys=twice,
         )
 
+    def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
+        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
+        if scope is None:
+            return readers.read(self._spark, self._catalog, table, snapshot_id)
+        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+
+    def visible(self, table: str, snapshot_id: int, scope: Scope) -> DataFrame:
+        """The rows of some partitions of a table as its readers see them, for the suites."""
+        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> DataFrame:
         """The rows that the shadow holds of a chunk, for the suites."""
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int)
     """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
     manifest = plan.resolved.manifest
     window = input_window(plan, scope)
+    # Rows that an earlier revision computed are still those that it computed.
+    origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
+    inputs = origin.inputs if origin else {}
     said: dict[str, str | None] = {
         "chunk-id": chunk.chunk_id,
         "attempt-id": attempt_id,
@@ -44,11 +48,12 @@ def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int)
         "manifest-hash": plan.manifest_hash,
         "transform": manifest.transform.name,
         "transform-version": manifest.transform.version,
-        "input-snapshot-ids": _versions(plan, "source"),
+        "input-snapshot-ids": _versions(plan, "source", inputs),
+        "carried-from": origin.run_id if origin else None,
         "input-range-start": window[0].isoformat() if window else None,
         "input-range-end": window[1].isoformat() if window else None,
         "processing-mode": manifest.run.mode,
-        "reference-data-version": _versions(plan, "reference"),
+        "reference-data-version": _versions(plan, "reference", inputs),
         "restatement-reason": manifest.run.reason,
     }
     return {f"{PREFIX}{name}": value for name, value in said.items() if value is not None}
@@ -88,6 +93,10 @@ def _text(value: Any) -> str | int | None:
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value
 
 
-def _versions(plan: Plan, role: str) -> str | None:
+def _versions(plan: Plan, role: str, inputs: Mapping[str, int] | None = None) -> str | None:
+    """Name the inputs of a role with their snapshots; those in `inputs` were other ones."""
     pins = [pin for pin in plan.resolved.sources if pin.role == role]
-    return ",".join(f"{pin.name}={pin.snapshot_id}" for pin in pins) or None
+    found = {pin.name: pin.snapshot_id for pin in pins} | {
+        pin.name: inputs[pin.name] for pin in pins if inputs and pin.name in inputs
+    }
+    return ",".join(f"{name}={number}" for name, number in found.items()) or None

@@ -8,9 +8,13 @@ from lakehouse_backfill.model.checks import CheckResult
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.predicate import Predicate
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.ports.compute import Measured
 from lakehouse_backfill.spark import measured, readers
+from lakehouse_backfill.spark.carrying import named
+from lakehouse_backfill.spark.evolving import as_changed
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs, pin_named
 from lakehouse_backfill.spark.names import column
@@ -32,13 +36,19 @@ class SparkMeasuring:
         self._inputs = Inputs(spark, catalog)
 
     def checksums(
-        self, table: str, snapshot_id: int | None, scope: Scope, ignore: tuple[str, ...] = ()
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        beside: Predicate | None = None,
     ) -> dict[str, Checksum]:
         """Checksum of each partition of the scope; partitions without rows are left out.
 
-        No snapshot: no rows.
+        No snapshot: no rows. With `beside`: only of the rows that the predicate does not name.
         """
-        return self._sums({_NEW: (table, snapshot_id)}, scope, (), ignore)[_NEW].checksums
+        sides = {_NEW: (table, snapshot_id)}
+        return self._sums(sides, scope, (), ignore, beside)[_NEW].checksums
 
     def measure(
         self,
@@ -47,12 +57,13 @@ class SparkMeasuring:
         scope: Scope,
         measures: tuple[Measure, ...],
         ignore: tuple[str, ...] = (),
+        change: SchemaChange = (),
     ) -> Measured:
         """Checksums and declared measures of the scope's partitions on both sides, in one job.
 
         A side without snapshot has no total at all; one without rows has counts of 0.
         """
-        found = self._sums({_OLD: old, _NEW: new}, scope, measures, ignore)
+        found = self._sums({_OLD: old, _NEW: new}, scope, measures, ignore, change=change)
         return Measured(
             old=found[_OLD].checksums,
             new=found[_NEW].checksums,
@@ -103,12 +114,18 @@ class SparkMeasuring:
         scope: Scope,
         measures: tuple[Measure, ...],
         ignore: tuple[str, ...],
+        beside: Predicate | None = None,
+        change: SchemaChange = (),
     ) -> dict[str, Sums]:
         frames = {
             side: readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
             for side, (table, snapshot_id) in sides.items()
             if snapshot_id is not None
         }
+        if _OLD in frames:
+            frames[_OLD] = as_changed(frames[_OLD], change)
+        if beside is not None:
+            frames = {side: frame.where(~named(beside)) for side, frame in frames.items()}
         with translated(f"measuring {', '.join(table for table, _ in sides.values())}"):
             found = partition_sums(frames, scope.field, ignore, measures)
         return {side: found.get(side, Sums()) for side in sides}

@@ -59,6 +59,11 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
         return session
 
 
+def is_open() -> bool:
+    """Tell whether this process has a session already."""
+    return "session" in _OPEN
+
+
 def close_session() -> None:
     """Stop this process's session, if there is one; the next `open_session` starts afresh."""
     with _LOCK:

@@ -17,11 +17,13 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
-from lakehouse_backfill.rules import partitions, windows
-from lakehouse_backfill.spark import edges, filters, lineage, readers, rowhash
+from lakehouse_backfill.rules import catching_up, partitions, schema_change, windows
+from lakehouse_backfill.spark import carrying, edges, evolving, filters, lineage, readers, rowhash
+from lakehouse_backfill.spark.composing import Composed, Composing
 from lakehouse_backfill.spark.computing import Computing
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs
+from lakehouse_backfill.spark.leaving_out import LeavingOut
 from lakehouse_backfill.spark.names import column
 from lakehouse_backfill.spark.shadow_writer import Commit, ShadowWriter
 from lakehouse_backfill.spark.together import beside
@@ -50,6 +52,8 @@ class SparkStaging:
         self._catalog = catalog
         self._inputs = Inputs(spark, catalog)
         self._computing = Computing(spark, project, self._inputs)
+        self._composing = Composing(spark, catalog)
+        self._leaving_out = LeavingOut(spark, catalog)
         self._writer = ShadowWriter(spark, catalog)
 
     def load(self, plan: Plan) -> None:
@@ -69,8 +73,12 @@ class SparkStaging:
         frames = self._inputs.frames(plan, scope)
         with translated(f"computing chunk {chunk.chunk_id}"):
             output = self._computing.output(plan, scope, frames, target)
-        with beside(lambda: self._count(plan, chunk, frames)) as counting:
-            commit, counted = self._write(plan, chunk, epoch, output, target)
+        with (
+            beside(lambda: self._count(plan, chunk, frames)) as counting,
+            self._composing.composed(plan, scope, output, target) as made,
+            self._leaving_out.composed(plan, chunk, made) as composed,
+        ):
+            commit, counted = self._write(plan, chunk, epoch, composed)
         return ChunkRecord(
             run_id=plan.run_id,
             chunk_id=chunk.chunk_id,
@@ -78,12 +86,13 @@ class SparkStaging:
             status="done",
             input_rows=counting.result(),
             output_rows=counted.checksum.rows,
-            outside_rows=counted.outside_rows,
+            outside_rows=counted.outside_rows + composed.outside_rows,
             checksum=counted.checksum.text,
             seconds=round(time.monotonic() - started, 3),
             snapshot_id=commit.snapshot_id,
             finished_at=datetime.now(timezone.utc),
             epoch=epoch,
+            **composed.counts.known,
         )
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
@@ -110,6 +119,7 @@ class SparkStaging:
             finished_at=datetime.now(timezone.utc),
             recovered=True,
             epoch=epoch,
+            **self._composing.counted(plan.shadow_table, snapshot_id).known,
         )
 
     def edges(
@@ -127,21 +137,33 @@ class SparkStaging:
             return ()
         everything = tuple(label for scope in scopes.values() for label in scope.partitions)
         accepted = self._accepted(plan, Scope(field=field, partitions=everything))
+        target, coming = accepted.schema, schema_change.added(schema_change.of_plan(plan))
+        if coming:
+            target = self._schema(plan.shadow_table)
         with translated("checking the edges"):
             found = [
-                edges.Edge(side, scope, self._computed(plan, scope, accepted.schema))
+                edges.Edge(side, scope, self._computed(plan, scope, target).drop(*coming))
                 for side, scope in scopes.items()
             ]
             return edges.compare(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+
+    def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
+        """Keep the rows that the run's row predicate names; all where it has none."""
+        predicate = carrying.predicate_in(plan, frame.schema)
+        return frame if predicate is None else frame.where(carrying.named(predicate))
 
     def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
             return readers.no_rows(self._spark, self._schema(plan.shadow_table))
-        return readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
+        read = readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
+        rows = evolving.as_changed(self._named(plan, read), schema_change.of_plan(plan))
+        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
 
     def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
-        return self._computing.partitions(plan, scope, target, plan.resolved.sources)
+        sources = plan.resolved.sources
+        rows = self._named(plan, self._computing.partitions(plan, scope, target, sources))
+        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
@@ -154,6 +176,11 @@ class SparkStaging:
         if base.uuid is None:
             raise Unsupported(
                 f"{base.table} does not exist yet, so nothing says what the output must look like",
+                fix="plan without --prove-warm-up",
+            )
+        if schema_change.of_plan(plan):
+            raise Unsupported(
+                f"the run changes columns of {base.table}, which no table has yet",
                 fix="plan without --prove-warm-up",
             )
         target = self._schema(base.table)
@@ -170,28 +197,28 @@ class SparkStaging:
             return self._inputs.count(plan, frames)
 
     def _write(
-        self, plan: Plan, chunk: Chunk, epoch: int, output: DataFrame, target: StructType
+        self, plan: Plan, chunk: Chunk, epoch: int, composed: Composed
     ) -> tuple[Commit, _Counted]:
         from pyspark.sql import Observation
 
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         rows = partitions.ranges(scope)
         observation = Observation(f"chunk {uuid.uuid4()}")
-        observed = _observed(output, filters.inside(rows), observation)
+        observed = _observed(composed.rows, filters.inside(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
         written = observed.where(filters.condition(rows))
-        if plan.resolved.contract.lineage_columns:
-            written = lineage.with_lineage(written, plan, scope, target)
         properties = lineage.summary(plan, chunk, scope, str(uuid.uuid4()), epoch)
+        properties |= composed.counts.properties
         commit = self._writer.overwrite(
             written, plan.shadow_table, filters.condition(rows), properties, epoch
         )
         with translated(f"measuring chunk {chunk.chunk_id}"):
-            counted = _counted(observation, output.schema)
+            counted = _counted(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks count twice, and an optimised-away plan not at all.
                 outside = ~filters.inside(rows)
-                outside_rows = counted.outside_rows if counted else output.where(outside).count()
+                rows_there = composed.rows.where(outside)
+                outside_rows = counted.outside_rows if counted else rows_there.count()
                 stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
                 counted = _Counted(stored, outside_rows)
         return commit, counted

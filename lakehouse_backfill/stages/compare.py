@@ -12,7 +12,7 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import TableInfo, TableRef
 from lakehouse_backfill.ports.compute import DiffRequest
-from lakehouse_backfill.rules import gates
+from lakehouse_backfill.rules import gates, schema_change
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -75,13 +75,20 @@ def candidate_request(
         ignore=LINEAGE_NAMES,
         samples=samples,
         where=where,
+        change=schema_change.of_plan(plan),
     )
 
 
 def run_differ(bench: Workbench, request: DiffRequest, engine: str) -> Diff:
-    """Diff with the engine asked for; `auto` chooses by the bytes that must be read."""
+    """Diff with the engine asked for; `auto` chooses by the bytes that must be read.
+
+    What the engine in this process cannot read, equality deletes for one, Spark does.
+    """
     if engine == "auto":
-        engine = choose_engine(bench.differ("local").weigh(request))
+        try:
+            engine = choose_engine(bench.differ("local").weigh(request))
+        except Unsupported:
+            engine = "spark"
     return bench.differ(engine).diff(request)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakehouse_backfill.errors import ApprovalMissing
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.rules import lifecycle, roles
-from lakehouse_backfill.stages import publish as publishing
+from lakehouse_backfill.stages import catching_up
 from lakehouse_backfill.stages import stage as staging
 from lakehouse_backfill.stages import validate as validating
 from lakehouse_backfill.stages.decide import trusted_events
@@ -23,7 +23,8 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
     it, IllegalMove when the run is closed, and what the steps raise.
     """
     done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
-    status = bench.runs.status(run_id)
+    run_id = catching_up.newest(bench, run_id)
+    status = catching_up.carry_approval(bench, bench.runs.plan(run_id), by)
     if status.state is State.PLANNED:
         raise ApprovalMissing(
             f"{run_id} is not approved, so nothing was computed",
@@ -44,9 +45,10 @@ def drive(bench: Workbench, run_id: str, by: str) -> dict[str, object]:
         status, result, _ = validating.validate(bench, run_id, by)
         done["checks"] = [check.model_dump(mode="json") for check in result.checks]
     plan = bench.runs.plan(run_id)
+    status = catching_up.carry_acceptance(bench, plan, by)
     manual = plan.resolved.manifest.safety.manual_publish
     if status.state is State.PUBLISHING or (status.state is State.ACCEPTED and not manual):
-        publishing.publish(bench, run_id, by)
-        status = bench.runs.status(run_id)
+        run_id = str(catching_up.publish(bench, run_id, by).publication.run_id)
+        status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     done |= {"product": plan.product, "manifest_file": plan.manifest_file}
     return {"run_id": run_id, "state": status.state.value, **done}

@@ -8,7 +8,7 @@ from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.plan import Estimate, Resolved, SourcePin
 from lakehouse_backfill.model.scope import RowRange
-from lakehouse_backfill.rules import estimates, partitions, windows
+from lakehouse_backfill.rules import consumers, estimates, partitions, staging_place, windows
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -32,8 +32,8 @@ def estimate(bench: Workbench, resolved: Resolved) -> Estimated:
     if target.uuid is not None:
         wanted = set(resolved.scope.partitions)
         live = bench.tables.files(target.table, target.snapshot_id, resolved.scope.field)
-        replaced = tuple(file for file in live if file.partition in wanted)
-        held = {file.partition for file in replaced}
+        replaced = tuple(file for file in live if file.is_in(wanted))
+        held = {label for file in replaced for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
     return Estimated(estimates.estimate(tuple(inputs), replaced, bench.profile.prices), empty)
 
@@ -53,7 +53,14 @@ def warnings(bench: Workbench, resolved: Resolved, found: Estimated) -> tuple[st
         texts.append("the pinned input holds no rows in the range: the output would be empty")
     if resolved.git_commit and resolved.git_commit.endswith("-dirty"):
         texts.append("the project has changes that are in no git commit; their hashes are kept")
-    return (*texts, *_intolerant(resolved.contract))
+    mode = resolved.manifest.target.publish_mode
+    broken = consumers.affected(
+        resolved.contract, mode, bench.tables.positions(resolved.target.table)
+    )
+    place = staging_place.trade_off(
+        resolved.manifest.compute.staging_location, bench.tables.describe(resolved.target.table)
+    )
+    return (*texts, *_intolerant(resolved.contract), *broken, *place)
 
 
 def _is_ahead(bench: Workbench, resolved: Resolved, label: str) -> bool:

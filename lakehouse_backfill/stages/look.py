@@ -4,26 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from lakehouse_backfill.errors import NotFound, Tampered
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.rules import commands, partitions, publications, roles, waivers
+from lakehouse_backfill.rules import (
+    commands,
+    external,
+    partitions,
+    publications,
+    roles,
+    rollout,
+    waivers,
+)
 from lakehouse_backfill.rules.standing import Standing, standing
 from lakehouse_backfill.stages.chunk_checks import CHUNK_CHECKS
 from lakehouse_backfill.stages.decide import judged_document
+from lakehouse_backfill.stages.dual_read import standing_of
 from lakehouse_backfill.stages.input_checks import INPUT_CHECKS
 from lakehouse_backfill.stages.keeping_code import kept_code
-from lakehouse_backfill.stages.publish import PUBLICATION
+from lakehouse_backfill.stages.landing import PUBLICATION
+from lakehouse_backfill.stages.progressive import STEPS
 from lakehouse_backfill.stages.waive import FailedGate, failed_gates
 from lakehouse_backfill.stages.workbench import Workbench
 
-WAITING_FOR_PEOPLE = ("planned", "validated", "accepted", "rejected", "halted", "failed")
+WAITING_FOR_PEOPLE = (
+    "planned", "validated", "accepted", "rejected", "halted", "publish_halted", "failed",
+)  # fmt: skip
 
 #: States after which people plan the same file again: only then is the plan read for its name.
 PLANNED_AGAIN = (State.HALTED, State.REJECTED, State.CANCELLED)
+#: States in which somebody has to write the shadow: only then is the plan read for who that is.
+EXTERNAL = (State.APPROVED, State.PAUSED, State.FAILED, State.HALTED)
 
 
 def open_runs(bench: Workbench, *, everything: bool) -> list[RunStatus]:
@@ -43,11 +58,34 @@ def run_standing(bench: Workbench, status: RunStatus, *, was_empty: bool = False
     if status.state is State.PUBLISHED:
         history = bench.versions.history(status.product)
         version, gone = publications.gone_since(history, status.run_id)
-    return standing(
+    found = standing(
         status.state, status.run_id, status.product, gone=gone, version=version,
         driver=status.driver, is_driven=bench.is_driven(status),
         manifest_file=_manifest_file(bench, status), was_empty=was_empty,
+        is_external=_is_external(bench, status),
     )  # fmt: skip
+    if status.state is State.PUBLISH_HALTED:
+        with suppress(NotFound, Tampered):
+            said = rollout.readers_see(
+                bench.versions.history(status.product), bench.runs.plan(status.run_id)
+            )
+            return replace(found, readers_see=said)
+    return found
+
+
+def rolled_out(
+    bench: Workbench, run_id: str, events: tuple[Event, ...]
+) -> dict[str, list[dict[str, Any]]]:
+    """Say what readers compared, and which steps were published; nothing where nothing is."""
+    with suppress(NotFound, Tampered):
+        plan = bench.runs.plan(run_id)
+        known = bench.evidence.newest(run_id, STEPS) if rollout.is_stepwise(plan) else None
+        found = {
+            "dual_reads": standing_of(bench, plan, events),
+            "steps": list(known[1]["steps"]) if known else [],
+        }
+        return {name: lines for name, lines in found.items() if lines}
+    return {}
 
 
 def found_empty(bench: Workbench, events: tuple[Event, ...], run_id: str) -> bool:
@@ -71,21 +109,30 @@ def _manifest_file(bench: Workbench, status: RunStatus) -> str:
     return commands.MANIFEST
 
 
+def _is_external(bench: Workbench, status: RunStatus) -> bool:
+    """Tell whether another engine writes the shadow, where that changes what to do next."""
+    if status.state in EXTERNAL:
+        with suppress(NotFound, Tampered):
+            return external.is_external(bench.runs.plan(status.run_id))
+    return False
+
+
 def approvals(events: tuple[Event, ...], plan: Plan, digest: str | None) -> list[dict[str, Any]]:
     """List the decisions that still stand, each with what it is bound to."""
     bound = {"approve": plan.manifest_hash, "accept": digest or ""}
     return [
         {
-            "decision": event.verb,
-            "by": event.actor,
+            "decision": decision,
+            "by": ", ".join(roles.deciders(event)),
             "at": event.at.isoformat(),
             "bound_to": event.detail["bound_to"],
             "reason": event.detail.get("reason", ""),
         }
         for event in events
-        if event.verb in bound
-        and event.actor in roles.decisions(events, event.verb, bound[event.verb])
-        and event.detail.get("bound_to") == bound[event.verb]
+        for decision, subject in bound.items()
+        if event.verb in (decision, roles.CARRIED[decision])
+        and event.detail.get("bound_to") == subject
+        and set(roles.deciders(event)) <= set(roles.decisions(events, decision, subject))
     ]
 
 
@@ -146,6 +193,7 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
         "input_checks": inputs[1]["checks"] if inputs else [],
         "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
         "waivers": waived(events),
+        **rolled_out(bench, run_id, events),
         "validation": validation[1] if validation else None,
         "validation_digest": digest,
         "publication": publication[1] if publication else None,

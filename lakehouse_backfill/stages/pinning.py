@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.model.catch_up import TombstonePin
+from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.defaults import PIN_DAYS
 from lakehouse_backfill.model.manifest import Reference, RunManifest, Source
 from lakehouse_backfill.model.plan import Plan, SourcePin
-from lakehouse_backfill.model.table import LiveFile, Snapshot, TableRef
+from lakehouse_backfill.model.retention import PinLease
+from lakehouse_backfill.model.table import LiveFile, Snapshot, TableInfo, TableRef
 from lakehouse_backfill.rules import commands
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -23,6 +27,47 @@ def resolve_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin,
             field="reference_data",
         )
     return tuple(pins)
+
+
+def resolve_tombstones(bench: Workbench, contract: Contract) -> tuple[TombstonePin, ...]:
+    """Resolve the contract's tombstone tables to their heads. Raises NotFound."""
+    found = []
+    for item in contract.tombstones:
+        info = bench.tables.describe(item.table)
+        if info is None:
+            raise NotFound(
+                f"{item.table} does not exist, where {contract.product} has its tombstones",
+                fix="correct `tombstones` of the contract, or create the table",
+                field="tombstones",
+            )
+        wrong = [name for name in item.columns.values() if info.column(name) is None]
+        if wrong:
+            raise ConfigError(
+                f"{item.table} has no column {wrong[0]}",
+                fix="correct `tombstones.columns` of the contract",
+                field="tombstones",
+            )
+        _require_same_types(contract, item.columns, info)
+        found.append(
+            TombstonePin(table=item.table, snapshot_id=info.snapshot_id, columns=item.columns)
+        )
+    return tuple(found)
+
+
+def _require_same_types(contract: Contract, columns: dict[str, str], info: TableInfo) -> None:
+    """Values of other types are never equal: such a tombstone would leave nothing out."""
+    types = {column.name: column.type for column in contract.columns}
+    for ours, theirs in columns.items():
+        found = info.column(theirs)
+        pair = {types.get(ours, ""), found.type if found else ""}
+        if ours not in types or (len(pair) > 1 and not pair <= {"int", "long"}):
+            kind = f"is {types[ours]} there" if ours in types else "is not among its columns"
+            raise ConfigError(
+                f"{contract.product}: {ours} {kind}, and {info.table}.{theirs} is "
+                f"{found.type if found else 'missing'}",
+                fix="name columns of the contract, and of the same type, in `tombstones.columns`",
+                field="tombstones",
+            )
 
 
 def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> SourcePin:
@@ -87,14 +132,47 @@ def pin_name(run_id: str) -> str:
 
 
 def pin(bench: Workbench, plan: Plan) -> None:
-    """Tag what the plan reads and the base that it changes; the same again does nothing."""
-    for source in plan.resolved.sources:
-        if source.mode == "tag":
-            name = f"{pin_name(plan.run_id)}-{source.name}"
-            bench.pins.pin(source.table, source.snapshot_id, name)
+    """Tag what the plan reads and the base that it changes; the same again does nothing.
+
+    The leases are written first: a tag of ours always has one, also when this is cut off.
+    """
+    wanted = _pins(plan)
+    bench.pin_leases.grant(tuple(_lease(bench, plan, *one) for one in wanted))
+    for table, snapshot_id, name in wanted:
+        bench.pins.pin(table, snapshot_id, name)
+
+
+def _pins(plan: Plan) -> list[tuple[str, int, str]]:
+    """Name what is tagged: table, snapshot and tag."""
+    name = pin_name(plan.run_id)
+    found = [
+        (source.table, source.snapshot_id, f"{name}-{source.name}")
+        for source in plan.resolved.sources
+        if source.mode == "tag"
+    ]
+    for number, pinned in enumerate(plan.resolved.tombstones, start=1):
+        if pinned.snapshot_id is not None:
+            found.append((pinned.table, pinned.snapshot_id, f"{name}-tombstones-{number}"))
     target = plan.resolved.target
     if target.snapshot_id is not None:
-        bench.pins.pin(target.table, target.snapshot_id, pin_name(plan.run_id))
+        found.append((target.table, target.snapshot_id, name))
+    return found
+
+
+def _lease(bench: Workbench, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
+    run, now = plan.resolved.manifest.run, bench.clock.now()
+    return PinLease(
+        table=table,
+        tag=tag,
+        snapshot_id=snapshot_id,
+        run_id=plan.run_id,
+        product=plan.product,
+        owner=run.requested_by,
+        reason=run.reason,
+        until=now + timedelta(days=PIN_DAYS),
+        at=now,
+        by=plan.created_by,
+    )
 
 
 def base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:

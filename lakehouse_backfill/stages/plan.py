@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -22,18 +23,25 @@ from lakehouse_backfill.model.scope import ColumnType, ScopeField, Transform
 from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.rules import (
+    catching_up,
     checklist,
     completeness,
+    corrections,
     estimates,
+    external,
     gate_names,
     kinds,
     lifecycle,
     lineage,
+    merging,
     partitions,
     resolve,
+    rollout,
+    schema_change,
+    schema_refusals,
     unbuilt,
 )
-from lakehouse_backfill.stages import estimating, pinning, revising
+from lakehouse_backfill.stages import estimating, mode_plan, pinning, placing, revising
 from lakehouse_backfill.stages.keeping_code import keep_code
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -51,26 +59,40 @@ class Declared:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None) -> Plan:
-    """Work out the plan without changing anything.
+def make_plan(
+    bench: Workbench,
+    declared: Declared,
+    by: str,
+    revise: str | None,
+    amend: Callable[[Resolved], Resolved] | None = None,
+) -> Plan:
+    """Work out the plan without changing anything; `amend` has the last word on what is resolved.
 
     Raises ConfigError, NotFound, IllegalMove (the run to revise), Unsupported, LimitExceeded.
     """
     manifest = declared.manifest
     unbuilt.require_built(manifest)
     kinds.check_publication(manifest, declared.contract)
+    catching_up.require_possible(manifest)
+    external.require_no_edges(manifest)
     gate_names.require_known(manifest)
     revising.require_revisable(bench, manifest.product, revise)
     base = _base(bench, declared.contract)
     scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
+    mode_plan.require_fitting(manifest, declared.contract, base, scope.field.column)
+    schema_refusals.require_possible(manifest, declared.contract, base)
     sources = pinning.resolve_sources(bench, manifest)
     notes = resolve.check_input_ranges(manifest, scope, sources)
     notes += completeness.promises(manifest, declared.contract, sources)
+    notes += rollout.check_progressive(manifest, declared.contract, scope)
+    notes += corrections.check_corrections(manifest, declared.contract)
     resolved = Resolved(
         manifest=manifest,
         contract=lineage.settled(declared.contract, base),
         scope=scope,
-        chunks=resolve.cut_chunks(scope, manifest.limits.partitions_per_chunk),
+        chunks=resolve.cut_chunks(
+            scope, merging.partitions_per_chunk(manifest, declared.contract, scope)
+        ),
         sources=sources,
         target=_target_pin(declared.contract, base),
         code_hash=declared.code_hash,
@@ -79,8 +101,12 @@ def make_plan(bench: Workbench, declared: Declared, by: str, revise: str | None)
         config_hash=digest(manifest.transform.config),
         files=declared.files,
         environment=bench.profile.environment,
+        tombstones=pinning.resolve_tombstones(bench, declared.contract),
     )
-    return _finish(bench, resolved, declared, by, revise, notes + _target_notes(resolved))
+    resolved = amend(resolved) if amend else resolved
+    notes += _target_notes(resolved) + mode_plan.notes(bench, resolved)
+    notes += schema_change.notes(manifest.target.schema_change, declared.contract)
+    return _finish(bench, resolved, declared, by, revise, notes)
 
 
 def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
@@ -137,6 +163,7 @@ def _finish(
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
+    places = placing.places(bench, resolved)
     found = estimating.estimate(bench, resolved)
     estimate = found.estimate
     notes = kinds.check_kind(resolved.manifest, estimate.output_rows) + notes
@@ -144,6 +171,8 @@ def _finish(
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
     name = resolved.contract.table.rpartition(".")[2]
+    way = bench.ways(resolved.target.table, resolved.scope)
+    schema_refusals.require_way(resolved.manifest, resolved.target.table, way.way)
     return Plan(
         run_id=run_id,
         revises=revise,
@@ -152,9 +181,11 @@ def _finish(
         resolved=resolved,
         manifest_hash=manifest_hash,
         estimate=estimate,
+        places=places,
+        way=way,
         conflicts=find_conflicts(bench, resolved, {run_id, revise}),
         checklist=checklist.answer(resolved, estimate),
-        notes=notes,
+        notes=notes + placing.notes(places),
         warnings=estimating.warnings(bench, resolved, found),
         manifest_file=declared.manifest_file,
         shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
@@ -241,7 +272,7 @@ def _target_notes(resolved: Resolved) -> tuple[str, ...]:
     notes = [
         f"{partitions.describe(scope.partitions)} of {scope.field.column}, as declared",
         f"{len(resolved.chunks)} chunks of at most "
-        f"{resolved.manifest.limits.partitions_per_chunk} partitions, each one commit",
+        f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
     ]
     if resolved.target.uuid is None:

@@ -7,7 +7,7 @@ nothing to do, and a recovery that is killed is recovered like any other process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,25 +17,15 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import RunStatus, State
 from lakehouse_backfill.rules import lifecycle, publications
-from lakehouse_backfill.stages import publish, revising, rollback
+from lakehouse_backfill.stages import catching_up, publish, revising, rollback, telling
+from lakehouse_backfill.stages.exposing import find
 from lakehouse_backfill.stages.plan import register_plan
 from lakehouse_backfill.stages.reserving import REFUSALS, is_under_way, release
+from lakehouse_backfill.stages.telling import Work
 from lakehouse_backfill.stages.workbench import Workbench
 
 #: A plan this young may still be on its way between its two commits.
 DRAFT_GRACE = timedelta(minutes=1)
-#: States that say whether readers see a run's output; the pointer knows it better.
-_SETTLED = {State.PUBLISHED: False, State.ROLLED_BACK: True, State.ACCEPTED: True}
-
-
-@dataclass(frozen=True)
-class Work:
-    """Something that stopped half way, and what finishes or undoes it."""
-
-    subject: str
-    action: str
-    because: str
-    act: Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,8 @@ def _find(bench: Workbench, run_id: str | None, *, dry_run: bool) -> Iterator[Wo
             yield Work(status.run_id, "look at the run", error.problem, partial(_fail, error))
     products = {open_runs[0].product} if run_id is not None else None
     yield from _reservations(bench, products)
-    yield from _told_wrong(bench, products)
+    yield from telling.told_wrong(bench, products)
+    yield from telling.unfollowed(bench, products)
 
 
 def _fail(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
@@ -128,6 +119,14 @@ def _run(bench: Workbench, status: RunStatus) -> Iterator[Work]:
             f"{plan.run_id} takes its place",
             partial(_supersede, bench, plan),
         )
+    if status.state is State.PLANNED and plan.resolved.catch_up is not None:
+        yield Work(
+            status.run_id,
+            "carry the approval over",
+            f"it catches up with live commits for {plan.resolved.catch_up.of}",
+            partial(_carry, bench, plan),
+        )
+    yield from telling.halts(bench, status, plan)
     because = f"its driver {status.driver} is gone"
     if status.state is State.STAGING:
         act = partial(_end, bench, status, plan)
@@ -135,6 +134,12 @@ def _run(bench: Workbench, status: RunStatus) -> Iterator[Work]:
     if status.state is State.PUBLISHING:
         act = partial(_publish, bench, status)
         yield Work(status.run_id, "finish the publication", because, act)
+
+
+def _carry(bench: Workbench, plan: Plan, by: str) -> str:
+    """What is left needs Spark, and is done by the command that began it."""
+    catching_up.carry_approval(bench, plan, by)
+    return f"approved; next: lakehouse-backfill publish {plan.run_id}"
 
 
 def _is_left_open(bench: Workbench, run_id: str) -> bool:
@@ -170,8 +175,11 @@ def _publish(bench: Workbench, status: RunStatus, by: str) -> str:
     try:
         done = publish.publish(bench, status.run_id, begun[-1] if begun else by, recovered_by=by)
     except REFUSALS as error:
-        if bench.runs.status(status.run_id).state is State.PUBLISHING:
+        now = bench.runs.status(status.run_id).state
+        if now is State.PUBLISHING:
             raise
+        if now in telling.SETTLED and now is not State.ACCEPTED:
+            return f"{now.value}, but {error.problem}"
         return f"given back: {error.problem}"
     return f"published as version {done.publication.version}"
 
@@ -202,7 +210,9 @@ def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
     to = pending.version if pending.returns_to is None else pending.returns_to
     way = rollback.plan_rollback(bench, pending.product, to, only)
     # The contract that the undone run was published by: the project's own may be gone by now.
+    # What is undone may be a rollback alone; then it is the run that was published last.
     made = next((row.run_id for row in way.undone if row.run_id is not None), None)
+    made = made or publications.newest_run(bench.versions.history(pending.product))
     if made is None:
         raise NotFound(f"no run made what {pending.product} is to be rolled back from")
     contract = bench.runs.plan(made).resolved.contract
@@ -220,34 +230,8 @@ def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
 def _settle(bench: Workbench, pending: Publication, by: str) -> str:
     """Publish what has landed all the same; else give the version back."""
     run_id = str(pending.run_id)
-    if bench.publisher.find(pending.table, pending.token) is not None:
+    if find(bench, bench.runs.plan(run_id), pending) is not None:
         done = publish.publish(bench, run_id, pending.by, recovered_by=by)
         return f"it had landed: published as version {done.publication.version}"
     release(bench, pending, bench.runs.status(run_id).seq + 1)
     return "given back"
-
-
-def _told_wrong(bench: Workbench, products: set[str] | None) -> Iterator[Work]:
-    """Runs that were not told yet that their output became visible, or is so no more."""
-    runs = bench.runs.list(open_only=False)
-    for product in sorted({run.product for run in runs} if products is None else products):
-        history = bench.versions.history(product)
-        made = {row.run_id for row in history if row.action == "publish"}
-        for run in runs:
-            if run.run_id not in made or run.state not in _SETTLED or bench.is_driven(run):
-                continue
-            is_visible = publications.visible(history, run.run_id) is not None
-            if is_visible is _SETTLED[run.state]:
-                yield _telling(bench, run, is_visible=is_visible)
-
-
-def _telling(bench: Workbench, run: RunStatus, *, is_visible: bool) -> Work:
-    seen = "readers see its output" if is_visible else "readers do not see its output"
-    because = f"it is {run.state.value}, and {seen}"
-    return Work(run.run_id, "tell the run", because, partial(_tell, bench, run.run_id))
-
-
-def _tell(bench: Workbench, run_id: str, by: str) -> str:
-    reason = "recovered: the pointer says so"
-    rollback.tell_runs(bench, (run_id,), (run_id,), by, reason)
-    return bench.runs.status(run_id).state.value

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
 from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication, RevertRequest, Swap
 from lakehouse_backfill.model.run import State
-from lakehouse_backfill.rules import publications, roles
+from lakehouse_backfill.rules import (
+    corrections,
+    keep_versions,
+    publications,
+    roles,
+    rollout,
+    schema_change,
+)
 from lakehouse_backfill.rules.publications import Return
+from lakehouse_backfill.stages import hooks, rewriting
+from lakehouse_backfill.stages.corrections import compensate, is_undone_by_events
 from lakehouse_backfill.stages.reserving import (
     REFUSALS,
     finalise,
@@ -22,6 +32,7 @@ from lakehouse_backfill.stages.reserving import (
     tags,
     take_turn,
 )
+from lakehouse_backfill.stages.staying_deleted import require_none_named
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -40,14 +51,24 @@ def plan_rollback(
     history = bench.versions.history(product)
     if not history:
         raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
-    return publications.way_back(history, product, to, partitions)
+    way = publications.way_back(history, product, to, partitions)
+    keep_versions.require_kept(history, product, way.version)
+    return replace(way, expirations=keep_versions.count_gone(history))
+
+
+def columns_stay(bench: Workbench, way: Return) -> tuple[str, ...]:
+    """Say which changes of columns the undone runs made: rows go back, columns do not."""
+    plans = [bench.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
+    steps = [step for plan in plans for step in schema_change.of_plan(plan)]
+    return tuple(dict.fromkeys(map(schema_change.describe, steps)))
 
 
 def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> RolledBack:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
-    Order: version reserved; swap; pointer moved; view shown; the undone runs become rolled_back.
+    Partitions that cannot come back by metadata alone are rewritten into a shadow before. Order:
+    version reserved; shadow, if any; swap; pointer moved; view shown; undone runs told.
     One that was cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
@@ -65,12 +86,8 @@ def finish_rollback(
         )
     wanted = _draft(bench, contract, way, reason, by)
     row = _reserve(bench, way, wanted)
-    try:
-        swap = _restore(bench, contract, way, row)
-    except REFUSALS as error:
-        if may_release(row, wanted, error):
-            release(bench, row, row.epoch)
-        raise
+    swap = _landed_or_released(bench, contract, way, row, wanted)
+    rewriting.clear(bench, row)
     publication = finalise(bench, row, swap, "rollback")
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
@@ -79,18 +96,47 @@ def finish_rollback(
         show_accepted(bench, contract)
     finally:
         tell_runs(bench, way.leaving, way.returning, by, reason)
+    follow_rollback(bench, publication)
     return RolledBack(publication, swap)
+
+
+def follow_rollback(bench: Workbench, row: Publication) -> None:
+    """Call the hooks of the newest run; what was called for this act is not repeated."""
+    run_id = publications.newest_run(bench.versions.history(row.product))
+    if run_id is not None:
+        hooks.call_hooks(
+            bench, bench.runs.plan(run_id), "after_rollback", row.token,
+            bench.runs.status(run_id).epoch,
+            outcome="rolled back", version=row.version, reason=row.reason,
+        )  # fmt: skip
+
+
+def returned(
+    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
+) -> Publication:
+    """Give the row by which a pinned product goes back: its pointer is all that moves."""
+    swap = _to_established(bench, contract, way)
+    return _draft(bench, contract, way, reason, by).model_copy(
+        update={
+            "action": "rollback",
+            "table": swap.table,
+            "snapshot_id": swap.snapshot_id,
+            "before_snapshot_id": swap.before_snapshot_id,
+        }
+    )
 
 
 def _draft(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> Publication:
     newest = way.undone[0]
+    # The table that changes: what was undone before already may have been in another one.
+    table = next((row.table for row in corrections.effective(way.undone)), newest.table)
     return Publication(
         product=contract.product,
         version=way.version,
         token=uuid4().hex,
         action="reserve",
         run_id=None,
-        table=newest.table,
+        table=table,
         snapshot_id=None,
         before_snapshot_id=None,
         scope=way.scope,
@@ -103,9 +149,27 @@ def _draft(bench: Workbench, contract: Contract, way: Return, reason: str, by: s
     )
 
 
+def _landed_or_released(
+    bench: Workbench, contract: Contract, way: Return, row: Publication, wanted: Publication
+) -> Swap:
+    """Put the partitions back; what refuses that gives the reserved version back."""
+    try:
+        return _restore(bench, contract, way, row)
+    except REFUSALS as error:
+        # Another process that goes on with the same rollback may have landed it, and cleared up.
+        landed = bench.publisher.find(row.table, row.token)
+        if landed is not None:
+            return landed
+        if may_release(row, wanted, error):
+            rewriting.clear(bench, row)
+            release(bench, row, row.epoch)
+        raise
+
+
 def _reserve(bench: Workbench, way: Return, wanted: Publication) -> Publication:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         publications.require_unmoved(pointer, way.undone[0])
+        keep_versions.require_none_gone_since(pointer, way.expirations, wanted.product)
         if pointer.pending is not None:
             return ()
         version = pointer.last_version + 1 if way.is_partial else way.version
@@ -120,7 +184,12 @@ def _reserve(bench: Workbench, way: Return, wanted: Publication) -> Publication:
 
 def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication) -> Swap:
     if contract.publication == "pinned":
-        return _to_established(way)
+        return _to_established(bench, contract, way)
+    if is_undone_by_events(way, contract.table):
+        return compensate(bench, way, row)
+    landed = bench.publisher.find(contract.table, row.token)
+    if landed is None:
+        way = rewriting.plan_rewrites(bench, contract, way)
     return bench.publisher.revert(
         RevertRequest(
             target=contract.table,
@@ -132,15 +201,17 @@ def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication
                 "lakehouse-backfill.rollback-to": str(way.version),
                 "lakehouse-backfill.reason": row.reason,
             },
+            rewritten=rewriting.rewrite(bench, way, row) if landed is None else None,
         )
     )
 
 
-def _to_established(way: Return) -> Swap:
+def _to_established(bench: Workbench, contract: Contract, way: Return) -> Swap:
     """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
     found = way.established
     if found.snapshot_id is None:
         raise NotFound(f"version {found.version} of {found.product} had no snapshot")
+    require_none_named(bench, contract, way)
     return Swap(
         table=found.table,
         snapshot_id=found.snapshot_id,
@@ -169,7 +240,8 @@ def tell_runs(
     for run_id in leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
         _tell(bench, run_id, {State.PUBLISHING: "finish publishing"}, by, reason)
-        _tell(bench, run_id, {State.PUBLISHED: "roll back"}, by, reason)
+        told = {State.PUBLISHED: "roll back", State.PUBLISH_HALTED: "roll back"}
+        _tell(bench, run_id, told, by, reason)
 
 
 def _tell(bench: Workbench, run_id: str, verbs: dict[State, str], by: str, reason: str) -> None:
@@ -180,5 +252,14 @@ def _tell(bench: Workbench, run_id: str, verbs: dict[State, str], by: str, reaso
         return
     is_visible = publications.visible(bench.versions.history(status.product), run_id) is not None
     if is_visible is (verb == "reinstate"):
+        if verb == "reinstate" and not _is_whole(bench, plan):
+            verb = "reinstate in part"
         with suppress(RunMoved):  # Somebody else told it first.
             bench.move(status, plan, verb, by, reason=reason)
+
+
+def _is_whole(bench: Workbench, plan: Plan) -> bool:
+    """Tell whether readers see all steps of a run that was published in steps."""
+    return not rollout.is_stepwise(plan) or rollout.is_whole(
+        bench.versions.history(plan.product), plan
+    )

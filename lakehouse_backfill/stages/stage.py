@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,8 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import ChunkCommit
 from lakehouse_backfill.model.run import ChunkRecord, RunStatus
 from lakehouse_backfill.model.scope import Chunk
-from lakehouse_backfill.rules import roles, waivers
+from lakehouse_backfill.rules import external, roles, schema_change, staging_place, waivers
+from lakehouse_backfill.stages import carrying, hooks
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.chunk_checks import ChunkChecks
 from lakehouse_backfill.stages.decide import trusted_events
@@ -27,7 +30,42 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    plan = bench.runs.plan(run_id)
+    external.require_job(plan)
+    return staged(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
+
+
+def staged(
+    bench: Workbench, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
+) -> tuple[RunStatus, dict[str, Any]]:
+    """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
+
+    It is asked after the shadow was fenced: nobody else writes there any more.
+    """
+    with begin(bench, plan, by) as begun:
+        done, redone = _stage_all(bench, plan, begun, committed)
+    rows = sum(record.output_rows for record in done)
+    status = bench.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
+    return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A staging that is under way, with its lease and the waivers that stand."""
+
+    status: RunStatus
+    lease: KeptLease
+    compute: Compute
+    waived: tuple[waivers.Waiver, ...]
+
+
+@contextmanager
+def begin(bench: Workbench, plan: Plan, by: str) -> Iterator[Begun]:
+    """Drive the run's staging: decisions, files, pins and input are checked first.
+
+    What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
+    """
+    status = bench.runs.status(plan.run_id)
     events = trusted_events(bench, status)
     roles.require_approval(events, plan)
     require_approved_files(bench, plan)
@@ -35,31 +73,35 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     status = bench.drive(status, plan, "begin staging", by)
     try:
         with KeptLease(bench, status) as lease:
-            done, redone = _stage_all(bench, plan, lease, waivers.standing(events))
+            begun = Begun(status, lease, bench.compute(), waivers.standing(events))
+            if not external.is_external(plan):
+                begun.compute.staging.load(plan)
+            judge_inputs(bench, begun.compute, plan, lease.epoch, begun.waived)
+            yield begun
     except RunMoved:
         # Whoever took the run over moves it now.
         raise
     except ChecksFailed as error:
         bench.move(status, plan, "halt", by, problem=error.problem, **error.stop)
+        hooks.tell_halted(bench, plan)
         raise
     except BackfillError as error:
         bench.move(status, plan, "fail", by, problem=error.problem)
         raise
-    rows = sum(record.output_rows for record in done)
-    status = bench.move(status, plan, "finish staging", by, chunks=len(done), rows=rows)
-    return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
 
 
 def _stage_all(
-    bench: Workbench, plan: Plan, lease: KeptLease, waived: tuple[waivers.Waiver, ...]
+    bench: Workbench,
+    plan: Plan,
+    begun: Begun,
+    listed: Callable[[], tuple[ChunkCommit, ...]],
 ) -> tuple[list[ChunkRecord], int]:
-    compute = bench.compute()
-    compute.staging.load(plan)
-    judge_inputs(bench, compute, plan, lease.epoch, waived)
-    _open_shadow(bench, plan, lease.epoch)
-    committed = {item.chunk_id: item for item in bench.shadows.chunks(plan.shadow_table)}
+    compute, lease = begun.compute, begun.lease
+    open_shadow(bench, plan, lease.epoch)
+    committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in bench.ledger.chunks(plan.run_id)}
-    work, checks = _Work(bench, compute, plan, lease), ChunkChecks(bench, compute, plan, waived)
+    work = _Work(bench, compute, plan, lease)
+    checks = ChunkChecks(bench, compute, plan, begun.waived)
     bench.progress.start("stage", len(plan.resolved.chunks), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
@@ -94,6 +136,9 @@ class _Work:
     ) -> ChunkRecord:
         """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
+        source = carrying.carried(self.plan, chunk)
+        if source is not None:
+            return carrying.landed(self.bench, self.plan, chunk, source, known, epoch)
         journal = self.bench.journal.bind(**self.plan.labels)
         if commit is None:
             span = {
@@ -109,7 +154,8 @@ class _Work:
         return staging.remeasure(self.plan, chunk, commit.snapshot_id, epoch)
 
 
-def _open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
+def open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
+    """Make the target and its shadow if they are not there, and shut earlier writers out."""
     target = plan.resolved.target
     if target.uuid is None:
         bench.tables.create(plan.resolved.contract)
@@ -120,7 +166,10 @@ def _open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
     if plan.resolved.manifest.compute.staging_location == "under_target":
         info = bench.tables.describe(target.table)
         if info is not None:
-            properties["write.data.path"] = f"{info.location}/data/{plan.run_id}"
+            properties[staging_place.DATA_PATH] = staging_place.under(info, plan.run_id)
     bench.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
     # Before its chunks are listed: what an overtaken driver commits later would not be seen.
     bench.shadows.fence(plan.shadow_table, epoch)
+    change = schema_change.of_plan(plan)
+    if change and target.schema_id is not None:
+        bench.shadows.evolve(plan.shadow_table, target.schema_id, change)

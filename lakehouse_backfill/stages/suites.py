@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.model.contract import Assumption
-from lakehouse_backfill.model.manifest import SuiteRef
+from lakehouse_backfill.model.declared import SuiteRef
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.stages.workbench import Compute
 

@@ -19,12 +19,22 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.table import LiveFile, TableInfo
-from lakehouse_backfill.rules import edges, gate_names, gates, lifecycle, roles, waivers
+from lakehouse_backfill.rules import (
+    edges,
+    gate_names,
+    gates,
+    lifecycle,
+    modes,
+    roles,
+    schema_change,
+    waivers,
+)
 from lakehouse_backfill.rules.plain import plain_value
-from lakehouse_backfill.stages import compare
+from lakehouse_backfill.stages import compare, erasing, mode_checks
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
 from lakehouse_backfill.stages.edge_probe import probe_edges
+from lakehouse_backfill.stages.external import require_closed
 from lakehouse_backfill.stages.golden import golden_checks
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.pinning import base_files
@@ -72,6 +82,8 @@ class _Seen:
     new_files: list[LiveFile]
     old: dict[str, Checksum]
     new: dict[str, Checksum]
+    #: Checksums of the new side with the columns that come, which `old` cannot have.
+    stored: dict[str, Checksum]
     diff: Diff
     totals: tuple[MeasureTotal, ...]
     lineage: tuple[MeasureTotal, ...]
@@ -80,7 +92,12 @@ class _Seen:
     @property
     def shape(self) -> str:
         """The shape of the checksums; empty when neither side holds a row."""
-        return next((found.shape for found in (*self.new.values(), *self.old.values())), "")
+        return shape_of(self.new) or shape_of(self.old)
+
+
+def shape_of(found: dict[str, Checksum]) -> str:
+    """Give the shape that checksums have; empty when there is none."""
+    return next((checksum.shape for checksum in found.values()), "")
 
 
 def _judge(bench: Workbench, plan: Plan) -> Validation:
@@ -91,11 +108,13 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
     checks = [
         *_technical(bench, plan, seen),
         *_lineage(plan, seen),
-        *gates.schema_kept(plan.resolved.contract, seen.shadow),
+        *gates.schema_kept(plan.resolved.contract, seen.shadow, schema_change.of_plan(plan)),
         gates.diff_adds_up(seen.diff, balances),
+        *mode_checks.checks(bench, compute, plan, seen.shadow.snapshot_id, balances),
+        *erasing.checks(bench, plan, seen.shadow.snapshot_id),
         gates.keys_unique(_duplicates(bench, plan, seen)),
         *_totals(compute, plan, seen),
-        edges.check(seen.edge, plan.resolved.manifest.validation),
+        edges.check(seen.edge, plan.resolved.manifest.validation, modes.no_edges(plan)),
         *golden_checks(bench, plan, seen.shadow),
     ]
     bench.progress.advance()
@@ -121,21 +140,27 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         raise NotFound(
             f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
         )
+    require_closed(bench, plan, shadow)
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
-    request = compare.candidate_request(plan, shadow, SAMPLES)
+    request, change = compare.candidate_request(plan, shadow, SAMPLES), schema_change.of_plan(plan)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
         comparing = pool.submit(compare.run_differ, bench, request, "auto")
         measuring = pool.submit(
-            compute.measuring.measure, old_side, new_side, scope, measures + lineage, LINEAGE_NAMES
-        )
-        edge = probe_edges(compute.staging, plan) if target.snapshot_id is not None else None
+            compute.measuring.measure, old_side, new_side, scope, measures + lineage,
+            (*LINEAGE_NAMES, *schema_change.added(change)), change,
+        )  # fmt: skip
+        looks_beyond = target.snapshot_id is not None and not modes.no_edges(plan)
+        edge = probe_edges(compute.staging, plan) if looks_beyond else None
         bench.progress.advance()
         measured = measuring.result()
         bench.progress.advance()
         diff = comparing.result()
+        stored = measured.new
+        if schema_change.added(change):
+            stored = compute.measuring.checksums(*new_side, scope, LINEAGE_NAMES)
         bench.progress.advance()
     return _Seen(
         shadow=shadow,
@@ -143,6 +168,7 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         new_files=bench.tables.files(*new_side, scope.field),
         old=measured.old,
         new=measured.new,
+        stored=stored,
         diff=diff,
         totals=measured.totals[: len(measures)],
         lineage=measured.totals[len(measures) :],
@@ -158,7 +184,7 @@ def _technical(bench: Workbench, plan: Plan, seen: _Seen) -> tuple[CheckResult, 
         gates.partitions_written(plan, seen.new, set(seen.old)),
         gates.outside_unchanged(seen.old_files, seen.new_files, plan),
         gates.file_sizes(plan, seen.new_files, seen.shadow),
-        gates.stored_as_computed(plan, chunks, seen.new, seen.shape),
+        gates.stored_as_computed(plan, chunks, seen.stored, shape_of(seen.stored) or seen.shape),
     )
 
 
@@ -181,7 +207,9 @@ def _lineage(plan: Plan, seen: _Seen) -> list[CheckResult]:
     if not plan.resolved.contract.lineage_columns:
         return []
     rows = sum(partition.rows for partition in seen.new.values())
-    return [gates.lineage_complete(seen.lineage, rows)]
+    old_rows = sum(partition.rows for partition in seen.old.values())
+    carried_of = old_rows if modes.carries_rows(plan) else None
+    return [gates.lineage_complete(seen.lineage, rows, carried_of)]
 
 
 def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:

@@ -12,6 +12,9 @@ from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, Lease, RunStatus
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.ways import ChosenWay
+from lakehouse_backfill.ports.carrying import Carrying, Erasing
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.compute import (
     Differ,
@@ -19,12 +22,16 @@ from lakehouse_backfill.ports.compute import (
     Judge,
     Measuring,
     Records,
+    Restoring,
     Staging,
     Views,
 )
 from lakehouse_backfill.ports.control import Audit, Evidence, Fences, Ledger, Runs, Versions
+from lakehouse_backfill.ports.hooks import Hooks
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
 from lakehouse_backfill.ports.progress import Journal, Progress
+from lakehouse_backfill.ports.retention import ControlUpkeep, PinLeases, Upkeep
+from lakehouse_backfill.ports.rollout import Corrections, Reading
 from lakehouse_backfill.rules import lifecycle
 
 
@@ -35,7 +42,12 @@ class Compute:
     staging: Staging
     measuring: Measuring
     inspecting: Inspecting
+    restoring: Restoring
     judge: Judge
+
+
+def _without_jvm(table: str, scope: Scope | None) -> ChosenWay:  # noqa: ARG001 (a default)
+    return ChosenWay(way="pyiceberg", why="no other way is wired")
 
 
 @dataclass(frozen=True)
@@ -46,16 +58,24 @@ class Workbench:
     pins: Pins
     shadows: Shadows
     publisher: Publisher
+    carrying: Carrying
+    erasing: Erasing
     runs: Runs
     ledger: Ledger
     versions: Versions
     evidence: Evidence
     fences: Fences
     audit: Audit
+    pin_leases: PinLeases
+    upkeep: Upkeep
+    control_upkeep: ControlUpkeep
     compute: Callable[[], Compute]
     differ: Callable[[str], Differ]
     records: Records
     views: Views
+    reading: Reading
+    corrections: Corrections
+    hooks: Hooks
     clock: Clock
     journal: Journal
     progress: Progress
@@ -66,6 +86,8 @@ class Workbench:
     code_hash: Callable[[str], str]
     #: Text of a file of the project, as it is now.
     file_text: Callable[[str], str]
+    #: By which way a table is changed, in a scope of it or as a whole.
+    ways: Callable[[str, Scope | None], ChosenWay] = _without_jvm
     #: Whether a run may be taken from a process that still lives; fencing makes that safe.
     take_over: bool = False
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
-from tests.chaos.lab import BY, Lab
+from tests.chaos.lab import BY, TARGET, Lab
 
 #: As many cases run at once.
 LABS = 2
@@ -82,6 +82,20 @@ def _prepare(lab: Lab) -> None:
     lab.restore("accepted")
     lab.must("publish", run, *BY)
     lab.save("published")
+    _drop_tags(lab)
+    lab.save("published without tags")
+    lab.restore("published")
     back = ("rollback", "silver.t", "--to", "0", "--reason", "wrong", *BY)
     lab.killed(*back, hook=Kill("Publisher.swap:committed"))
     lab.save("rollback cut off")
+
+
+def _drop_tags(lab: Lab) -> None:
+    """Do what a catalog does that keeps no tags."""
+    catalog = lab.catalog()
+    table = catalog.load_table(TARGET)
+    with table.manage_snapshots() as changes:
+        for name in table.metadata.refs:
+            if name.startswith("lhb-"):
+                changes.remove_tag(name)
+    catalog.engine.dispose()

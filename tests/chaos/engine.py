@@ -18,17 +18,32 @@ from pyiceberg.catalog import Catalog
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import translated
 from lakehouse_backfill.iceberg.filters import row_filter
+from lakehouse_backfill.model.catch_up import LeftOut
 from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.composed import Counts
 from lakehouse_backfill.model.inspection import ChunkFacts
 from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.model.predicate import Predicate
+from lakehouse_backfill.model.restoring import RestoreChunk
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.ports.compute import Measured
-from lakehouse_backfill.rules import partitions, run_log
+from lakehouse_backfill.rules import catching_up, partitions, row_predicate, run_log
+from tests.oracle import merging
 
 MARK = "lakehouse-backfill."
 _MASK = (1 << 64) - 1
 _SHAPE = "c" * 64
+
+
+#: Iceberg's names of types, by Arrow's.
+_TYPES = {
+    "date32[day]": "date", "int64": "long", "string": "string", "large_string": "string",
+}  # fmt: skip
+
+
+def _is_named(row: dict[str, Any], predicate: Predicate) -> bool:
+    return all(row[name] in values for name, values in predicate.items())
 
 
 class PlainEngine:
@@ -49,8 +64,9 @@ class PlainEngine:
             run_log.require_epoch(plan.run_id, epoch, fence)
             # PyIceberg would build the same commit again on whatever it finds then.
             shadow.metadata.properties["commit.retry.num-retries"] = "0"
-            rows = self._source(plan, scope)
-            marks = {
+            rows, counts = self._composed(plan, scope, self._source(plan, scope))
+            rows, counts = self._without_deleted(plan, chunk, rows, counts)
+            marks = counts.properties | {
                 f"{MARK}run-id": plan.run_id,
                 f"{MARK}chunk-id": chunk.chunk_id,
                 f"{MARK}attempt-id": str(uuid.uuid4()),
@@ -77,14 +93,105 @@ class PlainEngine:
             status="done", input_rows=total.rows, output_rows=total.rows, outside_rows=0,
             checksum=total.text, seconds=0.0, snapshot_id=snapshot_id,
             finished_at=datetime.now(timezone.utc), epoch=epoch,
+            **self._counted(plan, snapshot_id).known,
         )  # fmt: skip
+
+    def _composed(self, plan: Plan, scope: Scope, rows: pa.Table) -> tuple[pa.Table, Counts]:
+        """What the partitions are to hold, by the rules of `spark/composing.py`."""
+        target = plan.resolved.manifest.target
+        if not target.row_predicate and target.merge is None:
+            return rows, Counts()
+        base = self._base(plan, scope)
+        if target.merge is not None:
+            merge = target.merge
+            key = plan.resolved.contract.key
+            found, counts = merging.merge(
+                base.to_pylist(), rows.to_pylist(), key, merge.version, merge.deleted
+            )
+            return pa.Table.from_pylist(found, base.schema), counts
+        types = {field.name: _TYPES[str(field.type)] for field in base.schema}
+        named = row_predicate.predicate_of(target, types)
+        mine = [row for row in rows.to_pylist() if _is_named(row, named)]
+        others = [row for row in base.to_pylist() if not _is_named(row, named)]
+        counts = Counts(carried_rows=len(others), stray_rows=len(rows) - len(mine))
+        return pa.Table.from_pylist([*mine, *others], base.schema), counts
+
+    def _without_deleted(
+        self, plan: Plan, chunk: Chunk, rows: pa.Table, counts: Counts
+    ) -> tuple[pa.Table, Counts]:
+        """Leave out what must not come back, by the rules of `spark/leaving_out.py`."""
+        left_out = catching_up.left_out(plan.resolved)
+        source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
+        if source:
+            scope = Scope(field=left_out.field, partitions=chunk.partitions)
+            old = self._catalog.load_table(source.shadow_table)
+            where = row_filter(partitions.ranges(scope))
+            rows = old.scan(where, snapshot_id=source.shadow_snapshot_id).to_arrow()
+        if left_out.is_empty:
+            return rows, counts
+        kept = self._kept(rows, left_out)
+        return kept, counts.model_copy(update={"left_out_rows": len(rows) - len(kept)})
+
+    def _kept(self, rows: pa.Table, left_out: LeftOut) -> pa.Table:
+        names = [
+            (tuple(pin.columns), self._values(pin.table, pin.snapshot_id, pin.columns.values()))
+            for pin in left_out.tombstones
+        ]
+        for one in left_out.erasures:
+            before = self._values(one.table, one.before_snapshot_id, one.key)
+            names.append(
+                (one.key, before - self._values(one.table, one.after_snapshot_id, one.key))
+            )
+        found = [
+            row
+            for row in rows.to_pylist()
+            if not any(tuple(row[c] for c in columns) in named for columns, named in names)
+        ]
+        return pa.Table.from_pylist(found, rows.schema)
+
+    def _values(self, table: str, snapshot_id: int | None, columns: Any) -> set[tuple[Any, ...]]:
+        rows = self._catalog.load_table(table).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        return {tuple(row[column] for column in columns) for row in rows}
+
+    def _base(self, plan: Plan, scope: Scope) -> pa.Table:
+        base = plan.resolved.target
+        table = self._catalog.load_table(base.table)
+        where = row_filter(partitions.ranges(scope))
+        found = table.scan(where, snapshot_id=base.snapshot_id).to_arrow()
+        return found if base.snapshot_id is not None else found.slice(0, 0)
+
+    def _counted(self, plan: Plan, snapshot_id: int) -> Counts:
+        snapshot = self._catalog.load_table(plan.shadow_table).snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        return Counts.from_properties(snapshot.summary.additional_properties)
+
+    def restore(self, chunk: RestoreChunk) -> int:
+        where = row_filter(partitions.ranges(chunk.scope))
+        with translated():
+            old = self._catalog.load_table(chunk.table).scan(where, snapshot_id=chunk.snapshot_id)
+            shadow = self._catalog.load_table(chunk.shadow)
+            marks = chunk.properties | {f"{MARK}chunk-id": chunk.chunk_id}
+            rows = old.to_arrow()
+            if chunk.left_out is not None:
+                rows = self._kept(rows, chunk.left_out)
+            with around("Spark.overwrite"):
+                shadow.overwrite(rows, where, snapshot_properties=marks)
+        head = self._catalog.load_table(chunk.shadow).current_snapshot()
+        assert head is not None
+        return head.snapshot_id
 
     def edges(self, plan: Plan, around: Any) -> tuple[Any, ...]:
         """Rows never move between partitions here."""
         return ()
 
     def checksums(
-        self, table: str, snapshot_id: int | None, scope: Scope, ignore: tuple[str, ...] = ()
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        beside: Predicate | None = None,
     ) -> dict[str, Checksum]:
         found: dict[str, Checksum] = {}
         if snapshot_id is None:
@@ -93,6 +200,8 @@ class PlainEngine:
             row_filter(partitions.ranges(scope)), snapshot_id=snapshot_id
         )
         for row in scan.to_arrow().to_pylist():
+            if beside is not None and _is_named(row, beside):
+                continue
             label = str(row["d"])
             mark = zlib.crc32(repr(sorted(row.items())).encode())
             one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
@@ -100,7 +209,7 @@ class PlainEngine:
         return found
 
     def measure(
-        self, old: Any, new: Any, scope: Scope, measures: Any, ignore: tuple[str, ...] = ()
+        self, old: Any, new: Any, scope: Scope, measures: Any, *ignored: Any, **named: Any
     ) -> Measured:
         return Measured(self.checksums(*old, scope), self.checksums(*new, scope), totals=())
 
@@ -113,6 +222,10 @@ class PlainEngine:
         found = self.checksums(plan.shadow_table, snapshot_id, scope)
         rows = {label: checksum.rows for label, checksum in found.items()}
         return ChunkFacts(rows=rows, null_keys={}, duplicate_keys=0)
+
+    def visible(self, table: str, snapshot_id: int, scope: Scope) -> pa.Table:
+        where = row_filter(partitions.ranges(scope))
+        return self._catalog.load_table(table).scan(where, snapshot_id=snapshot_id).to_arrow()
 
     def _source(self, plan: Plan, scope: Scope) -> pa.Table:
         pin = plan.resolved.sources[0]

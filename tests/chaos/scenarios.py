@@ -5,9 +5,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
+
+
+def moments(points: Sequence[str]) -> list[tuple[str, int]]:
+    """Number the points at which a kill leaves another lake than at those beside them.
+
+    These are right before and right after each commit. Around the method that commits nothing more
+    is written: its own points are the same moments, unless there is no commit in it.
+    """
+    found, seen = [], Counter[str]()
+    for place, point in enumerate(points):
+        seen[point] += 1
+        name, _, when = point.rpartition(":")
+        beside = {"before": points[place + 1 : place + 2], "after": points[:place][-1:]}.get(when)
+        if beside is None or [one.rpartition(":")[0] for one in beside] == [name]:
+            found.append((point, seen[point]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -26,10 +44,11 @@ class Scenario:
     already: str = ""
 
     def cases(self) -> list[tuple[str, int]]:
-        """Each point with its number; of the points of a loop the first and the last time."""
+        """Each moment with its number; of those of a loop the first and the last time."""
         points = self.points[: self.first]
-        numbered = [(point, points[: place + 1].count(point)) for place, point in enumerate(points)]
-        return [(point, nth) for point, nth in numbered if nth in (1, 2, points.count(point))]
+        return [
+            (point, nth) for point, nth in moments(points) if nth in (1, 2, points.count(point))
+        ]
 
 
 def _method(name: str, *inner: str) -> tuple[str, ...]:
@@ -60,6 +79,8 @@ _SHADOW_FENCE = _method("Shadows.fence", *_commit("Shadows.fence"))
 _CHUNK = _method("Staging.stage", *_commit("Spark.overwrite"))
 _RECORD = _method("Ledger.record", *_commit("ControlLog.backfill_chunk_run"))
 _ADOPT = _method("Publisher.adopt", *_commit("Publisher.swap"))
+_RESTORE = _method("Restoring.restore", *_commit("Spark.overwrite"))
+_RETIRE = _method("Shadows.retire", *_commit("Shadows.drop"))
 _REVERT = _method("Publisher.revert", *_commit("Publisher.swap"))
 #: What is left of a publication whose files are swapped in already.
 _FINISH = (
@@ -75,11 +96,12 @@ _ROLLBACK = ("rollback", "silver.t", "--to", "0", "--reason", "wrong")
 
 SCENARIOS = (
     Scenario("plan", "new", _PLAN, (_PLAN,), (
-        *_PIN, *_PIN,
         *_method(
-            "Evidence.record", *_commit("Catalog.create_namespace"),
-            *_commit("Catalog.create_table") * len(CONTROL_TABLES), *_commit("ControlLog.evidence"),
+            "PinLeases.grant", *_commit("Catalog.create_namespace"),
+            *_commit("Catalog.create_table") * len(CONTROL_TABLES),
+            *_commit("ControlLog.pin_lease"),
         ),
+        *_PIN, *_PIN, *_EVIDENCE,
         *_method(
             "Runs.register", *_commit("ControlLog.pipeline_run"), *_commit("ControlLog.run_event"),
         ),
@@ -99,6 +121,9 @@ SCENARIOS = (
     Scenario("publish again", "publishing cut off", _PUBLISH, (_PUBLISH,), _FINISH, first=0),
     Scenario("roll back", "published", _ROLLBACK, (_ROLLBACK,), (
         *_MOVE, *_REVERT, *_MOVE, *_APPEND,
+    ), already="silver.t is at version 0 already"),
+    Scenario("roll back by rewriting", "published without tags", _ROLLBACK, (_ROLLBACK,), (
+        *_MOVE, *_OPEN, *_RESTORE, *_REVERT, *_RETIRE, *_MOVE, *_APPEND,
     ), already="silver.t is at version 0 already"),
     Scenario("recover a staging", "staging cut off", _RECOVER, (_RECOVER, _STAGE), (
         *_FENCES, *_APPEND,

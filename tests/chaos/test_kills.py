@@ -19,7 +19,7 @@ def killed(lab: Lab, case: Case) -> Ended:
     return lab.killed(*lab.typed(case.scenario.command), hook=Kill(case.point, case.nth))
 
 
-#: Between two effects lie two points: one goes on by the same command, one by recovery.
+#: Between two commits lie two moments: one goes on by the same command, one by recovery.
 CASES = [
     Case(scenario, point, nth, ("again", "recover")[place % 2], killed)
     for scenario in SCENARIOS
@@ -42,12 +42,24 @@ def test_a_verb_passes_exactly_the_points_at_which_it_is_killed(
 ELSEWHERE = {
     "Runs.renew": "passed while a long step lasts; killed below",
     "Catalog.update_schema": "only with control tables of an older release",
+    "Corrections.write": "only for correction events; killed in test_rollout_kills.py",
+    "Corrections.append": "only for correction events; killed in test_rollout_kills.py",
+    "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
+    "Carrying.carry": "only where a publication catches up; killed in test_catching_up.py",
+    "Shadows.evolve": "only with target.schema_change; cut off in contract/test_schema_change.py",
+    "Shadows.keep": "only for versions by name; killed in test_mode_kills.py",
     "Tables.create": "only for a product that has no table; the same call again does nothing",
-    "Pins.unpin": "no verb lets a pin go yet",
-    "Shadows.retire": "no verb drops a shadow yet",
-    "Shadows.drop": "no verb drops a shadow yet",
+    "Pins.unpin": "maintain takes tags out by Upkeep.let_go",
+    "PinLeases.end": "only by maintain; killed in tests/contract/test_retention.py",
+    "Upkeep.let_go": "only by maintain; killed in tests/contract/test_retention.py",
+    "ControlUpkeep.lift": "only by maintain; killed in tests/contract/test_retention.py",
+    "ControlUpkeep.sweep": "only by maintain; killed in tests/contract/test_retention.py",
+    "ControlFiles.delete": "only by maintain; killed in tests/contract/test_retention.py",
     "Views.show": "needs Spark; last step but the run's own event, and may be repeated",
     "Spark.create_view": "needs Spark; one statement",
+    "Views.commit": "needs a REST catalog; one commit, and may be repeated",
+    "Hooks.call": "only where a contract has hooks; killed in test_hook_kills.py",
+    "Versions.move_all": "only by several runs at once; killed in test_together_kills.py",
 }
 
 

@@ -10,7 +10,7 @@ from tests.chaos.faults import Meet
 from tests.chaos.lab import BY, DAYS, SCOPE, TARGET, Ended, Lab, shared_barrier
 from tests.chaos.oracle import MARK
 
-ROUNDS = 50
+ROUNDS = 12
 OTHER = DAYS[4:6]
 #: Each has looked at run, decisions, shadow and pointer, and none has written to the product.
 LOOKED = "Versions.move:before"
@@ -112,7 +112,7 @@ def test_disjoint_publications_of_one_product_both_land(
 
 @pytest.mark.req("U10", "T8")
 def test_two_processes_that_publish_one_run_publish_it_once(lab: Lab) -> None:
-    for number in range(10):
+    for number in range(5):
         lab.restore("accepted")
         ended = race(lab, [("publish", lab.run, *BY)] * 2, "Runs.append:before")
 

@@ -50,6 +50,7 @@ from pyiceberg.types import (
 
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.ports.compute import Differ, DiffRequest
+from tests.contract.delete_kit import hide_rows
 from tests.contract.differ_oracle import Map, Question, Row, answer, norm, seen
 
 if TYPE_CHECKING:
@@ -507,6 +508,27 @@ def _evolved(make: Maker, change: Callable[[Table], None], new: list[Row], **opt
     return Built(make.request(table, before, after, ("d", "k")), question, files=(1, 0, 1))
 
 
+def _deleted_merge_on_read(make: Maker, *, is_both: bool) -> Built:
+    """Rows hidden by delete files; on one side, or on both with an append since."""
+    table = make.table(SIMPLE, [("d", IdentityTransform())])
+    append(table, simple())
+    first = table.refresh().metadata.current_snapshot_id
+    hidden = hide_rows(table, "v", {1, 21})
+    seen = [row for row in simple() if row["v"] not in {1, 21}]
+    if not is_both:
+        question = Question(
+            simple(), seen, tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat()
+        )
+        request = make.request(table, first, hidden, ("d", "k"))
+        return Built(request, question, files=(2, 2, 2))
+    added = [{"d": day(2), "k": 99, "v": 5}]
+    after = append(table.refresh(), added)
+    question = Question(
+        seen, [*seen, *added], tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat()
+    )
+    return Built(make.request(table, hidden, after, ("d", "k")), question, files=(4, 0, 1))
+
+
 def _added_column(make: Maker) -> Built:
     def change(table: Table) -> None:
         with table.update_schema() as update:
@@ -722,6 +744,11 @@ CASES = (
     Case("old table does not exist", _absent_old_table),
     Case("same snapshot", _same_snapshot),
     Case("appended file", _appended_file),
+    Case("rows deleted merge-on-read", lambda make: _deleted_merge_on_read(make, is_both=False)),
+    Case(
+        "rows deleted merge-on-read before",
+        lambda make: _deleted_merge_on_read(make, is_both=True),
+    ),
     Case("added column, shared file", _added_column),
     Case("added column, rewritten", _added_column_rewritten),
     Case("dropped column", _dropped_column),

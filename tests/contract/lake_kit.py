@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
     DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
-    ManifestFile,
-    ManifestWriterV2,
-    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import parse_transform
-from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
-from lakehouse_backfill.iceberg.catalog import open_catalog
 from lakehouse_backfill.iceberg.filters import row_filter
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.pins import IcebergPins
@@ -39,18 +29,11 @@ from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
 from lakehouse_backfill.iceberg.publisher import IcebergPublisher
 from lakehouse_backfill.iceberg.shadows import IcebergShadows
 from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.publication import AdoptRequest, Restore, RevertRequest, Swap
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.rules.partitions import bounds
+from tests.contract.catalogs import catalog_of
 
-PROFILE = Profile(
-    catalog={
-        "name": "lake",
-        "uri": "sqlite:///${project}/lake/catalog.db",
-        "warehouse": "file://${project}/lake/warehouse",
-    }
-)
 TARGET = "silver.t"
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -79,8 +62,8 @@ class Kit:
 
     def __init__(self, root: Path, budget_s: float = 30.0) -> None:
         self.root = root
-        self.catalog = open_catalog(PROFILE, root)
-        self.live: Catalog = open_catalog(PROFILE, root)
+        self.catalog = catalog_of(root)
+        self.live = catalog_of(root)
         self.tables = IcebergTables(self.catalog)
         self.pins = IcebergPins(self.catalog)
         self.shadows = IcebergShadows(self.catalog, "shadow")
@@ -108,6 +91,10 @@ class Kit:
         table = self.live.load_table(name)
         table.append(_arrow(table, rows), snapshot_properties=properties)
         return self.head(name) or 0
+
+    def arrow(self, name: str, rows: list[Row]) -> pa.Table:
+        """Give rows in the columns of a table."""
+        return _arrow(self.live.load_table(name), rows)
 
     def delete(self, field: ScopeField, label: str, name: str = TARGET) -> None:
         self.live.load_table(name).delete(row_filter((bounds(field, label),)))
@@ -178,8 +165,16 @@ class Kit:
             properties={"lakehouse-backfill.run-id": run, "version": 2},
         )
 
-    def compact(self, scope: Scope, name: str = TARGET) -> None:
-        """Rewrite the scope's files into one per partition, as rewrite_data_files does."""
+    def compact(
+        self,
+        scope: Scope,
+        name: str = TARGET,
+        change: Callable[[list[Row]], list[Row]] | None = None,
+    ) -> None:
+        """Rewrite the scope's files into one per partition, as rewrite_data_files does.
+
+        With `change`, the commit says `replace` all the same.
+        """
         table = self.live.load_table(name)
         head = table.current_snapshot()
         assert head is not None
@@ -187,38 +182,18 @@ class Kit:
         old = ScopedReader(table, scope, cache).in_scope(head)
         where = row_filter(tuple(bounds(scope.field, label) for label in scope.partitions))
         data = table.scan(where).to_arrow()
+        if change is not None:
+            data = _arrow(table, change(data.to_pylist()))
         files = list(_dataframe_to_data_files(table.metadata, data, table.io))
         for file in files:
             file.spec_id = table.spec().spec_id
         new = {file.file_path: _entry(file) for file in files}
-        change = Change(head, tuple(head.manifests(table.io)), old, new)
+        gone = {**old.data, **old.deletes}
+        change = Change(head, tuple(head.manifests(table.io)), gone, new)
         snapshot = SwapProducer(cache).snapshot(table, change, {}, 1)
         assert snapshot.summary is not None
         summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
         commit(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
-
-    def position_delete(self, partition: Any, name: str = TARGET, spec_id: int = 0) -> None:
-        """Commit a merge-on-read delete as Spark would (its file is never read here)."""
-        table = self.live.load_table(name)
-        head = table.current_snapshot()
-        assert head is not None
-        snapshot_id = table.metadata.new_snapshot_id()
-        manifest = _delete_manifest(table, snapshot_id, partition, spec_id)
-        path = f"{table.location()}/metadata/snap-{uuid.uuid4()}.avro"
-        sequence_number = table.metadata.next_sequence_number()
-        with write_manifest_list(
-            2, table.io.new_output(path), snapshot_id, head.snapshot_id, sequence_number, "deflate"
-        ) as writer:
-            writer.add_manifests([*head.manifests(table.io), manifest])
-        snapshot = Snapshot(
-            snapshot_id=snapshot_id,
-            parent_snapshot_id=head.snapshot_id,
-            sequence_number=sequence_number,
-            manifest_list=path,
-            summary=Summary(Operation.DELETE, **{"engine-name": "spark", "app-id": "app-7"}),
-            schema_id=table.metadata.current_schema_id,
-        )
-        commit(table, snapshot, {}, "merge-on-read")
 
     def before_commit(self, *actions: Callable[[], Any]) -> None:
         """Let `actions` happen one by one right before the adapter's next commits."""
@@ -233,30 +208,16 @@ class Kit:
         vars(self.catalog)["commit_table"] = commit_table
 
 
-class _DeleteWriter(ManifestWriterV2):
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
+def read_text(table: Table, path: str) -> str:
+    """Read a file of the table, wherever its store is."""
+    with table.io.new_input(path).open() as stream:
+        return stream.read().decode("utf-8")
 
 
-def _delete_manifest(table: Table, snapshot_id: int, partition: Any, spec_id: int) -> ManifestFile:
-    file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet",
-        file_format=FileFormat.PARQUET,
-        partition=Record(*partition),
-        record_count=1,
-        file_size_in_bytes=10,
-    )
-    file.spec_id = spec_id
-    output = table.io.new_output(f"{table.location()}/metadata/{uuid.uuid4()}-m0.avro")
-    spec = table.specs()[spec_id]
-    with _DeleteWriter(spec, table.schema(), output, snapshot_id, "deflate") as writer:
-        writer.add_entry(_entry(file, snapshot_id))
-    return writer.to_manifest_file()
+def write_text(table: Table, path: str, text: str) -> None:
+    """Write a file of the table, or another in its place."""
+    with table.io.new_output(path).create(overwrite=True) as stream:
+        stream.write(text.encode("utf-8"))
 
 
 def _entry(file: DataFile, snapshot_id: int | None = None) -> ManifestEntry:

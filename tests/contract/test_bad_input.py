@@ -196,11 +196,65 @@ MANIFESTS = {
     ),
     "hostile predicate": manifest(
         "target:", "target:\n  row_predicate: \"1=1; DROP TABLE x\"",
-        "target.row_predicate", 17, "restate whole partitions", code="unsupported",
+        "target.row_predicate", 17, "fields below it, indented",
     ),
-    "mode that is not built": manifest(
+    "predicate on no column": manifest(
+        "target:", "target:\n  row_predicate: {amuont: 10}",
+        "target.row_predicate.amuont", 17, "name one of: ts, id, amount",
+    ),
+    "predicate with a hostile column": manifest(
+        "target:", "target:\n  row_predicate: {\"id` = 1 OR `id\": 10}",
+        "target.row_predicate.id` = 1 OR `id", 17, "a name of letters, digits",
+    ),
+    "predicate on the partitions": manifest(
+        "target:", "target:\n  row_predicate: {day: 2024-01-05}",
+        "target.row_predicate.day", 17, "write its values in target.partitions",
+    ),
+    "predicate with a value of another type": manifest(
+        "target:", "target:\n  row_predicate: {id: [7, seven]}",
+        "target.row_predicate.id", 17, "write a whole number",
+    ),
+    "predicate of no column": manifest(
+        "target:", "target:\n  row_predicate: {}",
+        "target.row_predicate", 17, "name one with its values",
+    ),
+    "predicate of an append": manifest(
+        "target:", "target:\n  publish_mode: append\n  row_predicate: {id: 7}",
+        "target.row_predicate", 18, "remove target.row_predicate", code="unsupported",
+    ),
+    "append where rows are": manifest(
+        "target:", "target:\n  publish_mode: append",
+        "target.partitions", 18, "target.partitions.except", code="conflict", exit_code=4,
+        problem="hold 3 rows in snapshot",
+    ),
+    "merge without a version": manifest(
         "target:", "target:\n  publish_mode: merge",
-        "target.publish_mode", 17, "use one of: replace_partitions", code="unsupported",
+        "target.merge", 16, "add target.merge: {version: COLUMN}",
+    ),
+    "merge by no column": manifest(
+        "target:", "target:\n  publish_mode: merge\n  merge: {version: amuont}",
+        "target.merge.version", 18, "use one of: day, ts, amount",
+    ),
+    "merge by the time of processing": manifest(
+        "target:", "target:\n  publish_mode: merge\n  merge: {version: produced_at}",
+        "target.merge.version", 18, "use one of", problem="a rerun always wins",
+    ),
+    "merge by the key": manifest(
+        "target:", "target:\n  publish_mode: merge\n  merge: {version: id}",
+        "target.merge.version", 18, "use one of",
+    ),
+    "deletions of a column of the table": manifest(
+        "target:", "target:\n  publish_mode: merge\n  merge: {version: ts, deleted: amount}",
+        "target.merge.deleted", 18, "remove target.merge.deleted",
+    ),
+    "merge beside another mode": manifest(
+        "target:", "target:\n  merge: {version: ts}",
+        "target.merge", 17, "write target.publish_mode: merge",
+    ),
+    "versions of a product that is followed": manifest(
+        "target:", "target:\n  publish_mode: versioned",
+        "target.publish_mode", 17, "write target.publish_mode: replace_partitions",
+        code="unsupported",
     ),
     "mode of another product": manifest(
         "target:", "target:\n  publish_mode: pointer_swap",
@@ -210,6 +264,35 @@ MANIFESTS = {
     "side effects": manifest(
         "validation:", "safety: {side_effects: true}\nvalidation:",
         "safety.side_effects", 21, "write false", code="unsupported",
+    ),
+    "a column that is dropped": manifest(
+        "target:", "target:\n  schema_change: [{drop: amount}]",
+        "target.schema_change[0].drop", 17, "add",
+    ),
+    "a column that is narrowed": manifest(
+        "target:", "target:\n  schema_change: [{widen: amount, to: int}]",
+        "target.schema_change[0]", 17, "write a wider type",
+    ),
+    "a required column that is added": manifest(
+        "target:", "target:\n  schema_change: [{add: note, type: string, required: true}]",
+        "target.schema_change[0].required", 17, "rename",
+    ),
+    "a column that is there already": manifest(
+        "target:", "target:\n  schema_change: [{add: Amount, type: long}]",
+        "target.schema_change[0]", 17, "use another name",
+    ),
+    "a renamed column of the key": manifest(
+        "target:", "target:\n  schema_change: [{rename: id, to: number}]",
+        "target.schema_change[0]", 17, "choose another column",
+    ),
+    "a renamed partition source": manifest(
+        "target:", "target:\n  schema_change: [{rename: day, to: date}]",
+        "target.schema_change[0]", 17, "choose another column",
+    ),
+    "columns of a run in steps": manifest(
+        "target:",
+        "target:\n  progressive: {}\n  schema_change: [{add: note, type: string}]",
+        "target.progressive", 17, "remove target.schema_change", code="unsupported",
     ),
     "unknown gate": manifest(
         "validation:", "validation:\n  gates: {schema: report}",

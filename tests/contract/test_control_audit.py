@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.iceberg.audit import IcebergAudit
@@ -30,6 +29,7 @@ from lakehouse_backfill.report.data import audit_result
 from lakehouse_backfill.rules import audit as audit_rules
 from lakehouse_backfill.rules.audit import Verdict
 from lakehouse_backfill.stages.audit import verify
+from tests.contract.catalogs import catalog_of
 from tests.fakes.bench import bench, lake
 from tests.fakes.control import FakeRuns
 from tests.fakes.plans import NOON, a_first_event, a_plan
@@ -45,9 +45,7 @@ class Log:
     """A log of four runs, one of them closed, that was folded; and ways to change it."""
 
     def __init__(self, folder: Path) -> None:
-        self.catalog = SqlCatalog(
-            "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
-        )
+        self.catalog = catalog_of(folder)
         tables = ControlTables(self.catalog, NAMESPACE)
         self.runs, self.audit = IcebergRuns(tables), IcebergAudit(tables)
         self._write()
@@ -284,7 +282,7 @@ def restore(log: Log) -> None:
 @pytest.fixture
 def lone(tmp_path: Path) -> SimpleNamespace:
     """Control tables of one run and one published version."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog = catalog_of(tmp_path)
     tables = ControlTables(catalog, NAMESPACE)
     runs, found = IcebergRuns(tables), IcebergAudit(tables)
     runs.register(a_plan(), a_first_event(a_plan()))

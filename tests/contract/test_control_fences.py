@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ServiceUnavailableError
 
 from lakehouse_backfill.errors import RunMoved
@@ -30,6 +29,7 @@ from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.publication import Pointer
 from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, State
 from lakehouse_backfill.rules import audit as audit_rules
+from tests.contract.catalogs import catalog_of
 from tests.contract.test_control_ports import PRODUCT, a_chunk, a_row, move
 from tests.contract.test_control_races import control_tables, race
 from tests.fakes.plans import NOON, a_first_event, a_plan
@@ -39,20 +39,15 @@ ROUNDS = 30
 Commit = Callable[[], Any]
 
 
-class TroubledCatalog(SqlCatalog):
+class TroubledCatalog(Protocol):
     """Runs `trouble(table, commit)` in place of the next commit."""
 
-    trouble: Callable[[str, Commit], Any] | None = None
+    trouble: Callable[[str, Commit], Any] | None
 
-    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        def commit() -> Any:
-            return super(TroubledCatalog, self).commit_table(table, requirements, updates)
-
-        trouble, self.trouble = self.trouble, None
-        return commit() if trouble is None else trouble(table.name()[-1], commit)
+    def __getattr__(self, name: str) -> Any: ...
 
 
-def ports(catalog: SqlCatalog) -> SimpleNamespace:
+def ports(catalog: Any) -> SimpleNamespace:
     tables = ControlTables(catalog, NAMESPACE)
     return SimpleNamespace(
         runs=IcebergRuns(tables), audit=IcebergAudit(tables), fences=IcebergFences(tables),
@@ -62,9 +57,18 @@ def ports(catalog: SqlCatalog) -> SimpleNamespace:
 
 
 def open_catalog(folder: Path) -> TroubledCatalog:
-    return TroubledCatalog(
-        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
-    )
+    catalog: Any = catalog_of(folder)
+    through = catalog.commit_table
+    catalog.trouble = None
+
+    def commit_table(table: Any, requirements: Any, updates: Any) -> Any:
+        trouble, catalog.trouble = catalog.trouble, None
+        if trouble is None:
+            return through(table, requirements, updates)
+        return trouble(table.name()[-1], lambda: through(table, requirements, updates))
+
+    catalog.commit_table = commit_table
+    return catalog
 
 
 @pytest.fixture
@@ -156,7 +160,7 @@ def test_a_fence_in_place_costs_no_commit(catalog: TroubledCatalog):
     assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
 
 
-def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
+def _all(catalog: TroubledCatalog) -> list[tuple[str, ...]]:
     return sorted(catalog.list_tables(NAMESPACE))
 
 
@@ -229,9 +233,7 @@ def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path)
 
 def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
     """Take the run over each round, renew, and write with the lease: whose rows got through?"""
-    control = ports(SqlCatalog(
-        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
-    ))  # fmt: skip
+    control = ports(catalog_of(folder))
     written: list[int | None] = []
     for _ in range(ROUNDS // 3):
         barrier.wait()
@@ -299,7 +301,7 @@ def old_lake(catalog: TroubledCatalog, tmp_path: Path) -> SimpleNamespace:
     return ports(catalog)
 
 
-def _write_as_older(catalog: SqlCatalog, table: ControlTable) -> None:
+def _write_as_older(catalog: TroubledCatalog, table: ControlTable) -> None:
     name = (NAMESPACE, table.name)
     found = catalog.load_table(name)
     properties = {
@@ -386,7 +388,7 @@ def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_e
     assert audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal()).intact
 
 
-def _overwrite(catalog: SqlCatalog, rows: list[dict[str, Any]]) -> Any:
+def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
     table = catalog.load_table((NAMESPACE, "run_event"))
     table.overwrite(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     return table

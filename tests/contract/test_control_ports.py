@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.iceberg.audit import IcebergAudit
@@ -26,6 +25,7 @@ from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from lakehouse_backfill.rules import audit as audit_rules
 from lakehouse_backfill.rules.lifecycle import next_event
+from tests.contract.catalogs import catalog_of
 from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
@@ -49,9 +49,7 @@ def control(request, tmp_path: Path):
             evidence=FakeEvidence(fences),
         )
     tables = ControlTables(
-        SqlCatalog(
-            "lake", uri=f"sqlite:///{tmp_path}/c.db?timeout=30", warehouse=f"file://{tmp_path}/w"
-        ),
+        catalog_of(tmp_path),
         "lakehouse_backfill",
     )
     return SimpleNamespace(
@@ -356,6 +354,35 @@ def test_products_do_not_touch_each_other(versions: Versions):
     assert versions.pointer(PRODUCT) == Pointer(accepted=mine, last_version=1)
     assert versions.pointer("gold.other") == Pointer(accepted=other, last_version=3)
     assert versions.history("gold.other") == (other,)
+
+
+@pytest.mark.req("U2")
+def test_pointers_of_several_products_move_in_one_commit(versions: Versions):
+    rows = (a_row(1, "publish"), a_row(4, "publish", "gold.other", run_id=None))
+    seen: list[dict[str, Pointer]] = []
+
+    def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
+        seen.append(pointers)
+        return rows
+
+    products = (PRODUCT, "gold.other", "gold.untouched")
+    moved = versions.move_all(products, decide)
+    expected = {
+        PRODUCT: Pointer(accepted=rows[0], last_version=1),
+        "gold.other": Pointer(accepted=rows[1], last_version=4),
+        "gold.untouched": Pointer(),
+    }
+    assert seen == [dict.fromkeys(products, Pointer())]
+    assert (moved, versions.pointers(products)) == (expected, expected)
+
+
+@pytest.mark.req("U2")
+def test_pointers_of_several_products_move_together_or_not_at_all(versions: Versions):
+    rows = (a_row(1, "publish"), a_row(1, "publish", "gold.unnamed", run_id=None))
+    with pytest.raises(ValueError, match=r"gold\.unnamed"):
+        versions.move_all((PRODUCT, "gold.other"), lambda _: rows)
+    assert versions.history(PRODUCT) == ()
+    assert versions.pointers((PRODUCT,)) == {PRODUCT: Pointer()}
 
 
 # --- evidence ---------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import RunMoved
 from lakehouse_backfill.iceberg.control import ControlTables
@@ -19,6 +18,7 @@ from lakehouse_backfill.iceberg.runs import IcebergRuns
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import Event, State
+from tests.contract.catalogs import catalog_of
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
 PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
@@ -30,10 +30,7 @@ _FORKS.set_forkserver_preload(
 
 
 def control_tables(folder: Path) -> ControlTables:
-    catalog = SqlCatalog(
-        "lake", uri=f"sqlite:///{folder}/c.db?timeout=30", warehouse=f"file://{folder}/w"
-    )
-    return ControlTables(catalog, "lakehouse_backfill")
+    return ControlTables(catalog_of(folder), "lakehouse_backfill")
 
 
 def race(worker: Callable[..., Any], folder: Path, processes: int) -> list[Any]:
@@ -77,8 +74,7 @@ def make_tables(folder: Path, number: int, barrier: Any) -> None:
 @pytest.mark.req("C1")
 def test_many_processes_may_make_the_tables_at_once(tmp_path: Path):
     assert race(make_tables, tmp_path, 4) == [None] * 4
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    assert len(catalog.list_tables("lakehouse_backfill")) == len(CONTROL_TABLES)
+    assert len(catalog_of(tmp_path).list_tables("lakehouse_backfill")) == len(CONTROL_TABLES)
 
 
 def move_pointers(folder: Path, number: int, barrier: Any) -> list[tuple[str, str, float]]:

@@ -1,4 +1,7 @@
-"""Any sequence of live appends, compactions, adoptions and rollbacks, against a model in memory."""
+"""Any sequence of live appends, merge-on-read deletes, compactions, adoptions and rollbacks.
+
+Against a model in memory; rows are told by PyIceberg's own scan.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.errors import TargetChanged
-from lakehouse_backfill.model.publication import AdoptRequest, Swap
+from lakehouse_backfill.model.publication import AdoptRequest, RevertRequest, Swap
 from lakehouse_backfill.model.scope import Scope
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.contract.delete_kit import Granularity, hide, rewritten
+from tests.contract.lake_kit import TARGET, Kit, Row, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
-Files = dict[str, frozenset[tuple[int, frozenset[int]]]]
+#: Number, ids of its rows, ids of those that delete files hide.
+File = tuple[int, frozenset[int], frozenset[int]]
+Files = dict[str, frozenset[File]]
 
 
 @dataclass
 class Model:
-    """Per day the live files, each with a number of its own and the ids of its rows."""
+    """Per day the live files, each with a number of its own, its rows and those hidden."""
 
     days: Files = field(default_factory=lambda: dict.fromkeys(DAYS, frozenset()))
     #: Days that each commit changed; none for a compaction.
@@ -34,8 +40,9 @@ class Model:
         self.days = {**self.days, **new}
         self.log.append(set() if neutral else set(new))
 
-    def file(self, ids: set[int]) -> frozenset[tuple[int, frozenset[int]]]:
-        return frozenset({(next(self.numbers), frozenset(ids))}) if ids else frozenset()
+    def file(self, ids: set[int]) -> frozenset[File]:
+        held = (next(self.numbers), frozenset(ids), frozenset[int]())
+        return frozenset({held}) if ids else frozenset()
 
     def conflicts(self, then: Files, mark: int, scope: tuple[str, ...]) -> bool:
         same = all(then[day] == self.days[day] for day in scope)
@@ -43,7 +50,16 @@ class Model:
 
     @property
     def ids(self) -> list[int]:
-        return sorted(i for files in self.days.values() for _, ids in files for i in ids)
+        return sorted(key for files in self.days.values() for key in seen(files))
+
+    @property
+    def rows(self) -> int:
+        return sum(len(ids) for files in self.days.values() for _, ids, _ in files)
+
+
+def seen(files: frozenset[File]) -> set[int]:
+    """Give the ids of the rows that readers see."""
+    return {key for _, ids, hidden in files for key in ids - hidden}
 
 
 @dataclass
@@ -68,6 +84,7 @@ class Play:
 
     def __init__(self, root: Path, version: int) -> None:
         self.kit = Kit(root)
+        self.version = version
         self.kit.create(("d", "identity"), version=version)
         self.model = Model()
         self.staged: list[Staged] = []
@@ -84,8 +101,29 @@ class Play:
         if self.kit.head() is None:
             return
         self.kit.compact(Scope(field=DAY, partitions=scope))
-        merged = {d: {i for _, ids in self.model.days[d] for i in ids} for d in scope}
+        merged = {d: seen(self.model.days[d]) for d in scope}
         self.model.change({d: self.model.file(ids) for d, ids in merged.items()}, neutral=True)
+
+    def hide(self, scope: tuple[str, ...], by: Granularity) -> None:
+        """Delete the newest row of each day merge-on-read."""
+        days = self.model.days
+        gone = {max(seen(days[day])) for day in scope if seen(days[day])}
+        if not gone or self.version == 1:
+            return
+        hide(self.kit, *gone, by=by)
+        self.model.change(
+            {
+                day: frozenset((n, ids, old | (ids & gone)) for n, ids, old in days[day])
+                for day in scope
+                if seen(days[day]) & gone
+            }
+        )
+
+    def erase(self, scope: tuple[str, ...]) -> None:
+        self.hide(scope, "file")
+
+    def erase_together(self, scope: tuple[str, ...]) -> None:
+        self.hide(scope, "partition")
 
     def stage(self, scope: tuple[str, ...]) -> None:
         # The first day becomes empty, the others get a row.
@@ -115,16 +153,35 @@ class Play:
         done = self.done[-(len(scope) % len(self.done)) - 1]
         run = f"b{next(self.keys)}"
         request = self.kit.revert_request(done.swap, done.scope, run=run)
+        anew = self.rewritten(request)
+        back = {day: done.before[day] for day in done.scope.partitions}
+        assert {day for day, files in back.items() if any(f[2] for f in files)} <= set(anew)
+        if anew:
+            request = rewritten(self.kit, request, anew, f"shadow.{run}")
+            back |= {day: self.model.file(seen(back[day])) for day in anew}
         if self.model.conflicts(done.after, done.mark, done.scope.partitions):
             with pytest.raises(TargetChanged):
                 self.kit.publisher.revert(request)
             return
         self.kit.publisher.revert(request)
-        self.model.change({day: done.before[day] for day in done.scope.partitions})
+        self.model.change(back)
+
+    def rewritten(self, request: RevertRequest) -> dict[str, list[Row]]:
+        """Read what has to be rewritten, as its readers did then."""
+        found = self.kit.publisher.rewrites(TARGET, DAY, request.restores)
+        then = request.restores[0].restore_snapshot_id
+        if not found or then is None:
+            return {}
+        held = self.kit.live.load_table(TARGET).scan(snapshot_id=then).to_arrow().to_pylist()
+        return {
+            day: [each for each in held if str(each["d"]) == day]
+            for item in found
+            for day in item.partitions
+        }
 
     def check(self) -> None:
         assert [found[0] for found in sorted(self.kit.rows())] == self.model.ids
-        assert self.kit.total_rows() == len(self.model.ids)
+        assert self.kit.total_rows() == self.model.rows
         files = self.kit.tables.files(TARGET, self.kit.head(), DAY)
         assert {day: sum(f.partition == day for f in files) for day in DAYS} == {
             day: len(found) for day, found in self.model.days.items()
@@ -133,7 +190,9 @@ class Play:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "stage", "adopt", "adopt", "revert", "compact"]),
+        st.sampled_from(
+            ["append", "stage", "adopt", "adopt", "revert", "compact", "erase", "erase_together"]
+        ),
         st.sets(st.sampled_from(DAYS), min_size=1, max_size=2).map(
             lambda days: tuple(sorted(days))
         ),
@@ -143,9 +202,9 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.req("T8", "U1", "U11", "U12")
+@pytest.mark.req("T8", "U1", "U11", "U12", "E3")
 @settings(
-    max_examples=12,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

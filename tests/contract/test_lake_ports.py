@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.types import StringType
 
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
+from lakehouse_backfill.iceberg.capabilities import probe as probe_capabilities
 from lakehouse_backfill.iceberg.catalog import open_catalog, probe, translated
 from lakehouse_backfill.iceberg.names import FOREVER_MS
-from lakehouse_backfill.iceberg.shadows import probe_shadow
 from lakehouse_backfill.model.contract import (
     Contract,
     ContractColumn,
@@ -25,7 +26,7 @@ from lakehouse_backfill.model.publication import ChunkCommit
 from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.model.table import PartitionField, ScanEstimate, TableRef
 from lakehouse_backfill.rules.partitions import bounds
-from tests.contract.lake_kit import SCHEMA, TARGET, Kit, field_of, row
+from tests.contract.lake_kit import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
@@ -54,6 +55,7 @@ def days(kit: Kit) -> Kit:
         ({"name": "l", "uri": "sqlite:////x/c.db", "warehouse": "w"}, "warehouse 'w' is relative"),
         ({"name": "l", "uri": "sqlite:////x/c.db", "warehouse": "file:w"}, "is relative"),
         ({"name": "l", "type": "nonsense"}, "nonsense"),
+        ({"name": "l", "type": "sql", "uri": "postgresql+pg8000://h/d"}, "not installed"),
     ],
 )
 def test_a_wrong_catalog_profile_is_a_configuration_error(catalog, word, tmp_path):
@@ -151,7 +153,8 @@ def test_files_carry_their_labels(kit):
     assert sorted((f.partition, f.rows, f.spec_id) for f in files) == [
         (DAYS[0], 1, 0), (DAYS[0], 1, 0), (DAYS[1], 1, 0), ("null", 1, 0),
     ]  # fmt: skip
-    assert all(f.size_bytes == Path(f.path.removeprefix("file://")).stat().st_size for f in files)
+    io = kit.live.load_table(TARGET).io
+    assert all(f.size_bytes == len(io.new_input(f.path)) for f in files)
 
 
 @pytest.mark.parametrize("text", ["null", "=x", "a/b c", "ü"])
@@ -172,15 +175,6 @@ def test_dates_before_1970_are_labelled_right(kit):
     files = kit.tables.files(TARGET, kit.head(), field_of("ts", "month"))
 
     assert {f.partition for f in files} == {"1969-12", "1969-01"}
-
-
-def test_live_delete_files_are_refused_with_what_to_do(days):
-    days.position_delete([15738])
-
-    with pytest.raises(Unsupported, match="1 live delete files") as refused:
-        days.tables.files(TARGET, days.head(), DAY)
-
-    assert "rewrite_data_files" in refused.value.fix
 
 
 def test_estimate_counts_the_files_that_a_pruned_scan_reads(days):
@@ -377,8 +371,10 @@ def test_a_shadow_shows_the_base_and_leaves_the_target_alone(days):
     )  # fmt: skip
     assert info.uuid != target.uuid
     assert info.refs == {"main": base}
-    assert info.location.endswith("/warehouse/shadow/r1")
+    assert info.location.endswith("/shadow/r1")
+    assert not f"{info.location}/".startswith(f"{target.location}/")
     assert info.properties == {
+        **target.properties,
         "gc.enabled": "false",
         "commit.retry.num-retries": "30",
         "write.metadata.delete-after-commit.enabled": "true",
@@ -452,13 +448,14 @@ def test_the_chunk_ledger_is_the_shadows_snapshot_log(days):
 def test_a_retired_shadow_is_gone_and_its_files_stay(days):
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
     days.publisher.adopt(request)
-    location = days.tables.describe(request.shadow).location.removeprefix("file://")
+    files = [file.path for file in days.tables.files(TARGET, days.head(), DAY)]
 
     days.shadows.retire(request.shadow)
     days.shadows.retire(request.shadow)
 
     assert days.tables.describe(request.shadow) is None
-    assert list(Path(location).rglob("*.parquet"))
+    io = days.live.load_table(TARGET).io
+    assert all(io.new_input(path).exists() for path in files)
     assert [row[3] for row in days.rows()] == ["old", "new", "old"]
 
 
@@ -481,7 +478,7 @@ def test_a_shadow_inside_its_target_is_refused(kit):
     kit.live.create_table(
         TARGET,
         SCHEMA,
-        location=f"file://{kit.root}/lake/warehouse",
+        location=kit.live.create_table("silver.beside", SCHEMA).location().rsplit("/", 2)[0],
     )
     with pytest.raises(Unsupported, match="would lie inside its target"):
         kit.shadows.open(TARGET, None, "shadow.r1", {})
@@ -491,10 +488,10 @@ def test_a_catalog_that_keeps_something_else_is_refused_and_left_clean(days):
     register = type(days.catalog).register_table.__get__(days.catalog)
 
     def forgetful(name: str, file: str) -> object:
-        path = Path(file.removeprefix("file://"))
-        metadata = json.loads(path.read_text())
+        table = days.live.load_table(TARGET)
+        metadata = json.loads(read_text(table, file))
         metadata.update({"snapshots": [], "refs": {}, "current-snapshot-id": -1})
-        path.write_text(json.dumps(metadata))
+        write_text(table, file, json.dumps(metadata))
         return register(name, file)
 
     vars(days.catalog)["register_table"] = forgetful
@@ -516,25 +513,22 @@ def test_a_crash_before_the_registration_leaves_only_a_stray_metadata_file(days)
     assert days.shadows.open(TARGET, days.head(), "shadow.r1", {}).snapshot_id == days.head()
 
 
-def test_merge_on_read_targets_and_format_v3_are_refused(days):
-    days.position_delete([15738])
-    with pytest.raises(Unsupported, match="live delete files"):
-        days.shadows.open(TARGET, days.head(), "shadow.r1", {})
-
-    file = Path(days.live.load_table(TARGET).metadata_location.removeprefix("file://"))
-    metadata = {**json.loads(file.read_text()), "format-version": 3, "next-row-id": 0}
-    third = file.with_name("v3.metadata.json")
-    third.write_text(json.dumps(metadata))
-    days.live.register_table("silver.v3", f"file://{third}")
+def test_format_v3_is_refused(days):
+    table = days.live.load_table(TARGET)
+    text = read_text(table, table.metadata_location)
+    metadata = {**json.loads(text), "format-version": 3, "next-row-id": 0}
+    third = f"{table.location()}/metadata/00009-{uuid.uuid4()}.metadata.json"
+    write_text(table, third, json.dumps(metadata))
+    days.live.register_table("silver.v3", third)
     with pytest.raises(Unsupported, match="table format v3"):
         days.shadows.open("silver.v3", days.head(), "shadow.r3", {})
     with pytest.raises(Unsupported, match="table format v3"):
         days.pins.pin("silver.v3", days.head(), "base")
 
 
-def test_the_probe_of_doctor_leaves_nothing_behind(days):
-    assert probe_shadow(days.catalog, "shadow") == (
-        "a table registered from metadata comes back as it was written, and takes a new UUID"
-    )
+def test_what_doctor_tries_out_leaves_nothing_behind(days):
+    found = probe_capabilities(days.catalog, "shadow")
+    assert (found.clones, found.tags, found.branches, found.data_path) == (True,) * 4
+    assert set(found.seen) <= {"branch_commits", "multi_table_commit"}
     assert days.catalog.list_tables("shadow") == []
-    assert not list((days.root / "lake").rglob("*probe*/**/*.json"))
+    assert not list((days.root / "lake").rglob("*probe*/**/*.*"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import ManifestEntry
 
-from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported
+from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
 from lakehouse_backfill.model.publication import Restore, Swap
 from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -157,7 +157,7 @@ def test_unchanged_files_are_left_alone(days):
 def test_a_file_to_restore_that_is_missing_is_refused(days):
     old = {f.path for f in days.tables.files(TARGET, days.head(), DAY) if f.partition == DAYS[1]}
     swap, scope = publish(days)
-    Path(old.pop().removeprefix("file://")).unlink()
+    days.live.load_table(TARGET).io.delete(old.pop())
 
     with pytest.raises(NotFound, match="is missing"):
         days.publisher.revert(days.revert_request(swap, scope))
@@ -172,30 +172,6 @@ def test_a_state_that_expired_is_refused(days):
 
     with pytest.raises(NotFound, match="no snapshot 17: it never had, or it has expired"):
         days.publisher.revert(request.model_copy(update={"restores": (gone,)}))
-
-
-def test_delete_files_that_hide_rows_of_the_state_to_restore_are_refused(tmp_path):
-    kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
-    kit.position_delete([15738])  # 2013-02-02
-    hidden = kit.head()
-    kit.delete(DAY, DAYS[0])
-    scope = Scope(field=DAY, partitions=(DAYS[1],))
-    swap = Swap(
-        table=TARGET,
-        snapshot_id=kit.head() or 0,
-        before_snapshot_id=hidden,
-        files_added=0,
-        files_removed=0,
-        rows_added=0,
-        rows_removed=0,
-        attempts=1,
-        seconds=0,
-    )
-
-    with pytest.raises(Unsupported, match=r"delete file .* 2013-02-02"):
-        kit.publisher.revert(kit.revert_request(swap, scope))
 
 
 @pytest.mark.req("U1")
@@ -213,3 +189,34 @@ def test_a_publication_that_main_was_set_back_from_has_not_landed(days):
     assert days.publisher.find(TARGET, request.token) is None
     with pytest.raises(Conflict, match="already names snapshot"):
         days.publisher.adopt(request)
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("is_written_since", [False, True], ids=["alone", "and written since"])
+def test_a_head_that_was_set_back_outside_is_refused_by_that_name(days, is_written_since):
+    swap, scope = publish(days)
+    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
+        snapshot_id=swap.before_snapshot_id
+    ).commit()
+    if is_written_since:
+        days.append(row(7, DAYS[2], "live"))
+
+    with pytest.raises(TargetChanged, match="history in between is gone: expired or rolled back"):
+        days.publisher.revert(days.revert_request(swap, scope))
+
+    assert days.publisher.find(TARGET, "token-r1") is None
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_to_before_two_publications_looks_past_the_live_writes_elsewhere(days):
+    first, scope = publish(days, run="r1")
+    days.append(row(7, DAYS[2], "live"))
+    second, _ = publish(days, run="r2", v="newer")
+    days.append(row(8, DAYS[0], "live"))
+    request = days.revert_request(first, scope, run="back", since=second.snapshot_id)
+
+    days.publisher.revert(request)
+
+    assert [(found[0], found[3]) for found in days.rows()] == [
+        (0, "old"), (1, "old"), (2, "old"), (7, "live"), (8, "live"),
+    ]  # fmt: skip

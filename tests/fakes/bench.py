@@ -8,9 +8,13 @@ from lakehouse_backfill.model.contract import Contract, Profile
 from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.stages.plan import Declared
 from lakehouse_backfill.stages.workbench import Workbench
+from tests.fakes.carrying import FakeCarrying, FakeErasing
 from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
 from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake, FixedClock
+from tests.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
+from tests.fakes.rollout import FakeCorrections, FakeReading
 
 PRODUCT = "silver.daily"
 
@@ -31,10 +35,15 @@ def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -
     runs = FakeRuns(versions)
     ports: dict[str, Any] = {
         "tables": where, "pins": where, "shadows": where, "publisher": where,
+        "carrying": FakeCarrying(where), "erasing": FakeErasing(where),
+        "pin_leases": FakePinLeases(), "upkeep": FakeUpkeep(where),
+        "control_upkeep": FakeControlUpkeep(runs, fences),
         "runs": runs, "audit": runs, "fences": fences, "ledger": FakeLedger(fences),
         "versions": versions, "evidence": FakeEvidence(fences),
         "compute": lambda: compute, "differ": lambda engine: compute,
-        "records": compute, "views": compute, "clock": FixedClock(), "journal": SilentJournal(),
+        "records": compute, "views": compute, "hooks": FakeHooks(),
+        "reading": FakeReading(where), "corrections": FakeCorrections(),
+        "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
         "code_hash": lambda file: "c0de", "file_text": lambda file: f"text of {file}",

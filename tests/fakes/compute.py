@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +18,17 @@ from lakehouse_backfill.model.checks import (
     SharedFiles,
 )
 from lakehouse_backfill.model.checksum import Checksum
+from lakehouse_backfill.model.composed import Counts
 from lakehouse_backfill.model.inspection import ChunkFacts
 from lakehouse_backfill.model.plan import Plan, SourcePin
+from lakehouse_backfill.model.predicate import Predicate
+from lakehouse_backfill.model.restoring import RestoreChunk
+from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.model.scope import Chunk
+from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.ports.compute import DiffRequest, Measured
-from lakehouse_backfill.rules import completeness, run_log
+from lakehouse_backfill.rules import catching_up, completeness, run_log
+from tests.fakes.carrying import FakeErasing, key_of
 from tests.fakes.lake import DAY, FakeLake, FixedClock
 
 SHAPE = "f" * 64
@@ -57,7 +63,15 @@ class FakeCompute:
     chunk_duplicates: int = 0
     chunk_nulls: int = 0
     bad_rows: set[str] = field(default_factory=set)
+    #: rows that a partition comes out with, else one that is named after run and partition
+    keys: dict[str, set[str]] = field(default_factory=dict)
     judged: list[str] = field(default_factory=list)
+    #: rows of each chunk that the row predicate does not name
+    strays: int = 0
+    #: what each chunk of a merge did
+    merged: Counts = field(default_factory=lambda: Counts(updated_rows=10))
+    #: partitions of which rows beside the row predicate differ
+    touched: set[str] = field(default_factory=set)
 
     @property
     def staging(self) -> FakeCompute:
@@ -65,10 +79,20 @@ class FakeCompute:
 
     measuring = staging
     inspecting = staging
+    restoring = staging
 
     @property
     def judge(self) -> Any:
         return _FakeJudge(self)
+
+    def restore(self, chunk: RestoreChunk) -> int:
+        shadow = self.lake.tables[chunk.shadow]
+        content = dict(shadow.content(shadow.head))
+        old = self.lake.tables[chunk.table].content(chunk.snapshot_id)
+        for label in chunk.scope.partitions:
+            names = old.get(label, frozenset())
+            content[label] = frozenset(f"{name} rewritten" for name in names)
+        return shadow.commit(content, chunk=chunk.chunk_id)
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
@@ -82,10 +106,23 @@ class FakeCompute:
         run_log.require_epoch(plan.run_id, epoch, int(shadow.properties.get("epoch", "0")))
         content = dict(shadow.content(shadow.head))
         for label in chunk.partitions:
-            files = set() if label in self.empty else {f"{plan.run_id}/{label}"}
-            content[label] = frozenset(files)
+            files = self.keys.get(label) or {f"{plan.run_id}/{label}"}
+            content[label] = frozenset(set() if label in self.empty else files)
+        content |= self._left_out(plan, chunk, content)
         snapshot_id = shadow.commit(content, chunk=chunk.chunk_id)
         return self.remeasure(plan, chunk, snapshot_id, epoch)
+
+    def _left_out(self, plan: Plan, chunk: Chunk, made: dict[str, Any]) -> dict[str, Any]:
+        """The chunk's partitions without deleted rows; of the earlier shadow, if it says so."""
+        catch_up, left_out = plan.resolved.catch_up, catching_up.left_out(plan.resolved)
+        names = FakeErasing(self.lake).names(left_out)
+        source = catch_up and catch_up.erased_chunk(chunk.chunk_id)
+        if source:
+            made = self.lake.tables[source.shadow_table].content(source.shadow_snapshot_id)
+        return {
+            label: frozenset(f for f in made.get(label, ()) if key_of(f) not in names)
+            for label in chunk.partitions
+        }
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         content = self.lake.tables[plan.shadow_table].content(snapshot_id)
@@ -96,8 +133,14 @@ class FakeCompute:
             run_id=plan.run_id, chunk_id=chunk.chunk_id, partitions=chunk.partitions,
             status="done", input_rows=20, output_rows=total.rows, outside_rows=1,
             checksum=total.text, seconds=0.1, snapshot_id=snapshot_id,
-            finished_at=FixedClock().now(), epoch=epoch,
+            finished_at=FixedClock().now(), epoch=epoch, **self._counts(plan).known,
         )  # fmt: skip
+
+    def _counts(self, plan: Plan) -> Counts:
+        target = plan.resolved.manifest.target
+        if target.row_predicate:
+            return Counts(carried_rows=5, stray_rows=self.strays)
+        return self.merged if target.publish_mode == "merge" else Counts()
 
     def edges(self, plan: Plan, around: Any) -> tuple[EdgePartition, ...]:
         return tuple(
@@ -114,14 +157,26 @@ class FakeCompute:
         return once, once + once if self.needs_more_warm_up else once
 
     def checksums(
-        self, table: str, snapshot_id: int | None, scope: Any, ignore: tuple[str, ...] = ()
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Any,
+        ignore: tuple[str, ...] = (),
+        beside: Predicate | None = None,
     ) -> dict[str, Checksum]:
         content = self.lake.tables[table].content(snapshot_id)
+        if beside is not None:
+            return {
+                label: checksum(content[label] if label in self.touched else frozenset({label}))
+                for label in scope.partitions
+                if label in content
+            }
         return {label: checksum(content[label]) for label in scope.partitions if label in content}
 
     def measure(
-        self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = ()
-    ) -> Measured:
+        self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = (),
+        change: Any = (),
+    ) -> Measured:  # fmt: skip
         return Measured(
             old=self.checksums(*old, scope, ignore),
             new=self.checksums(*new, scope, ignore),
@@ -157,6 +212,9 @@ class FakeCompute:
             duplicate_keys=self.chunk_duplicates,
         )
 
+    def snapshot(self, table: str, snapshot_id: int | None, scope: Any) -> str:
+        return f"{table}@{snapshot_id}"
+
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> str:
         return chunk.chunk_id
 
@@ -169,15 +227,17 @@ class FakeCompute:
         rows = [
             PartitionDiff(
                 partition=label, old_rows=old[label].rows if label in old else 0,
-                new_rows=new[label].rows if label in new else 0, added=0, removed=0, changed=1,
-                unchanged=9,
+                new_rows=new[label].rows if label in new else 0, added=0, removed=0,
+                changed=int(old.get(label) != new.get(label)),
+                unchanged=10 - int(old.get(label) != new.get(label)),
             )
             for label in request.scope.partitions
         ]  # fmt: skip
         summary = PartitionDiff(
             partition=None, old_rows=sum(row.old_rows for row in rows),
             new_rows=sum(row.new_rows for row in rows), added=0, removed=0,
-            changed=len(rows), unchanged=9 * len(rows),
+            changed=sum(row.changed for row in rows),
+            unchanged=sum(row.unchanged for row in rows),
         )  # fmt: skip
         return Diff(
             old=request.old_table, new=request.new_table, key=request.key, summary=summary,
@@ -185,6 +245,20 @@ class FakeCompute:
             files=SharedFiles(shared=0, old_only=0, new_only=0),
             duplicate_keys=self.duplicates[request.old_snapshot_id is None],
         )  # fmt: skip
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        old = self.lake.tables[request.old_table].content(request.old_snapshot_id)
+        new = self.lake.tables[request.new_table].content(request.new_snapshot_id)
+        for label in request.scope.partitions:
+            if old.get(label) != new.get(label):
+                sides = (
+                    {"day": label, "files": sorted(one[label])} if label in one else None
+                    for one in (old, new)
+                )
+                yield Differing(label, {"day": label}, *sides)
+
+    def visible(self, table: str, snapshot_id: int, scope: Scope) -> str:
+        return f"{table}@{snapshot_id}: {', '.join(scope.partitions)}"
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
         self.views[view] = (table, snapshot_id)

@@ -78,7 +78,7 @@ class FakeRuns:
             return {}
         return {
             product: (tuple(reversed(self.versions.history(product))), pointer)
-            for product, pointer in self.versions.pointers.items()
+            for product, pointer in self.versions.states.items()
         }
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
@@ -137,28 +137,38 @@ class FakeVersions:
     def __init__(self, fences: FakeFences | None = None) -> None:
         self.fences = fences or FakeFences()
         self.rows: list[Publication] = []
-        self.pointers: dict[str, Pointer] = {}
+        self.states: dict[str, Pointer] = {}
 
     def pointer(self, product: str) -> Pointer:
-        return self.pointers.get(product, Pointer())
+        return self.states.get(product, Pointer())
 
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
-        pointer = self.pointer(product)
-        rows = decide(pointer)
+        return self.move_all((product,), lambda found: decide(found[product]))[product]
+
+    def move_all(
+        self,
+        products: tuple[str, ...],
+        decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
+    ) -> dict[str, Pointer]:
+        pointers = self.pointers(products)
+        rows = decide(dict(pointers))
         for row in rows:
-            if row.product != product:
-                raise ValueError(f"a move of {product} cannot write a row of {row.product}")
+            if row.product not in pointers:
+                raise ValueError(f"a move of {products} cannot write a row of {row.product}")
             self.fences.require(row.run_id, row.epoch)
-            pointer = pointer_rules.after(pointer, row)
+            pointers[row.product] = pointer_rules.after(pointers[row.product], row)
         self.rows.extend(rows)
-        self.pointers[product] = pointer
-        return pointer
+        self.states |= pointers
+        return pointers
+
+    def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
+        return {product: self.pointer(product) for product in products}
 
     def history(self, product: str) -> tuple[Publication, ...]:
         return tuple(row for row in reversed(self.rows) if row.product == product)
 
     def pending(self) -> tuple[Publication, ...]:
-        return tuple(one.pending for one in self.pointers.values() if one.pending is not None)
+        return tuple(one.pending for one in self.states.values() if one.pending is not None)
 
 
 class FakeEvidence:

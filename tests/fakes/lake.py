@@ -5,25 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from lakehouse_backfill.errors import NotFound, TargetChanged
+from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
 from lakehouse_backfill.model.contract import Contract
+from lakehouse_backfill.model.drift import Drift
 from lakehouse_backfill.model.publication import (
     AdoptRequest,
     ChunkCommit,
+    Restore,
     RevertRequest,
+    Rewrite,
     Swap,
 )
+from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.model.table import (
     Column,
     LiveFile,
     PartitionField,
+    Place,
     ScanEstimate,
     Snapshot,
     TableInfo,
     TableRef,
 )
 from lakehouse_backfill.rules import run_log
+from lakehouse_backfill.rules.schema_change import describe
 
 DAY = ScopeField(column="day", transform="identity", type="date")
 COLUMNS = (
@@ -61,6 +67,8 @@ class FakeLake:
     """Tables, Pins, Shadows and Publisher of the ports in one."""
 
     tables: dict[str, FakeTable] = field(default_factory=dict)
+    #: partitions that cannot go back by their own files
+    must_rewrite: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
 
     def add(self, name: str, **content: str) -> FakeTable:
@@ -87,6 +95,9 @@ class FakeLake:
             spec_count=1, properties=found.properties, refs=found.refs,
         )  # fmt: skip
 
+    def positions(self, table: str) -> dict[str, str]:
+        return {}
+
     def resolve(self, ref: TableRef) -> Snapshot:
         found = self.tables.get(ref.table)
         if found is None or found.head is None:
@@ -104,6 +115,11 @@ class FakeLake:
             for label, paths in content.items()
             for path in sorted(paths)
         ]
+
+    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+        held = self.tables[table].content(snapshot_id)
+        found = tuple(f"day={label}" for label in scope.partitions if label in held)
+        return (Place(spec_id=0, spec="identity as day", partitions=found),) if found else ()
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
@@ -149,6 +165,9 @@ class FakeLake:
         run_log.require_epoch(shadow, epoch, held)
         self.tables[shadow].properties["epoch"] = str(epoch)
 
+    def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
+        self.tables[shadow].properties["columns"] = ", ".join(map(describe, change))
+
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         found = self.tables[shadow].summaries
         return tuple(
@@ -156,6 +175,22 @@ class FakeLake:
             for number, item in enumerate(found, start=1)
             if "chunk" in item
         )
+
+    def keep(
+        self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
+    ) -> TableInfo:
+        self.calls.append(f"keep {name}")
+        if name not in self.tables:
+            kept = self.tables[name] = FakeTable(properties=dict(properties))
+            # Snapshots keep their ids in a clone.
+            source = self.tables[shadow]
+            kept.contents = source.contents[:snapshot_id]
+            kept.summaries = source.summaries[:snapshot_id]
+        elif self.tables[name].properties != properties:
+            raise Conflict(f"{name} is already there, for something else")
+        found = self.describe(name)
+        assert found is not None
+        return found
 
     def retire(self, shadow: str) -> None:
         self.tables.pop(shadow, None)
@@ -172,10 +207,22 @@ class FakeLake:
         for label in request.scope.partitions:
             if now.get(label) != base.get(label):
                 raise TargetChanged(f"{label} was changed by a live writer")
+        if request.operation == "append" and any(map(now.get, request.scope.partitions)):
+            raise TargetChanged("the run only appends, but its partitions hold rows")
         content = dict(now)
         for label in request.scope.partitions:
             content[label] = new.get(label, frozenset())
-        return self._swap(request.target, content, request.token, request.tags)
+        swap = self._swap(request.target, content, request.token, request.tags)
+        table.summaries[-1]["operation"] = request.operation
+        return swap
+
+    def prove(self, request: AdoptRequest) -> None:
+        self.calls.append("prove")
+        base = self.tables[request.target].content(request.base_snapshot_id)
+        new = self.tables[request.shadow].content(request.shadow_snapshot_id)
+        changed = {label for label in base.keys() | new.keys() if base.get(label) != new.get(label)}
+        if outside := sorted(changed - set(request.scope.partitions)):
+            raise WriteForbidden(f"{request.shadow} changed {outside[0]}")
 
     def revert(self, request: RevertRequest) -> Swap:
         self.calls.append("revert")
@@ -189,15 +236,38 @@ class FakeLake:
             for label in restore.partitions:
                 if content.get(label) != since.get(label):
                     raise TargetChanged(f"{label} was changed by a live writer")
-                old = table.content(restore.restore_snapshot_id)
-                content[label] = old.get(label, frozenset())
+                content[label] = self._earlier(request, restore, label)
         return self._swap(request.target, content, request.token, request.tags)
 
-    def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
+    def _earlier(self, request: RevertRequest, restore: Restore, label: str) -> frozenset[str]:
+        rewritten = request.rewritten
+        if rewritten is not None and label in rewritten.partitions:
+            shadow = self.tables[rewritten.shadow]
+            return shadow.content(rewritten.shadow_snapshot_id).get(label, frozenset())
+        if label in self.must_rewrite:
+            raise Unsupported(f"{label} has to be rewritten")
+        old = self.tables[request.target].content(restore.restore_snapshot_id)
+        return old.get(label, frozenset())
+
+    def rewrites(
+        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
+    ) -> tuple[Rewrite, ...]:
+        labels = tuple(x for item in restores for x in item.partitions if x in self.must_rewrite)
+        return (Rewrite(partitions=labels, because="a test says so"),) if labels else ()
+
+    def changes(self, target: str, scope: Scope, since_snapshot_id: int | None) -> str | None:
         table = self.tables[target]
         then, now = table.content(since_snapshot_id), table.content(table.head)
         changed = [label for label in scope.partitions if then.get(label) != now.get(label)]
         return f"a live writer changed {changed[0]}" if changed else None
+
+    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+        if not self.changes(target, scope, since_snapshot_id):
+            return ()
+        table = self.tables[target]
+        later = range((since_snapshot_id or 0) + 1, len(table.contents) + 1)
+        found = (_drift(table, scope, number) for number in later)
+        return tuple(drift for drift in found if drift is not None)
 
     def find(self, target: str, token: str) -> Swap | None:
         for number, summary in enumerate(self.tables[target].summaries, start=1):
@@ -212,6 +282,22 @@ class FakeLake:
         number = table.commit(content, token=token)
         table.refs[tags["after"]] = number
         return _swap(target, number)
+
+
+def _drift(table: FakeTable, scope: Scope, number: int) -> Drift | None:
+    nothing: frozenset[str] = frozenset()
+    old, new = table.content(number - 1 or None), table.content(number)
+    changed = tuple(x for x in scope.partitions if old.get(x) != new.get(x))
+    if not changed:
+        return None
+    return Drift(
+        snapshot_id=number,
+        operation="overwrite",
+        writer=table.summaries[number - 1].get("writer", "an unnamed writer"),
+        at=FixedClock().now(),
+        partitions=changed,
+        only_deletes=all(new.get(x, nothing) < old.get(x, nothing) for x in changed),
+    )
 
 
 def _swap(target: str, number: int) -> Swap:

@@ -97,7 +97,25 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "was_published": False, "supersedes": 1},
     "rollback": {"product": "silver.arrivals_daily", "version": 0, "partitions": ["2013-02-15"],
                  "reason": "wrong", "snapshot_id": 100, "files_added": 46,
-                 "files_removed": 45, "seconds": 0.06},
+                 "files_removed": 45, "seconds": 0.06, "rewritten": [
+                     {"partitions": ["2013-02-15"], "because": "delete files hid rows of it"},
+                 ]},
+    "publish_together": {"published": [
+        {**RUN, "state": "published", "version": 2, "snapshot_id": 99},
+        {**RUN, "run_id": "bf-2", "product": "gold.b", "version": 5, "snapshot_id": 98},
+    ]},
+    "rollback_together": {"rolled_back": [
+        {"product": "gold.a", "state": "rolled_back", "version": 1, "table": "gold.a",
+         "snapshot_id": 97, "reason": "wrong"},
+    ]},
+    "rejudge": {"product": "silver.a", "version": 2, "table": "silver.a", "snapshot_id": 9,
+                "changed_since": [], "passed": True, "checks": CHECKS[:1]},
+    "shadow_open": {**RUN, "state": "paused", "table": "s.bf_1", "location": "file:///s/bf_1",
+                    "base_snapshot_id": 7, "scope_column": "day",
+                    "partitions": ["2013-02-15", "2013-02-16"],
+                    "lineage": {"produced_by_run_id": "bf-1", "input_snapshot_id": 3},
+                    "next": "lakehouse-backfill shadow close bf-1"},
+    "shadow_close": {**RUN, "state": "staged", "chunks_done": 2, "chunks_redone": 0, "rows": 30},
     "status": {
         "runs": [
             {
@@ -142,6 +160,25 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "engine": "local",
         "duplicate_keys": 0,
     },
+    "dual_read": {
+        **RUN,
+        "state": "accepted",
+        "digest": "c" * 64,
+        "equal": False,
+        "comparison": {
+            "reader": "app", "sql": "SELECT 1", "tolerance": 0.0, "columns": ["n"], "equal": False,
+            "old": {"table": "silver.a", "snapshot_id": 1},
+            "new": {"table": "shadow.a", "snapshot_id": 2},
+            "old_answer": {"rows": 1, "digest": "d" * 64},
+            "new_answer": {"rows": 2, "digest": "e" * 64},
+            "only_old": [], "only_new": [{"n": 7}], "by": "ana", "at": "2026-03-01T12:00:00Z",
+        },
+        "readers": [
+            {"reader": "app", "outcome": "different", "required": True, "by": "ana",
+             "at": "2026-03-01T12:00:00Z", "digest": "c" * 64, "accepted_by": None,
+             "reason": None},
+        ],
+    },
     "reconcile": {
         "partitions": [
             {"partition": "a", "old_count": 3, "new_count": 3, "old_checksum": "x:3:1",
@@ -166,6 +203,25 @@ ANSWERS: dict[str, dict[str, Any]] = {
              "is_done": True},
         ],
         "dry_run": False,
+    },
+    "maintain": {
+        "dry_run": False,
+        "retired": [
+            {"name": "lakehouse_backfill_shadow.arrivals__bf_1", "kind": "shadow",
+             "because": "bf-1 is cancelled, its lease ended on 2026-02-01", "owner": "ana",
+             "until": "2026-02-01T00:00:00+00:00"},
+        ],
+        "kept": [
+            {"name": "silver.arrivals version 1", "kind": "version", "because": "accepted now",
+             "owner": None, "until": None},
+        ],
+        "left": [
+            {"shadow": "lakehouse_backfill_shadow.arrivals__bf_1", "size_bytes": 2048,
+             "location": "/w/s", "command": "CALL system.remove_orphan_files(table => 'x')"},
+            {"shadow": "lakehouse_backfill_shadow.arrivals__bf_2", "size_bytes": 2048,
+             "location": "/w/t", "command": None},
+        ],
+        "control_files": {"files": 0, "size_bytes": 0}, "versions_let_go": [],
     },
     "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
     "audit_verify": {"events": 12, "runs": 2, "unchained": 3, "intact": True, "first_bad": None,

@@ -39,7 +39,12 @@ def profile(lake_folder: Path) -> Profile:
             "uri": "sqlite:///${project}/catalog.db?timeout=30",
             "warehouse": "file://${project}/warehouse",
         },
-        spark={"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"},
+        spark={
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": "2",
+            # Hundreds of small queries: what the second compiler saves, it costs several times.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ def row(gate: Listed) -> str:
 def judged() -> dict[str, list[CheckResult]]:
     """Judge a run that uses whatever a contract and a manifest can ask for."""
     where = lake()
+    where.add("privacy.gone", all="nobody")
     compute = FakeCompute(where)
     golden = [{"day": "2020-01-02", "id": "1"}]
     total = CheckResult(
@@ -46,6 +48,7 @@ def judged() -> dict[str, list[CheckResult]]:
     asked = contract(
         measures=[{"name": "rows", "count": "id"}],
         source_totals=[{"measure": "rows", "source": "raw"}],
+        tombstones=[{"table": "privacy.gone", "columns": {"id": "id"}}],
         thresholds=[{"measure": "rows", "max_change": 0.2}],
         suites=[{"file": "in.json", "on": "raw"}, {"file": "out.json", "on": "output"}],
         assumptions=[{"text": "one row each", "file": "one.json", "on": "raw"}],
@@ -60,15 +63,35 @@ def judged() -> dict[str, list[CheckResult]]:
     chunks = found.evidence.newest(plan.run_id, "chunk-checks")
     assert inputs is not None
     assert chunks is not None
+    repaired, merged = of_modes()
     return {
         "input": [CheckResult.model_validate(one) for one in inputs[1]["checks"]],
         "chunk": [
             CheckResult.model_validate(one)
-            for chunk in chunks[1]["chunks"]
+            for chunk in [*chunks[1]["chunks"], *repaired[0]]
             for one in chunk["checks"]
         ],
-        "result": list(validate(found, plan.run_id, "bob")[1].checks),
+        "result": [*validate(found, plan.run_id, "bob")[1].checks, *repaired[1], *merged[1]],
     }
+
+
+def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
+    """Judge a run with a row predicate and one that merges: chunks, and result."""
+    days = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+    judged = []
+    for target in (
+        {"row_predicate": {"id": 1}},
+        {"publish_mode": "merge", "merge": {"version": "amount"}},
+    ):
+        found = bench(lake())
+        wanted = declared(target={"partitions": days, **target})
+        plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+        decide.approve(found, plan.run_id, "ana", "")
+        stage(found, plan.run_id, "bob")
+        chunks = found.evidence.newest(plan.run_id, "chunk-checks")
+        assert chunks is not None
+        judged.append((chunks[1]["chunks"], validate(found, plan.run_id, "bob")[1].checks))
+    return judged
 
 
 def listed_as(check: CheckResult, when: str) -> Iterator[Listed]:

@@ -51,6 +51,12 @@ def choices(root_name: str, python: str) -> list[str]:
     ]
 
 
+def chosen_java(root: Path) -> JavaRuntime:
+    """Give the Java of the machine, else the one that was installed into the clone."""
+    java = _java_module(root)
+    return java.find_machine_java(os.environ, root) or _bundled(root, java)
+
+
 def _run_steps(root: Path) -> None:
     started = time.monotonic()
     done, wanted = stamp.read(str(root)), stamp.wanted(str(root))

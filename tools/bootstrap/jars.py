@@ -1,4 +1,4 @@
-"""Fetches the jars of `tools/jars.lock` with the Ivy that comes inside pyspark."""
+"""Fetches the jars of a lock file with the Ivy that comes inside pyspark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
@@ -18,28 +19,40 @@ from bootstrap.packages import SetupFault
 if TYPE_CHECKING:
     from lakehouse_backfill.spark.java import JavaRuntime
 
-Jar = tuple[str, str, str, str]
+#: Group, artifact, version, classifier or "", SHA-256.
+Jar = tuple[str, str, str, str, str]
 SETTINGS_FIX = (
     "check the network; behind a mirror, name it in ~/.m2/settings.xml (as a mirror of central), "
     "or give Ivy's own settings in LAKEHOUSE_BACKFILL_IVY_SETTINGS; then run `make setup` again"
 )
 
 
-def fetch(root: Path, java: JavaRuntime) -> None:
-    """Bring every jar of the lock into `.tools/jars`, each checked by its SHA-256.
+@dataclass(frozen=True)
+class Place:
+    """A lock file and the folder that its jars lie in, both relative to the clone."""
+
+    lock: str
+    folder: str
+
+
+SPARK = Place("tools/jars.lock", ".tools/jars")
+
+
+def fetch(root: Path, java: JavaRuntime, place: Place = SPARK) -> None:
+    """Bring every jar of the lock into its folder, each checked by its SHA-256.
 
     A file with another digest is deleted, wherever it came from, and stops the set-up.
     """
-    wanted: list[Jar] = stamp.jars(str(root))
-    missing = [jar for jar in wanted if not _path(root, jar).is_file()]
+    wanted: list[Jar] = stamp.jars(str(root), place.lock)
+    missing = [jar for jar in wanted if not _path(root, jar, place).is_file()]
     if missing:
         sys.stderr.write(f"set-up: {len(missing)} jar(s), by Ivy\n")
-        _retrieve(root, java, missing)
-    faults = [fault for jar in wanted for fault in _check(root, jar)]
+        _retrieve(root, java, missing, place)
+    faults = [fault for jar in wanted for fault in _check(root, jar, place)]
     if faults:
         raise SetupFault(
             "; ".join(faults),
-            "run `make setup` again; if it stays, the jar's source or tools/jars.lock is wrong",
+            f"run it again; if it stays, the jar's source or {place.lock} is wrong",
         )
 
 
@@ -64,7 +77,7 @@ def settings(home: Path) -> str:
     )
 
 
-def _retrieve(root: Path, java: JavaRuntime, jars: list[Jar]) -> None:
+def _retrieve(root: Path, java: JavaRuntime, jars: list[Jar], place: Place) -> None:
     folder = root / ".tools" / "ivy"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -74,7 +87,7 @@ def _retrieve(root: Path, java: JavaRuntime, jars: list[Jar]) -> None:
     command += [f"-Divy.default.ivy.user.dir={folder}", "-cp", str(_ivy_jar(root))]
     command += ["org.apache.ivy.Main", "-warn", "-settings", str(_settings_file(folder))]
     command += ["-cache", str(folder / "cache"), "-ivy", str(module), "-types", "jar"]
-    pattern = root / ".tools" / "jars" / "[artifact]-[revision].[ext]"
+    pattern = root / place.folder / "[artifact]-[revision](-[classifier]).[ext]"
     command += ["-retrieve", str(pattern)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     if result.returncode != 0:
@@ -96,13 +109,22 @@ def _settings_file(folder: Path) -> Path:
 
 
 def _module(jars: list[Jar]) -> str:
+    """Name each module once, with those of its jars that are wanted."""
+    modules: dict[tuple[str, str, str], str] = {}
+    for group, name, version, classifier, _ in jars:
+        part = f' m:classifier="{classifier}"' if classifier else ""
+        line = f'      <artifact name="{name}" type="jar"{part}/>\n'
+        key = (group, name, version)
+        modules[key] = modules.get(key, "") + line
     lines = "".join(
-        f'    <dependency org="{group}" name="{name}" rev="{version}" transitive="false"/>\n'
-        for group, name, version, _ in jars
+        f'    <dependency org="{group}" name="{name}" rev="{version}" transitive="false">\n'
+        f"{artifacts}    </dependency>\n"
+        for (group, name, version), artifacts in modules.items()
     )
     info = '  <info organisation="local" module="set-up"/>\n'
     wanted = f"  <dependencies>\n{lines}  </dependencies>\n"
-    return f'<ivy-module version="2.0">\n{info}{wanted}</ivy-module>\n'
+    head = '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
+    return f"{head}{info}{wanted}</ivy-module>\n"
 
 
 def _maven_settings(home: Path) -> list[Path]:
@@ -133,17 +155,17 @@ def _ivy_jar(root: Path) -> Path:
     return found[-1]
 
 
-def _check(root: Path, jar: Jar) -> list[str]:
-    group, name, version, expected = jar
-    path = _path(root, jar)
+def _check(root: Path, jar: Jar, place: Place) -> list[str]:
+    *coordinates, expected = jar
+    path = _path(root, jar, place)
     if not path.is_file():
-        return [f"Ivy did not bring {group}:{name}:{version}"]
+        return [f"Ivy did not bring {':'.join(filter(None, coordinates))}"]
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found == expected:
         return []
     path.unlink()
-    return [f"{path.name} has SHA-256 {found}, tools/jars.lock says {expected}; it was deleted"]
+    return [f"{path.name} has SHA-256 {found}, {place.lock} says {expected}; it was deleted"]
 
 
-def _path(root: Path, jar: Jar) -> Path:
-    return Path(stamp.jar_path(str(root), jar[1], jar[2]))
+def _path(root: Path, jar: Jar, place: Place) -> Path:
+    return Path(stamp.jar_path(str(root), jar, place.folder))

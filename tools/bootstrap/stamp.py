@@ -67,19 +67,23 @@ def python(root):
     return os.path.join(root, ".venv", "bin", "python")
 
 
-def jars(root):
-    """Read `tools/jars.lock`: (group, artifact, version, sha256) of each line."""
+def jars(root, lock="tools/jars.lock"):
+    """Read a lock of jars: (group, artifact, version, classifier or "", sha256) of each line."""
     found = []
-    with open(os.path.join(root, "tools", "jars.lock")) as file:
+    with open(os.path.join(root, *lock.split("/"))) as file:
         for line in file:
             if line.strip() and not line.startswith("#"):
                 coordinates, sha256 = line.split()
-                found.append(tuple(coordinates.split(":")) + (sha256,))
+                group, artifact, version = coordinates.split(":")[:3]
+                classifier = "".join(coordinates.split(":")[3:])
+                found.append((group, artifact, version, classifier, sha256))
     return found
 
 
-def jar_path(root, artifact, version):
-    return os.path.join(root, ".tools", "jars", "{0}-{1}.jar".format(artifact, version))
+def jar_path(root, jar, folder=".tools/jars"):
+    classifier = "-" + jar[3] if jar[3] else ""
+    name = "{0}-{1}{2}.jar".format(jar[1], jar[2], classifier)
+    return os.path.join(root, *(folder.split("/") + [name]))
 
 
 def _has_java(root):
@@ -92,7 +96,7 @@ def _has_java(root):
 
 
 def _has_jars(root):
-    return all(os.path.isfile(jar_path(root, jar[1], jar[2])) for jar in jars(root))
+    return all(os.path.isfile(jar_path(root, jar)) for jar in jars(root))
 
 
 def _digest(root, names):

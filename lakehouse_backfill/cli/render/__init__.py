@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from lakehouse_backfill.cli.render import audits, compare, plans, publications, runs, setup
+from lakehouse_backfill.cli.render import (
+    audits,
+    compare,
+    plans,
+    publications,
+    retention,
+    rollout,
+    runs,
+    setup,
+)
 from lakehouse_backfill.cli.render.page import Page
 
 Data = Mapping[str, Any]
@@ -25,6 +34,8 @@ VIEWS: dict[str, Callable[[Page, Data], None]] = {
     "waive": runs.waived,
     "run": runs.driven,
     "stage": runs.staged,
+    "shadow open": runs.shadow_opened,
+    "shadow close": runs.staged,
     "validate": runs.validated,
     "status": runs.status,
     "log": runs.log,
@@ -32,10 +43,12 @@ VIEWS: dict[str, Callable[[Page, Data], None]] = {
     "diff": compare.diff,
     "reconcile": compare.reconcile,
     "publish": publications.publish,
+    "dual-read": rollout.dual_read,
     "rollback": publications.rollback,
     "versions": publications.versions,
     "evidence": publications.evidence,
     "recover": runs.recovered,
+    "maintain": retention.maintained,
     "audit verify": audits.verified,
 }
 

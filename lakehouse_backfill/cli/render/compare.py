@@ -31,6 +31,8 @@ def diff(page: Page, data: Data) -> None:
     changed = [item for item in data.get("columns") or () if item["changed"]]
     rows = [(item["name"], item["changed"], _shift(item)) for item in changed]
     page.table("changed columns", ("column", "changed rows", "shift"), rows)
+    new = [(item["name"], item["rows"]) for item in data.get("added_columns") or ()]
+    page.table("new columns", ("column", "rows with a value"), new)
     _samples(page, data.get("samples") or ())
 
 

@@ -36,7 +36,11 @@ def _intent(data: Data) -> list[tuple[str, Any]]:
     return [
         ("product", data.get("product")),
         ("changes", f"{span(partitions)} of {field.get('column')}, and nothing else"),
+        ("rows", data.get("rows") and f"with {data['rows']}; all others are carried over"),
+        ("columns", ", ".join(data.get("schema_change") or ()) or None),
+        ("publication", (mode := data.get("publish_mode")) and f"{mode}: {data['publishing']}"),
         ("target", data.get("target")),
+        ("way", (way := data.get("way")) and f"{way['way']}: {way['why']}"),
         ("chunks", f"{len(chunks):,}, each one commit to the shadow table"),
         ("shadow", data.get("shadow_table")),
         ("revises", data.get("revises")),

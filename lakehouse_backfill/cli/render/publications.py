@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lakehouse_backfill.cli.render.page import Page, moment, name_of, span
@@ -13,14 +13,32 @@ Data = Mapping[str, Any]
 
 def publish(page: Page, data: Data) -> None:
     """Draw what became visible, or would."""
+    if "published" in data:
+        _together(page, "became visible by one commit", data["published"])
+        return
     _outcome(page, data, "published")
     page.next(_undo(data) or next_of(data))
 
 
 def rollback(page: Page, data: Data) -> None:
     """Draw what came back, or would."""
+    if "rolled_back" in data:
+        _together(page, "went back by one commit", data["rolled_back"])
+        return
     _outcome(page, data, "rolled back to")
+    for item in data.get("rewritten") or ():
+        page.line(f"rewritten: {span(item['partitions'])}, because {item['because']}")
+    if columns := data.get("columns_stay"):
+        page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
     page.next(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
+
+
+def _together(page: Page, title: str, items: Sequence[Data]) -> None:
+    rows = [
+        (item["product"], item.get("run_id"), item["version"], name_of(item.get("snapshot_id")))
+        for item in items
+    ]
+    page.table(title, ("product", "run", "output version", "snapshot"), rows)
 
 
 def versions(page: Page, data: Data) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from lakehouse_backfill.cli.render import rollout, verdicts
 from lakehouse_backfill.cli.render.gates import stopped
 from lakehouse_backfill.cli.render.page import (
     BAD,
@@ -43,7 +44,7 @@ def waived(page: Page, data: Data) -> None:
 def driven(page: Page, data: Data) -> None:
     """Draw what `run` got done."""
     staged(page, data, is_last=False)
-    _gates(page, data.get("checks") or ())
+    verdicts.gates(page, data.get("checks") or ())
     page.facts(_publication(data))
     page.next(next_of(data))
 
@@ -61,13 +62,40 @@ def staged(page: Page, data: Data, *, is_last: bool = True) -> None:
     page.next(next_of(data) if is_last else None)
 
 
+def shadow_opened(page: Page, data: Data) -> None:
+    """Draw which table to write."""
+    _headline(page, data)
+    labels = data["partitions"]
+    page.facts(
+        (
+            ("table to write", data["table"]),
+            ("location", data["location"]),
+            ("it starts as", f"the target at snapshot {data['base_snapshot_id']}"),
+            ("write only", f"{len(labels)} partitions of {data['scope_column']}"),
+            ("from, to", f"{labels[0]}, {labels[-1]}"),
+            *((f"in each row {name}", value) for name, value in data["lineage"].items()),
+            ("in each row produced_at", "the time of writing" if data["lineage"] else None),
+        )
+    )
+    page.next(data["next"])
+
+
 def validated(page: Page, data: Data) -> None:
     """Draw each gate, closed ones first, and what changed in short."""
     _headline(page, data)
-    _gates(page, data.get("checks") or ())
-    _summary(page, data)
-    _totals(page, data.get("totals") or ())
-    _edge(page, data.get("edge") or {})
+    if "run_id" not in data:
+        page.facts(
+            (
+                ("product", data.get("product")),
+                ("output version", data.get("version")),
+                ("read from", f"{data.get('table')}@{data.get('snapshot_id')}"),
+                ("changed by live writes since", ", ".join(data.get("changed_since") or ())),
+            )
+        )
+    verdicts.gates(page, data.get("checks") or ())
+    verdicts.summary(page, data)
+    verdicts.totals(page, data.get("totals") or ())
+    verdicts.edge(page, data.get("edge") or {})
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
     page.next(next_of(data))
 
@@ -165,6 +193,8 @@ def _one(page: Page, item: Mapping[str, Any]) -> None:
     page.facts(answers)
     stopped(page, item.get("gates") or ())
     _waivers(page, item.get("waivers") or ())
+    rollout.readers(page, item.get("dual_reads") or ())
+    rollout.steps(page, item.get("steps") or ())
     page.line()
     page.facts(
         (
@@ -186,7 +216,8 @@ def _headline(page: Page, data: Data) -> None:
 
 def _state(item: Mapping[str, Any]) -> Text:
     state = str(item.get("state"))
-    style = {"published": GOOD, "failed": BAD, "rejected": BAD, "halted": BAD}.get(state, "bold")
+    bad = dict.fromkeys(("failed", "rejected", "halted", "publish_halted"), BAD)
+    style = {"published": GOOD, **bad}.get(state, "bold")
     return Text(state, style=style)
 
 
@@ -221,53 +252,6 @@ def _waivers(page: Page, waivers: Sequence[Any]) -> None:
     ]
     names = ("failed gate", "of", "by", "at", "reason")
     page.table("passed although they failed", names, rows, most=None)
-
-
-def _gates(page: Page, checks: Sequence[Any]) -> None:
-    closed_first = sorted(checks, key=lambda check: bool(check.get("passed")))
-    rows = [
-        (
-            mark(is_good=True) if check.get("passed") else _closed(check),
-            check.get("group"),
-            check.get("name"),
-            check.get("detail"),
-        )
-        for check in closed_first
-    ]
-    page.table("gates", ("", "group", "gate", "what was seen"), rows, most=40)
-
-
-def _closed(check: Mapping[str, Any]) -> Text:
-    return mark(is_good=False) if check.get("blocking", True) else Text("warn", style="yellow")
-
-
-def _summary(page: Page, data: Data) -> None:
-    summary = (data.get("diff") or {}).get("summary")
-    if summary:
-        page.facts(
-            [
-                (
-                    "rows",
-                    f"{summary['old_rows']:,} old, {summary['new_rows']:,} new: "
-                    f"{summary['added']:,} added, {summary['removed']:,} removed, "
-                    f"{summary['changed']:,} changed, {summary['unchanged']:,} unchanged",
-                )
-            ]
-        )
-
-
-def _totals(page: Page, totals: Sequence[Any]) -> None:
-    rows = [(item.get("name"), item.get("old"), item.get("new")) for item in totals]
-    page.table("totals over the run's partitions", ("measure", "old", "new"), rows)
-
-
-def _edge(page: Page, edge: Mapping[str, Any]) -> None:
-    if not edge or edge.get("is_closed"):
-        return
-    first, stop = edge.get("closing_from"), edge.get("closing_to")
-    page.line("the range is open: rows beyond its edges would change too", BAD)
-    if first and stop:
-        page.line(f"  this range closes it: from: {first}, to: {stop}")
 
 
 def _publication(data: Data) -> list[tuple[str, Any]]:

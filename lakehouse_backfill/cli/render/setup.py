@@ -23,7 +23,7 @@ def init(page: Page, data: Data) -> None:
 
 
 def doctor(page: Page, data: Data) -> None:
-    """Draw each check; a failed one with what to do."""
+    """Draw each check, a failed one with what to do; then what the catalog was seen to do."""
     page.table(
         "",
         ("", "check", "what was found"),
@@ -33,9 +33,21 @@ def doctor(page: Page, data: Data) -> None:
         ],
         most=None,
     )
+    _capabilities(page, data.get("capabilities") or {})
     for check in data["checks"]:
         if not check["ok"] and check.get("fix"):
             page.line(f"{check['name']}: {check['fix']}")
+
+
+def _capabilities(page: Page, found: Data) -> None:
+    seen = found.get("seen", {})
+    rows = [
+        (name, "yes" if does else "no", seen.get(name, ""))
+        for name, does in found.items()
+        if name != "seen"
+    ]
+    if rows:
+        page.table("the catalog", ("capability", "", "what was answered"), rows, most=None)
 
 
 def demo(page: Page, data: Data) -> None:

@@ -46,14 +46,29 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stage bf-1 --by ana": ("stage", ("bf-1", "ana", False)),
     "validate bf-1 --by ana --take-over": ("validate", ("bf-1", "ana", True)),
     "publish bf-1 --by ana --dry-run": ("publish", ("bf-1", "ana", True, False)),
+    "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False)),
+    "rollback gold.a gold.b --reason why --by ana": (
+        "rollback_together",
+        (("gold.a", "gold.b"), "why", "ana", False),
+    ),
+    "validate silver.a@accepted --suite a.json --partitions p,q": (
+        "rejudge",
+        ("silver.a", ("a.json",), ("p", "q")),
+    ),
+    "shadow open bf-1 --by ana": ("shadow_open", ("bf-1", "ana", False)),
+    "shadow close bf-1 --by ana": ("shadow_close", ("bf-1", "ana", False)),
     "status": ("status", (None, False)),
     "status bf-1 --all": ("status", ("bf-1", True)),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
-    "diff bf-1": ("diff", ("bf-1", None, None, None, "auto", 5)),
-    "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9": (
+    "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana")),
+    "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9 --by ana": (
         "diff",
-        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9),
+        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana"),
+    ),
+    "dual-read bf-1 --reader app --sql q.sql --tolerance 0.1 --accept-difference why --by ana": (
+        "dual_read",
+        ("bf-1", "app", "q.sql", (), 0.1, "why", "ana"),
     ),
     "reconcile a.b@1 a.b": ("reconcile", ("a.b@1", "a.b")),
     "versions silver.a": ("versions", ("silver.a",)),
@@ -63,13 +78,16 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
     "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),
+    "maintain --by ana": ("maintain", ("ana", None, "", False)),
+    "maintain --product p --by ana --dry-run": ("maintain", ("ana", "p", "", True)),
+    "maintain --erasure p --reason 4711 --by ana": ("maintain", ("ana", "p", "4711", False)),
     "evidence bf-1 --export out": ("evidence", ("bf-1", Path("out"))),
     "audit verify": ("audit_verify", ()),
 }
 
 
 #: Commands of two words.
-GROUPS = ("product", "audit")
+GROUPS = ("product", "audit", "shadow")
 
 
 def invoke(line: str, project: FakeProject | None = None) -> Result:

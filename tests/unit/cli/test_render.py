@@ -16,6 +16,12 @@ VERBS = {
     "add_product": "product add",
     "new_manifest": "new",
     "audit_verify": "audit verify",
+    "dual_read": "dual-read",
+    "publish_together": "publish",
+    "rollback_together": "rollback",
+    "rejudge": "validate",
+    "shadow_open": "shadow open",
+    "shadow_close": "shadow close",
 }
 
 
@@ -161,3 +167,8 @@ def test_a_shift_says_in_what_it_is_measured() -> None:
     text = drawn("diff", ANSWERS["diff"] | {"columns": [moved, sorts]})
     assert "0.38 standard deviations" in text
     assert "0.10 stability index" in text
+
+
+def test_a_rollback_says_what_is_rewritten_and_why() -> None:
+    lines = drawn("rollback", ANSWERS["rollback"]).splitlines()
+    assert "rewritten: 2013-02-15, because delete files hid rows of it" in lines

@@ -211,29 +211,9 @@ WRONG = {
 }
 #: what is replaced, by what, then line, field, problem, and what can be done today
 UNBUILT = {
-    **{
-        mode: (
-            ("target:\n", f"target:\n  publish_mode: {mode}\n"),
-            (22, "target.publish_mode", f"{mode} is not built yet", instead),
-        )
-        for mode, instead in {
-            "append": "restate their partitions as a whole",
-            "merge": "use one of: replace_partitions, pointer_swap, shadow_only",
-            "versioned": "lakehouse-backfill versions PRODUCT",
-            "correction_events": "lakehouse-backfill diff RUN --json",
-        }.items()
-    },
-    "row predicate": (
-        ("target:\n", "target:\n  row_predicate: dest = 'SJU'; DROP TABLE x\n"),
-        (22, "target.row_predicate", "is not built yet", "restate whole partitions"),
-    ),
     "side effects": (
         ("validation:\n", "safety: {side_effects: true}\nvalidation:\n"),
         (27, "safety.side_effects", "true is not built yet", "write false"),
-    ),
-    "catch up": (
-        ("validation:\n", "safety: {on_conflict: catch_up}\nvalidation:\n"),
-        (27, "safety.on_conflict", "catch_up is not built yet", "plan FILE --revise RUN"),
     ),
     "deletions": (
         ("validation:\n", "safety: {on_deletions: allow}\nvalidation:\n"),
@@ -248,6 +228,10 @@ UNBUILT = {
         (27, "compute.scratch", "/mnt/fast is not built yet", "set spark.local.dir"),
     ),
 }
+WRONG["a window that is no time of day"] = (
+    ("validation:\n", 'safety: {publish_window: {from: "25:00", to: "04:00"}}\nvalidation:\n'),
+    (27, "safety.publish_window.from", "is '25:00'", 'a time of day in UTC, quoted, e.g. "22:00"'),
+)
 UNBOUNDED = {
     "input without bounds",
     "neither range nor values",

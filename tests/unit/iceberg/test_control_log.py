@@ -95,6 +95,7 @@ def test_the_first_row_makes_all_control_tables_with_documented_columns(
     add(log, 1)
     made = {identifier[-1] for identifier in catalog.list_tables(NAMESPACE)}
     assert made == {
+        "pin_lease",
         "pipeline_run",
         "run_event",
         "accepted_output_version",

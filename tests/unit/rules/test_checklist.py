@@ -81,3 +81,24 @@ def test_answers_name_gates_limits_files_and_versions() -> None:
     assert "totals: amounts" in text[10]
     assert "tags keep both sides of the publication" in text[12]
     assert text[15].endswith("limits: max_rows 1,000")
+
+
+@pytest.mark.req("X11", "U14", "U15")
+def test_what_another_engine_and_hooks_do_is_no_side_effect_that_was_ruled_out() -> None:
+    hook = {"name": "pause", "on": "before_publish", "command": ["ops/pause.sh"]}
+    after = {"suites": [{"file": "expectations/a.json"}], "on_failed": "rollback"}
+    found = questions(
+        contract(hooks=[hook], after_publish=after),
+        transform={
+            "name": "daily", "version": "1.0.0", "file": "jobs/daily.sql", "writer": "external",
+        },
+        validation={"edge_partitions": 0},
+    )  # fmt: skip
+    text = {number: question.answer or "" for number, question in found.items()}
+    assert text[5].endswith("another engine runs it, nobody here")
+    assert text[7] == (
+        "those of the engine that writes the shadow: nobody here can refuse them; "
+        "hooks of the contract: pause (before_publish)"
+    )
+    assert text[8].endswith("another engine writes it, between shadow open and shadow close")
+    assert "after publish: expectations/a.json, on failure rollback" in text[9]

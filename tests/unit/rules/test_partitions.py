@@ -139,3 +139,27 @@ def test_the_first_and_the_last_partition_of_time_have_no_neighbour_beyond(
     rows = partitions.bounds(field, last)
     assert (partitions.label_of(field, rows.lower), rows.upper) == (last, None)
     assert partitions.label_of(field, partitions.bounds(field, first).lower) == first
+
+
+WITHIN = {
+    "days of a month": ("date", "day", "month", "2013-02", ("2013-02-01", "2013-02-28", 28)),
+    "hours of a day": (
+        "timestamptz", "hour", "day", "2013-02-28", ("2013-02-28T00", "2013-02-28T23", 24),
+    ),
+    "months of a year": ("date", "month", "year", "2012", ("2012-01", "2012-12", 12)),
+    "the last month of all": ("date", "day", "month", "9999-12", ("9999-12-01", "9999-12-31", 31)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "fine", "coarse", "label", "expected"), WITHIN.values(), ids=WITHIN
+)
+def test_a_coarser_partition_holds_all_finer_ones(
+    kind: str, fine: str, coarse: str, label: str, expected: tuple[str, str, int]
+) -> None:
+    fields = [
+        ScopeField.model_validate({"column": "c", "transform": unit, "type": kind})
+        for unit in (fine, coarse)
+    ]
+    found = partitions.within(fields[0], fields[1], label)
+    assert (found[0], found[-1], len(found)) == expected

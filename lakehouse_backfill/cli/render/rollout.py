@@ -1,0 +1,65 @@
+"""dual-read, and where readers and steps of a run stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lakehouse_backfill.cli.render.page import Page, mark, moment, span
+
+Data = Mapping[str, Any]
+
+
+def dual_read(page: Page, data: Data) -> None:
+    """Draw one comparison, then where all readers stand."""
+    found = data["comparison"]
+    is_equal = bool(data["equal"])
+    page.line(
+        f"{found['reader']}: the results are {'equal' if is_equal else 'DIFFERENT'}",
+        "bold" if is_equal else "bold red",
+    )
+    page.facts(
+        (
+            ("accepted", f"{_state(found['old'])}, {found['old_answer']['rows']:,} rows"),
+            ("candidate", f"{_state(found['new'])}, {found['new_answer']['rows']:,} rows"),
+            ("tolerance", found["tolerance"] or None),
+        )
+    )
+    rows = [("old", str(row)) for row in found["only_old"]]
+    rows += [("new", str(row)) for row in found["only_new"]]
+    page.table("rows of one side only", ("side", "row"), rows)
+    readers(page, data["readers"])
+
+
+def readers(page: Page, found: Sequence[Any]) -> None:
+    """Draw where the readers of a run stand."""
+    rows = [
+        (
+            mark(is_good=item["outcome"] in ("equal", "accepted")),
+            item["reader"],
+            item["outcome"],
+            item.get("by"),
+            moment(item["at"]) if item.get("at") else None,
+            item.get("reason"),
+        )
+        for item in found
+    ]
+    page.table("readers that compare", ("", "reader", "result", "by", "at", "reason"), rows)
+
+
+def steps(page: Page, found: Sequence[Any]) -> None:
+    """Draw the steps that were checked."""
+    rows = [
+        (
+            mark(is_good=bool(item["passed"])),
+            f"{item['step']} of {item['of']}",
+            span(list(item["partitions"])),
+            item["version"],
+        )
+        for item in found
+    ]
+    page.table("published in steps", ("", "step", "partitions", "version"), rows, most=None)
+
+
+def _state(state: Mapping[str, Any]) -> str:
+    return f"{state['table']}@{state['snapshot_id']}"

@@ -1,0 +1,56 @@
+"""Making the commits that PyIceberg reads but cannot write: table format 3.
+
+Who calls has inspected the table, decided and written down every file; who implements it commits
+exactly that, or nothing. There is no retry in here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lakehouse_backfill.model.table_commit import CloneOrder, SwapOrder
+
+
+class Prepared(Protocol):
+    """A snapshot whose manifests are written, and that nobody sees yet."""
+
+    def commit(self) -> None:
+        """Put it on the table, with its tags and properties, in one commit.
+
+        Raises TooBusy when another writer was first, so that it certainly did not land; whatever
+        else is raised says nothing about that.
+        """
+        ...
+
+
+class TableCommits(Protocol):
+    """Single commits on tables of any format."""
+
+    def prepare(self, order: SwapOrder) -> Prepared:
+        """Write the manifests of a swap; what an earlier attempt wrote is used again.
+
+        Raises TooBusy when the table is not in the inspected state any more, NotFound when a file
+        is not listed where the order says.
+        """
+        ...
+
+    def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
+        """Set the tag, or drop it (None). Raises TooBusy when another writer was first."""
+        ...
+
+    def take_out(
+        self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
+    ) -> None:
+        """Drop tags and snapshots, while the table has exactly the references `refs`.
+
+        Raises TooBusy when it has others by now, or another writer was first.
+        """
+        ...
+
+    def write_clone(self, order: CloneOrder) -> None:
+        """Write the metadata file of a clone; no catalog knows of it yet."""
+        ...
+
+    def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
+        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
+        ...

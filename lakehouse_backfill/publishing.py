@@ -1,0 +1,131 @@
+"""The publishing half of the Python API: what readers see, and going back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.looking import Looking, Result
+from lakehouse_backfill.observe.person import acting, saying
+from lakehouse_backfill.report import published as results
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.stages.workbench import Workbench
+
+
+class Publishing(Looking):
+    """The verbs of a project that change what readers see."""
+
+    def publish(
+        self,
+        run: str,
+        by: str,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Make an accepted run what readers see; the same again changes nothing."""
+        from lakehouse_backfill.stages import catching_up
+        from lakehouse_backfill.stages.decide import trusted_events
+        from lakehouse_backfill.stages.publishable import check_publishable
+
+        bench, by = self._bench(take_over), acting(by)
+        if dry_run:
+            plan = bench.runs.plan(run)
+            check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
+            return results.publish_preview(plan, bench.versions.pointer(plan.product))
+        with self._paged_on_error(run, only_again=True):
+            published = catching_up.publish(bench, run, by)
+        done = published.publication.run_id or run
+        found = results.publish_result(bench.runs.status(done), published)
+        if done != run:
+            self._repaged({}, run)
+            said = f"live commits came: {done} caught up with them, and took the place of {run}"
+            found["warnings"] = [*found.get("warnings", ()), said]
+        return self._paged(found, done)
+
+    def publish_together(
+        self,
+        runs: tuple[str, ...],
+        by: str,
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Make accepted runs of several pinned products visible by one commit."""
+        from lakehouse_backfill.stages.together import publish_together
+
+        bench = self._bench(take_over)
+        with self._paged_on_error(*runs, only_again=True):
+            done = publish_together(bench, tuple(runs), acting(by))
+        found = [
+            results.publish_result(bench.runs.status(run), published)
+            for run, published in done.items()
+        ]
+        return self._paged({"published": found}, *runs)
+
+    def rollback_together(
+        self,
+        products: tuple[str, ...],
+        reason: str,
+        by: str | None = None,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Let several pinned products go back to the version before, by one commit."""
+        from lakehouse_backfill.stages import moving_together, rollback
+
+        bench = self.wiring.bench
+        contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
+        ways = tuple(
+            (found, rollback.plan_rollback(bench, found.product, None, ())) for found in contracts
+        )
+        if dry_run:
+            return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
+        runs = {run for _, way in ways for run in (*way.leaving, *way.returning)}
+        with self._paged_on_error(*sorted(runs)):
+            rows = moving_together.rollback_together(bench, ways, saying(reason), acting(by))
+        return self._paged({"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs))
+
+    def dual_read(
+        self,
+        run: str,
+        reader: str,
+        sql: str | None = None,
+        columns: tuple[str, ...] = (),
+        tolerance: float = 0.0,
+        accept_difference: str | None = None,
+        by: str | None = None,
+    ) -> Result:
+        """Compare a reader's query on old and candidate, for the record; no JVM."""
+        from lakehouse_backfill.config.queries import reader_query
+        from lakehouse_backfill.report.rollout import dual_read_result
+        from lakehouse_backfill.stages.dual_read import dual_read
+
+        query = reader_query(self.folder, reader, sql, tuple(columns), tolerance)
+        reason = None if accept_difference is None else saying(accept_difference)
+        done = dual_read(self.wiring.bench, run, query, acting(by), reason)
+        return self._paged(dual_read_result(done), run)
+
+    def rollback(
+        self,
+        product: str,
+        to: int | None = None,
+        partitions: tuple[str, ...] = (),
+        reason: str = "",
+        by: str | None = None,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Go back to an accepted version, keeping later live writes elsewhere."""
+        from lakehouse_backfill.stages import rollback as stage
+        from lakehouse_backfill.stages.rewriting import plan_rewrites
+
+        bench, contract = self.wiring.bench, self.wiring.contract(product)
+        way = stage.plan_rollback(bench, product, to, tuple(partitions))
+        if dry_run:
+            rewritten = plan_rewrites(bench, contract, way)
+            return results.rollback_preview(product, rewritten, stage.columns_stay(bench, way))
+        undone = {row.run_id for row in way.undone if row.run_id}
+        runs = sorted(undone.union(way.leaving, way.returning))
+        with self._paged_on_error(*runs):
+            done = stage.rollback(bench, contract, way, saying(reason), acting(by))
+        return self._paged(results.rollback_result(done), *runs)
+
+    def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001
+        return replace(self.wiring.bench, take_over=take_over)

@@ -1,0 +1,143 @@
+"""Habits that make backfills dangerous, and how a manifest that asks for one is answered (T11).
+
+What cannot be asked for in a manifest is refused where it would happen: docs/anti-patterns.md says
+where, and which test shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: As the page and the tests name them.
+NAMES = (
+    "production consumer group",
+    "live topic",
+    "no transform version",
+    "no input range",
+    "no reference version",
+    "delete-and-insert",
+    "validation after publish only",
+    "last writer wins",
+    "just rerun the DAG",
+)
+ANY = "*"
+
+
+class Wish(NamedTuple):
+    """A field with the words by which people ask for an anti-pattern; no words: the field itself.
+
+    `ANY` in the path stands for each name.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    words: tuple[str, ...]
+    problem: str
+    instead: str
+
+    def is_asked(self, value: Any) -> bool:
+        """Tell whether the value of the field asks for it."""
+        if not self.words:
+            return value is not None
+        return isinstance(value, str) and plain(value) in self.words
+
+
+WISHES = (
+    Wish(
+        "production consumer group",
+        ("sources", ANY, "consumer_group"),
+        (),
+        "would read with a consumer group: the live job that owns it loses its place, and no later "
+        "run can read the same again",
+        "land the topic as a table, and name that table: a run reads pinned snapshots only",
+    ),
+    Wish(
+        "production consumer group",
+        ("sources", ANY, "type"),
+        ("kafka", "topic", "stream", "kinesis", "pubsub", "pulsar"),
+        "reads a stream, whose content moves under the run",
+        "write type: iceberg, and land the stream as a table first: a run reads pinned snapshots "
+        "only",
+    ),
+    Wish(
+        "live topic",
+        ("target", "topic"),
+        (),
+        "would write to a topic that live consumers read; they cannot be asked to forget it",
+        "write publish_mode: correction_events with target.corrections.table, and send its rows "
+        "to a topic of their own",
+    ),
+    Wish(
+        "live topic",
+        ("target", "publish_mode"),
+        ("kafka", "topic", "stream", "live_topic", "replay_to_topic"),
+        "would write to a topic that live consumers read; they cannot be asked to forget it",
+        "write publish_mode: correction_events with target.corrections.table, and send its rows "
+        "to a topic of their own",
+    ),
+    *(
+        Wish(
+            "no reference version",
+            (group, ANY, "at"),
+            ("latest", "current", "newest", "now", "today", "floating"),
+            "is no version: the same run would read something else tomorrow",
+            "leave `at` out: plan pins what is there now and writes its snapshot id into the plan; "
+            "or name a snapshot, tag or timestamp",
+        )
+        for group in ("reference_data", "sources")
+    ),
+    Wish(
+        "delete-and-insert",
+        ("target", "publish_mode"),
+        (
+            "delete_insert",
+            "delete_and_insert",
+            "truncate",
+            "truncate_insert",
+            "truncate_and_insert",
+            "overwrite",
+            "insert_overwrite",
+        ),
+        "leaves a moment, or a crash, between deleting and inserting, in which readers see neither",
+        "write publish_mode: replace_partitions: old rows go and new rows come in one snapshot, "
+        "after they were checked",
+    ),
+    Wish(
+        "validation after publish only",
+        ("validation", "when"),
+        (),
+        "would choose when checks run, but readers act on what they see: every gate runs before "
+        "publication",
+        "remove it; checks of what is published come beside: lakehouse-backfill validate "
+        "PRODUCT@accepted",
+    ),
+    Wish(
+        "validation after publish only",
+        ("target", "publish_mode"),
+        ("publish_then_validate", "optimistic", "write_audit_later"),
+        "shows rows to readers before anybody checked them",
+        "write publish_mode: replace_partitions: run RUN stages beside the target and validates "
+        "there; or shadow_only to look without publishing",
+    ),
+    Wish(
+        "last writer wins",
+        ("safety", "on_conflict"),
+        ("last_writer_wins", "overwrite", "force", "ignore", "ours", "win"),
+        "would overwrite what live jobs committed meanwhile, and nobody would know",
+        "write on_conflict: fail (the conflict is named) or catch_up (what moved is computed "
+        "again); or publish_mode: merge, where the newer version of a row wins",
+    ),
+    Wish(
+        "just rerun the DAG",
+        ("run", "kind"),
+        ("rerun", "rerun_dag", "dag_rerun", "clear", "retry", "airflow"),
+        "is a rerun of what reads and writes live: other input, no approval, no way back",
+        "write run.kind: reprocessing, with pinned sources and a range: it is computed beside the "
+        "target, checked, published by one commit and can be rolled back",
+    ),
+)
+
+
+def plain(word: str) -> str:
+    """Give a word as the lists have it: lower case, with underscores."""
+    return word.strip().lower().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,174 @@
+"""Commits through Iceberg's Java API: the way for tables that PyIceberg cannot write.
+
+Each is one conditional commit on the state that was inspected: `TableOperations.commit` takes the
+metadata it was made from, and fails when the table is any other by now. Iceberg's own retry would
+come between the inspection and the commit, so it is not used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse_backfill.errors import TooBusy
+from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.model.table_commit import CloneOrder, Inspected, SwapOrder
+from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.spark.java_api import JavaApi, java_errors
+from lakehouse_backfill.spark.java_swap import JavaSwap
+
+#: A clone's log of earlier metadata files would be the target's, which its commits would delete.
+_NOT_CLONED = ("metadata-log", "snapshot-log", "statistics", "partition-statistics")
+
+
+@dataclass(frozen=True)
+class PreparedCommit:
+    """Metadata that was worked out from `base`, not committed yet."""
+
+    table: str
+    operations: Any
+    base: Any
+    metadata: Any
+
+    def commit(self) -> None:
+        """Commit once, whatever the user's table says about retries."""
+        with java_errors(f"committing to {self.table}"), around("Publisher.swap"):
+            self.operations.commit(self.base, self.metadata)
+
+
+class JavaCommits(TableCommits):
+    """Single commits on the tables of one catalog."""
+
+    def __init__(self, api: JavaApi) -> None:
+        self._api = api
+        self._swap: JavaSwap | None = None
+
+    def prepare(self, order: SwapOrder) -> PreparedCommit:
+        """Write the manifests of a swap; those of an earlier attempt at the same are used again."""
+        if self._swap is None or not self._swap.is_for(order):
+            self._swap = JavaSwap(self._api, order)
+        with java_errors(f"preparing a commit on {order.base.table}"):
+            self._swap.refresh()
+            _require_as_inspected(self._swap.operations.current(), order.base)
+            snapshot = self._swap.snapshot(order)
+            base = self._swap.operations.current()
+            _require_as_inspected(base, order.base)
+            return PreparedCommit(
+                table=order.base.table,
+                operations=self._swap.operations,
+                base=base,
+                metadata=self._metadata(base, snapshot, order),
+            )
+
+    def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
+        """Set the tag, or drop it (None)."""
+
+        def change(builder: Any) -> Any:
+            if snapshot_id is None:
+                return builder.removeRef(name)
+            return builder.setRef(name, self._tag(snapshot_id, max_age_ms))
+
+        self._commit(table, "Pins.tag", change, None)
+
+    def take_out(
+        self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
+    ) -> None:
+        """Drop tags and snapshots, while the table has exactly the references `refs`."""
+
+        def change(builder: Any) -> Any:
+            for name in tags:
+                builder = builder.removeRef(name)
+            ids = self._api.java.java.util.HashSet()
+            for snapshot_id in snapshots:
+                ids.add(self._api.java.java.lang.Long.valueOf(snapshot_id))
+            return builder.removeSnapshots(ids)
+
+        def require_same(base: Any) -> None:
+            held = {str(name): int(ref.snapshotId()) for name, ref in base.refs().items()}
+            if held != refs:
+                raise TooBusy(f"{table}: its tags and branches changed", fix="try again")
+
+        self._commit(table, "Upkeep.let_go", change, None, require_same)
+
+    def write_clone(self, order: CloneOrder) -> None:
+        """Write the metadata file of a clone, checked by Iceberg's own reader before."""
+        parser = self._api.iceberg.TableMetadataParser
+        with java_errors(f"writing the clone of {order.table}"):
+            io = self._api.load(order.table).io()
+            text = parser.toJson(parser.read(io, order.metadata_location))
+            metadata = parser.fromJson(json.dumps(cloned(json.loads(text), order)))
+            with around("Shadows.metadata_file"):
+                parser.write(metadata, io.newOutputFile(order.file))
+
+    def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
+        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
+
+        def change(builder: Any) -> Any:
+            return builder.assignUUID(uuid).setProperties(self._api.text_map(properties))
+
+        self._commit(table, "Shadows.fence", change, found_uuid)
+
+    def _commit(
+        self,
+        table: str,
+        point: str,
+        change: Callable[[Any], Any],
+        uuid: str | None,
+        require: Callable[[Any], None] = lambda base: None,  # noqa: ARG005 (as every condition)
+    ) -> None:
+        operations = self._api.load(table).operations()
+        with java_errors(f"committing to {table}"):
+            base = operations.current()
+            if uuid is not None and str(base.uuid()) != uuid:
+                raise TooBusy(f"{table} has another UUID by now", fix="try again")
+            require(base)
+            metadata = change(self._api.iceberg.TableMetadata.buildFrom(base)).build()
+            with around(point):
+                operations.commit(base, metadata)
+
+    def _metadata(self, base: Any, snapshot: Any, order: SwapOrder) -> Any:
+        builder = self._api.iceberg.TableMetadata.buildFrom(base)
+        builder = builder.setBranchSnapshot(snapshot, "main")
+        tags = dict(order.tags)
+        if order.after is not None:
+            tags[order.after] = int(snapshot.snapshotId())
+        for name, snapshot_id in tags.items():
+            builder = builder.setRef(name, self._tag(snapshot_id, order.tag_age_ms))
+        return builder.setProperties(self._api.text_map(order.properties)).build()
+
+    def _tag(self, snapshot_id: int, max_age_ms: int) -> Any:
+        ref = self._api.iceberg.SnapshotRef
+        return ref.tagBuilder(snapshot_id).maxRefAgeMs(max_age_ms).build()
+
+
+def cloned(metadata: dict[str, Any], order: CloneOrder) -> dict[str, Any]:
+    """Give the metadata of a table that shares one snapshot's files and nothing else."""
+    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == order.snapshot_id]
+    main = {"main": {"snapshot-id": order.snapshot_id, "type": "branch"}}
+    return {
+        **{key: value for key, value in metadata.items() if key not in _NOT_CLONED},
+        "table-uuid": order.uuid,
+        "location": order.location,
+        "properties": order.properties,
+        "snapshots": snapshots,
+        "current-snapshot-id": order.snapshot_id if snapshots else -1,
+        "refs": main if snapshots else {},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+
+
+def _require_as_inspected(metadata: Any, wanted: Inspected) -> None:
+    head = metadata.currentSnapshot()
+    found = Inspected(
+        table=wanted.table,
+        uuid=str(metadata.uuid()),
+        head_id=None if head is None else int(head.snapshotId()),
+        schema_id=int(metadata.currentSchemaId()),
+        spec_id=int(metadata.defaultSpecId()),
+        last_column_id=int(metadata.lastColumnId()),
+    )
+    if found != wanted:
+        raise TooBusy(f"{wanted.table} moved since it was inspected", fix="try again")

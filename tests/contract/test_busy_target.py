@@ -1,0 +1,80 @@
+"""A publication beside a live writer that never stops, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.errors import TooBusy
+from tests.contract.lake_kit import Kit, field_of, row
+
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02")
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    made = Kit(tmp_path)
+    made.create(("d", "identity"))
+    made.append(*(row(number, day) for number, day in enumerate(DAYS)))
+    return made
+
+
+@contextmanager
+def _writing(root: Path, per_second: float) -> Iterator[list[int]]:
+    """Let a live job append to the other day; gives how many rows it did in the end."""
+    command = [sys.executable, "-m", "tests.contract.live_writer", str(root), DAYS[1]]
+    writer = subprocess.Popen(
+        [*command, str(per_second)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    done: list[int] = []
+    try:
+        assert writer.stdout.readline() == "ready\n"
+        yield done
+    finally:
+        told, _ = writer.communicate("stop\n", timeout=60)
+        done.append(int(told.split()[-1]))
+
+
+@pytest.mark.req("U11")
+@pytest.mark.parametrize("per_second", [1, 5])
+def test_a_publication_lands_beside_a_writer_of_other_partitions(
+    kit: Kit, per_second: float
+) -> None:
+    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
+    with _writing(kit.root, per_second) as done:
+        time.sleep(1.0)
+        started = time.monotonic()
+        swap = kit.publisher.adopt(request)
+        seconds = time.monotonic() - started
+        time.sleep(0.5)
+    rows = kit.rows()
+    assert rows[0] == (0, DAYS[0], "EU", "new")
+    assert sum(1 for one in rows if one[3] == "live") == done[0]
+    assert seconds < 10, f"{swap.attempts} attempts"
+
+
+@pytest.mark.req("U11")
+def test_a_catalog_that_always_loses_ends_in_too_busy_within_the_budget(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, budget_s=1.0)
+    kit.create(("d", "identity"))
+    kit.append(*(row(number, day) for number, day in enumerate(DAYS)))
+    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
+    numbers = iter(range(1000))
+    kit.before_commit(*[lambda: kit.append(row(100 + next(numbers), DAYS[1]))] * 900)
+    started = time.monotonic()
+    with pytest.raises(TooBusy) as raised:
+        kit.publisher.adopt(request)
+    assert time.monotonic() - started < 5
+    assert raised.value.retry_may_help
+    assert "pause the live writer" in raised.value.fix
+    assert "quiet window" in raised.value.fix
+    assert (0, DAYS[0], "EU", "old") in kit.rows()

@@ -1,0 +1,155 @@
+"""Control tables stay small, however many runs there were."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from lakehouse_backfill.iceberg.catalog import open_catalog
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY, KEEP_SNAPSHOTS
+from lakehouse_backfill.iceberg.control_upkeep import IcebergControlUpkeep
+from lakehouse_backfill.iceberg.fences import IcebergFences
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.model.publication import Publication
+from lakehouse_backfill.model.run import Event, State
+from tests.fakes import plans
+
+NAMESPACE = "lakehouse_backfill"
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ACTS, COMMITS = 10_000, 100
+PROFILE = Profile(
+    catalog={
+        "name": "lake", "uri": "sqlite:///${project}/c.db", "warehouse": "file://${project}/w",
+    }
+)  # fmt: skip
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Any:
+    return open_catalog(PROFILE, tmp_path)
+
+
+def act(version: int, product: str) -> Publication:
+    return Publication(
+        product=product, version=version, token=f"{version:032d}", action="publish",
+        run_id=f"bf-{version:010d}", table="silver.t", snapshot_id=version,
+        before_snapshot_id=version - 1, scope=None, supersedes=version - 1, at=NOW, by="ana",
+        reason="wrong rate",
+    )  # fmt: skip
+
+
+def size_of(table: Table) -> dict[str, int]:
+    """What a reader of the table meets: live files, manifests, snapshots, bytes of metadata."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return {
+        "files": len(list(table.scan().plan_files())),
+        "manifests": len(snapshot.manifests(table.io)),
+        "snapshots": len(table.metadata.snapshots),
+        "log": len(table.metadata.snapshot_log),
+        "metadata log": len(table.metadata.metadata_log),
+        "bytes": len(table.io.new_input(table.metadata_location)),
+    }
+
+
+@pytest.mark.req("U12")
+def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalog: Any) -> None:
+    versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
+    per_commit = ACTS // COMMITS
+    for commit in range(COMMITS):
+        product = f"silver.p{commit % 4}"
+        first = commit * per_commit
+        rows = tuple(act(first + number, product) for number in range(per_commit))
+        versions.move(product, lambda _, rows=rows: rows)
+    found = size_of(catalog.load_table(f"{NAMESPACE}.accepted_output_version"))
+    assert found.pop("bytes") < 20_000
+    assert found.pop("files") == found.pop("manifests") <= FOLD_EVERY + 1
+    assert found.pop("snapshots") == found.pop("log") <= KEEP_SNAPSHOTS + 1
+    assert found == {"metadata log": 5}
+    assert sum(len(versions.history(f"silver.p{n}")) for n in range(4)) == ACTS
+    newest = versions.pointer("silver.p3").accepted
+    assert newest is not None
+    assert newest.version == ACTS - 1
+
+
+@pytest.mark.req("U12")
+def test_reading_a_pointer_opens_no_data_file_and_no_manifest(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
+    for number in range(1, 40):
+        versions.move("silver.p", lambda _, number=number: (act(number, "silver.p"),))
+    opened: list[str] = []
+    table = catalog.load_table(f"{NAMESPACE}.accepted_output_version")
+    kind = type(table.io)
+    real = kind.new_input
+
+    def counted(io: Any, location: str) -> Any:
+        opened.append(location.rpartition(".")[2])
+        return real(io, location)
+
+    monkeypatch.setattr(kind, "new_input", counted)
+    assert versions.pointer("silver.p").last_version == 39
+    assert opened == ["json"]
+
+
+@pytest.mark.req("U12")
+def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
+    control = ControlTables(catalog, NAMESPACE)
+    runs, fences = IcebergRuns(control), IcebergFences(control)
+    upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
+    named = [plans.a_plan(f"bf-{number}") for number in range(12)]
+    for one in named:
+        event = an_event(one.run_id, 1, State.DRAFT, State.PLANNED, "plan")
+        runs.register(one, event)
+        fences.fence(one.run_id, 2)
+        runs.append(an_event(one.run_id, 2, State.PLANNED, State.CANCELLED, "cancel"))
+    assert upkeep.fenced() == tuple(sorted(one.run_id for one in named))
+    upkeep.lift(upkeep.fenced())
+    left = {
+        key
+        for name in catalog.list_tables(NAMESPACE)
+        for key in catalog.load_table(name).properties
+        if key.startswith(("run.", "fence.", "pointer."))
+    }
+    assert (left, upkeep.fenced(), len(runs.list(open_only=False))) == (set(), (), 12)
+
+
+def an_event(run_id: str, seq: int, old: State, new: State, verb: str) -> Event:
+    return Event(
+        run_id=run_id, seq=seq, at=NOW, actor="ana", verb=verb, from_state=old, to_state=new,
+        mode="backfill",
+    )  # fmt: skip
+
+
+@pytest.mark.req("U12")
+def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
+    catalog: Any, tmp_path: Path
+) -> None:
+    control = ControlTables(catalog, NAMESPACE)
+    versions = IcebergVersions(control)
+    upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
+    for number in range(1, 70):
+        versions.move("silver.p", lambda _, number=number: (act(number, "silver.p"),))
+    history = versions.history("silver.p")
+    stranger = tmp_path / "w" / NAMESPACE / "stranger.txt"
+    stranger.write_text("not ours", encoding="utf-8")
+    now = datetime.now(timezone.utc)
+    assert upkeep.sweep(now - timedelta(days=1)).files == 0
+    later = now + timedelta(days=1)
+    seen = upkeep.litter(later)
+    assert seen.files > 100
+    assert upkeep.sweep(later) == seen
+    assert upkeep.litter(later).files == 0
+    assert versions.history("silver.p") == history
+    versions.move("silver.p", lambda _: (act(70, "silver.p"),))
+    on_disk = [path for path in (tmp_path / "w").rglob("*") if path.is_file()]
+    assert (len(on_disk) < 70, stranger.exists()) == (True, True)

@@ -1,0 +1,448 @@
+"""maintain on a real catalog: what goes, what stays, races, and deaths at every point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill import fault_points
+from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
+from lakehouse_backfill.iceberg.names import FOREVER_MS
+from tests.chaos.lab import DAYS, SOURCE, TARGET
+from tests.contract.retention_lake import SHADOWS, WHO, RetentionLake, names
+
+SHORT = "keep_versions: {count: 2, days: 0}\n"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> RetentionLake:
+    return RetentionLake(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_hook() -> Iterator[None]:
+    yield
+    fault_points.install(None)
+
+
+def at(point: str, act: Callable[[], None]) -> None:
+    """Do something the first time that this process gets to a point."""
+    done: list[str] = []
+
+    def hook(name: str) -> None:
+        if name == point and not done:
+            done.append(name)
+            act()
+
+    fault_points.install(hook)
+
+
+def three_versions(lake: RetentionLake) -> list[str]:
+    """Three runs of the same days, each published."""
+    runs = []
+    for _ in range(3):
+        runs.append(lake.published())
+        lake.feed()
+    return runs
+
+
+@pytest.mark.req("U12")
+def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
+    lake: RetentionLake,
+) -> None:
+    run = lake.published()
+    before, files = lake.maintain(), lake.files()
+    assert before["retired"] == []
+    assert {item["owner"] for item in before["kept"] if item["kind"] == "pin"} == {"ana"}
+    lake.later(31)
+    seen = lake.maintain(dry_run=True)
+    done = lake.maintain()
+    pins = [f"{SOURCE}@lhb-pin-{run}-s", f"{TARGET}@lhb-pin-{run}"]
+    assert names(done["retired"], "pin") == names(seen["retired"], "pin") == pins
+    assert names(done["retired"], "shadow") == [f"{SHADOWS}.t__{run.replace('-', '_')}"]
+    assert (lake.shadows(), lake.tags(SOURCE)) == ([], {})
+    assert lake.files() == files
+    assert sorted(name.partition("-")[2].rpartition("-")[0] for name in lake.tags()) == [
+        "before", "v1",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("U12")
+def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake) -> None:
+    three_versions(lake)
+    lake.later(31)
+    assert lake.maintain()["retired"]
+    points: list[str] = []
+    fault_points.install(points.append)
+    assert lake.maintain()["retired"] == []
+    assert [point for point in points if point.endswith(":committing")] == []
+    assert lake.project.audit_verify()["intact"]
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("state", ["planned", "staged", "accepted", "rejected"])
+def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
+    lake: RetentionLake, state: str
+) -> None:
+    if state == "planned":
+        lake.project.plan(lake.lab.manifest("a.yaml", DAYS[1], DAYS[3]), by=WHO)
+    else:
+        run = lake.accepted() if state == "accepted" else lake.staged()
+        if state == "rejected":
+            lake.project.reject(run, WHO, "no")
+    tags, shadows = lake.tags(), lake.shadows()
+    lake.later(4000)
+    assert names(lake.maintain()["retired"]) in ([], ["control tables"])
+    assert (lake.tags(), lake.shadows()) == (tags, shadows)
+
+
+@pytest.mark.req("U12")
+def test_what_a_cancelled_run_leaves_is_counted_and_left_to_orphan_clean_up(
+    lake: RetentionLake,
+) -> None:
+    run = lake.staged()
+    lake.project.cancel(run, WHO, "not needed")
+    lake.later(31)
+    files = lake.files()
+    (left,) = lake.maintain()["left"]
+    assert left["size_bytes"] > 0
+    assert left["command"] == (
+        f"CALL system.remove_orphan_files(table => '{TARGET}', location => '{left['location']}', "
+        "dry_run => true)"
+    )
+    assert (lake.files(), lake.shadows(), lake.tags()) == (files, [], {})
+
+
+@pytest.mark.req("U12")
+def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
+    lake: RetentionLake,
+) -> None:
+    lake.keep(SHORT)
+    three_versions(lake)
+    lake.later(31)
+    done = lake.maintain()
+    assert [one["version"] for one in done["versions_let_go"]] == [0, 1]
+    for version in (0, 1):
+        with pytest.raises(Blocked, match=r"ana let it go on .* older than the newest 2 versions"):
+            lake.project.rollback(TARGET, version, reason="wrong", by=WHO)
+    back = lake.project.rollback(TARGET, None, reason="wrong", by=WHO)
+    assert back["version"] == 2
+    with pytest.raises(Blocked, match="let it go"):
+        lake.project.rollback(TARGET, None, reason="wrong", by=WHO)
+
+
+@pytest.mark.req("U12")
+def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_again(
+    lake: RetentionLake,
+) -> None:
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.later(31)
+    lake.maintain()
+    with pytest.raises(Blocked, match=f"{run} cannot be published again: ana let go on"):
+        lake.project.publish(run, WHO)
+    assert lake.project.status(run)["runs"][0]["state"] == "rolled_back"
+
+
+@pytest.mark.req("U12")
+def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: RetentionLake) -> None:
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.later(31)
+    shadows, other = lake.shadows(), lake.open()
+    at("Runs.append:before", lambda: publish_again(other, run))
+    done = lake.maintain()
+    assert names(done["retired"], "shadow") == names(done["retired"], "pin") == []
+    assert lake.shadows() == shadows
+    assert lake.project.status(run)["runs"][0]["state"] == "published"
+
+
+def publish_again(project: Any, run: str) -> None:
+    project.publish(run, WHO)
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionLake) -> None:
+    lake.keep(SHORT)
+    three_versions(lake)
+    lake.later(31)
+    tags, other = lake.tags(), lake.open()
+    at("Versions.move:before", lambda: roll_back(other, 1))
+    done = lake.maintain()
+    assert (done["versions_let_go"], names(done["retired"], "tag")) == ([], [])
+    assert set(tags) <= set(lake.tags())
+    assert lake.project.versions(TARGET)["versions"][0]["version"] == 1
+
+
+def roll_back(project: Any, to: int) -> None:
+    project.rollback(TARGET, to, reason="wrong", by=WHO)
+
+
+@pytest.mark.req("U12")
+def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: RetentionLake) -> None:
+    lake.keep(SHORT)
+    three_versions(lake)
+    lake.later(31)
+    other = lake.open()
+    at("Versions.move:before", lambda: drop_hook_and(lambda: other.maintain(WHO)))
+    with pytest.raises(BackfillError, match="versions were let go meanwhile"):
+        lake.project.rollback(TARGET, 1, reason="wrong", by=WHO)
+    assert lake.project.versions(TARGET)["versions"][0]["version"] == 3
+
+
+def drop_hook_and(act: Callable[[], Any]) -> None:
+    fault_points.install(None)
+    act()
+
+
+@pytest.mark.req("U12")
+def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: RetentionLake) -> None:
+    """Also where the commit takes snapshots out: it is worked out again with the new pin."""
+    lake.keep(SHORT)
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.project.publish(run, WHO)
+    lake.later(200)
+    oldest = lake.catalog.load_table(TARGET).metadata.snapshots[0].snapshot_id
+    pins = lake.project.wiring.bench.pins
+    at("Upkeep.let_go:committing", lambda: pins.pin(TARGET, oldest, "somebodys"))
+    done = lake.maintain()
+    assert lake.tags()["somebodys"] == oldest
+    assert lake.rows(snapshot_id=oldest)
+    kept = [item["because"] for item in done["kept"] if item["kind"] == "tag"]
+    assert any("an older snapshot is held by another tag or branch" in text for text in kept)
+    lake.catalog.load_table(TARGET).manage_snapshots().remove_tag("somebodys").commit()
+    lake.maintain()
+    assert oldest not in [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots]
+
+
+@pytest.mark.req("U12")
+def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: RetentionLake) -> None:
+    lake.keep(SHORT)
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.project.publish(run, WHO)
+    days = {"history.expire.max-snapshot-age-ms": str(300 * 24 * 3600 * 1000)}
+    with lake.catalog.load_table(TARGET).transaction() as change:
+        change.set_properties(days)
+    lake.later(200)
+    snapshots = [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots]
+    done = lake.maintain()
+    kept = [item["because"] for item in done["kept"] if item["kind"] == "tag"]
+    assert any("it is younger than the history that the table keeps" in text for text in kept)
+    assert [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots] == snapshots
+    lake.later(101)
+    lake.maintain()
+    left = [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots]
+    assert len(left) < len(snapshots)
+
+
+@pytest.mark.req("U12")
+def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_record(
+    lake: RetentionLake,
+) -> None:
+    runs = three_versions(lake)
+    with pytest.raises(NotAllowed):
+        lake.project.maintain("eve", TARGET, "request 4711")
+    done = lake.project.maintain(WHO, TARGET, "request 4711", dry_run=True)
+    assert done == lake.project.maintain(WHO, TARGET, "request 4711") | {"dry_run": True}
+    assert [one["version"] for one in done["versions_let_go"]] == [0, 1, 2]
+    assert (lake.tags(), lake.shadows()) == ({}, [])
+    assert len(lake.tags(SOURCE)) == 3
+    with pytest.raises(Blocked, match=r"ana let it go on .* erasure, by ana: request 4711"):
+        lake.project.rollback(TARGET, 1, reason="wrong", by=WHO)
+    notes = [lake.project.log(run)["events"][-1]["verb"] for run in runs]
+    assert notes == ["retire"] * 3
+    assert lake.project.audit_verify()["intact"]
+
+
+@pytest.mark.req("U12")
+def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -> None:
+    lake.published()
+    lake.feed()
+    run = lake.staged(name="b")
+    done = lake.project.maintain(WHO, TARGET, "request 4711")
+    kept = {item["because"] for item in done["kept"] if item["run_id"] == run}
+    assert kept == {f"{run} is staged: open runs keep everything (wrong rate)"}
+    assert list(lake.tags()) == [f"lhb-pin-{run}"]
+    assert len(lake.shadows()) == 1
+
+
+@pytest.mark.req("U12")
+def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
+    run = lake.staged()
+    bench = lake.project.wiring.bench
+    bench.fences.fence(run, 5)
+    lake.project.cancel(run, WHO, "no")
+    lake.later(10)
+    lake.maintain()
+    assert bench.control_upkeep.fenced() == (run,)
+    lake.later(21)
+    assert names(lake.maintain()["retired"], "fence") == [run]
+    for name in lake.catalog.list_tables("lakehouse_backfill"):
+        assert not [key for key in lake.catalog.load_table(name).properties if run in key]
+    with pytest.raises(RunMoved):
+        bench.runs.renew(run, 3, lake.clock.now())
+
+
+@pytest.mark.req("U12")
+def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end(
+    lake: RetentionLake,
+) -> None:
+    file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[3])
+
+    def die() -> None:
+        raise Killed
+
+    at("Pins.pin:before", die)
+    with pytest.raises(Killed):
+        lake.project.plan(file, by=WHO)
+    assert lake.tags() == {}
+    assert len(lake.project.wiring.bench.pin_leases.standing()) == 2
+    at("Evidence.record:before", die)
+    with pytest.raises(Killed):
+        lake.open().plan(file, by=WHO)
+    fault_points.install(None)
+    (tag,) = lake.tags()
+    refs = lake.catalog.load_table(TARGET).metadata.refs
+    assert refs[tag].max_ref_age_ms == FOREVER_MS
+    assert lake.maintain()["retired"] == []
+    lake.later(31)
+    assert len(names(lake.maintain()["retired"], "pin")) == 2
+    assert (lake.tags(), lake.tags(SOURCE)) == ({}, {})
+    assert lake.project.wiring.bench.pin_leases.standing() == ()
+
+
+def _messy(root: Path) -> RetentionLake:
+    """Everything that can be let go at once: versions, tags, pins, shadows, a fence, files."""
+    lake = RetentionLake(root, SHORT)
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.project.publish(run, WHO)
+    lake.feed()
+    lake.published(name="b")
+    lake.feed()
+    cancelled = lake.staged(DAYS[4], DAYS[6], name="c")
+    lake.project.cancel(cancelled, WHO, "no")
+    lake.project.wiring.bench.fences.fence(cancelled, 9)
+    lake.later(200)
+    return lake
+
+
+def _state(lake: RetentionLake) -> dict[str, Any]:
+    """What is left: names, without the ids that differ from one time to the next."""
+    metadata = lake.catalog.load_table(TARGET).metadata
+    bench = lake.project.wiring.bench
+    return {
+        "tags": sorted(lake.tags()), "source": sorted(lake.tags(SOURCE)),
+        "shadows": lake.shadows(), "rows": lake.rows(), "files": len(lake.files()),
+        "snapshots": [s.snapshot_id for s in metadata.snapshots],
+        "expired": [r.version for r in bench.versions.history(TARGET) if r.action == "expire"],
+        "leases": bench.pin_leases.standing(), "fences": bench.control_upkeep.fenced(),
+        "notes": sorted(
+            run.run_id for run in bench.runs.list(open_only=False)
+            for event in bench.runs.events(run.run_id) if event.verb == "retire"
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.req("U12")
+def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cost_live_files(
+    lake: RetentionLake,
+) -> None:
+    run = lake.published()
+    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    assert history(lake)["ok"]
+    tags = lake.tags()
+    (snapshot_id,) = [held for name, held in tags.items() if name.startswith("lhb-v1-")]
+    for tag in [name for name, held in tags.items() if held == snapshot_id]:
+        assert history(lake)["ok"]
+        lake.catalog.load_table(TARGET).manage_snapshots().remove_tag(tag).commit()
+    found = history(lake)
+    assert (found["ok"], found["detail"]) == (
+        False,
+        f"{TARGET}: the expiry of snapshot {snapshot_id} would delete live files: it removed 2 "
+        "files that are live again, and no tag holds it",
+    )
+    assert f"AS OF VERSION {snapshot_id}" in found["fix"]
+    lake.catalog.load_table(TARGET).manage_snapshots().create_tag(snapshot_id, "held").commit()
+    assert history(lake)["ok"]
+    assert run
+
+
+def history(lake: RetentionLake) -> dict[str, Any]:
+    """What doctor says of the tables' histories."""
+    return next(one for one in lake.project.doctor()["checks"] if one["name"] == "history")
+
+
+#: Where maintain may die: each commit, and between them. `nth`: the first or the last time there.
+DEATHS = (
+    ("Versions.move:before", 0), ("ControlLog.accepted_output_version:committing", 0),
+    ("ControlLog.accepted_output_version:committed", 0), ("Runs.append:before", 0),
+    ("ControlLog.run_event:committed", 0), ("Runs.append:after", -1),
+    ("Shadows.drop:committing", 0), ("Shadows.drop:committed", 0), ("Shadows.retire:after", -1),
+    ("Upkeep.let_go:committing", 0), ("Upkeep.let_go:committed", 0),
+    ("Upkeep.let_go:committed", -1), ("PinLeases.end:before", 0),
+    ("ControlLog.pin_lease:committing", 0), ("ControlLog.pin_lease:committed", 0),
+    ("ControlUpkeep.lift:before", 0), ("ControlLog.backfill_chunk_run:committed", 0),
+    ("ControlLog.evidence:committing", 0), ("ControlUpkeep.sweep:before", 0),
+    ("ControlFiles.delete:committing", 0), ("ControlFiles.delete:committed", 0),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def messy(tmp_path_factory: pytest.TempPathFactory) -> tuple[RetentionLake, Path, list[str], Any]:
+    """A lake to begin from, saved; the points that maintain passes there, and what is left then."""
+    root = tmp_path_factory.mktemp("messy")
+    lake = _messy(root / "lake")
+    lake.save(root / "kept")
+    points: list[str] = []
+    fault_points.install(points.append)
+    lake.maintain()
+    fault_points.install(None)
+    return lake, root / "kept", points, _state(lake)
+
+
+@pytest.mark.req("T3", "U12")
+def test_maintain_passes_the_points_at_which_it_is_killed_and_no_other_method(messy: Any) -> None:
+    _, _, points, left = messy
+    assert {name.rpartition(":")[0] for name, _ in DEATHS} >= {
+        point.rpartition(":")[0] for point in points
+    }
+    assert left["fences"] == left["leases"] == ()
+    assert left["expired"]
+
+
+@pytest.mark.req("T3", "U12")
+@pytest.mark.parametrize(("point", "nth"), DEATHS)
+def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
+    messy: Any, point: str, nth: int
+) -> None:
+    lake, kept, points, wanted = messy
+    places = [number for number, name in enumerate(points) if name == point]
+    lake.restore(kept)
+    _die_at(places[nth])
+    with pytest.raises(Killed):
+        lake.maintain()
+    fault_points.install(None)
+    lake.project = lake.open()
+    lake.maintain()
+    assert _state(lake) == wanted
+
+
+def _die_at(number: int) -> None:
+    seen: list[str] = []
+
+    def hook(name: str) -> None:
+        seen.append(name)
+        if len(seen) == number + 1:
+            raise Killed
+
+    fault_points.install(hook)

@@ -1,0 +1,97 @@
+"""In-memory stand-ins of `ports/retention.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from lakehouse_backfill.model.retention import LetGo, Litter, PinLease
+from tests.fakes.control import FakeFences, FakeRuns
+from tests.fakes.lake import FakeLake
+
+
+class FakePinLeases:
+    """`ports.retention.PinLeases` in a dictionary; ends are remembered."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, str], PinLease] = {}
+        self.ended: list[PinLease] = []
+
+    def grant(self, leases: tuple[PinLease, ...]) -> None:
+        for lease in leases:
+            self.held.setdefault((lease.table, lease.tag), lease)
+
+    def end(self, leases: tuple[PinLease, ...]) -> None:
+        for lease in leases:
+            if self.held.pop((lease.table, lease.tag), None) is not None:
+                self.ended.append(lease.model_copy(update={"action": "end"}))
+
+    def standing(self) -> tuple[PinLease, ...]:
+        return tuple(self.held.values())
+
+
+class FakeUpkeep:
+    """`ports.retention.Upkeep` on the in-memory lake."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        self.lake = lake
+
+    def shadows(self) -> dict[str, int]:
+        found = [name for name in self.lake.tables if name.startswith("lakehouse_backfill_shadow.")]
+        return {
+            name: 100 * sum("chunk" in one for one in self.lake.tables[name].summaries)
+            for name in found
+        }
+
+    def tags(self, table: str) -> dict[str, int] | None:
+        found = self.lake.tables.get(table)
+        if found is None:
+            return None
+        return {name: held for name, held in found.refs.items() if name.startswith("lhb-")}
+
+    def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+        held = self.tags(table) or {}
+        return LetGo(tags=tuple(name for name in tags if held.get(name) == tags[name]))
+
+    def let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+        done = self.would_let_go(table, tags, at_once=at_once)
+        if done.tags:
+            self.lake.calls.append(f"let go {table}")
+        for name in done.tags:
+            del self.lake.tables[table].refs[name]
+        return done
+
+    def dangers(self, table: str) -> dict[int, str]:
+        return {}
+
+
+class FakeControlUpkeep:
+    """`ports.retention.ControlUpkeep` on the in-memory runs and fences."""
+
+    def __init__(self, runs: FakeRuns, fences: FakeFences) -> None:
+        self._runs, self._fences = runs, fences
+
+    def runs(self) -> dict[str, dict[str, str]]:
+        return {
+            run_id: {
+                "product": plan.product,
+                "target": plan.resolved.target.table,
+                "shadow": plan.shadow_table,
+                "owner": plan.resolved.manifest.run.requested_by,
+                "reason": plan.resolved.manifest.run.reason,
+            }
+            for run_id, plan in self._runs.plans.items()
+        }
+
+    def fenced(self) -> tuple[str, ...]:
+        return tuple(sorted(self._fences.epochs))
+
+    def lift(self, run_ids: tuple[str, ...]) -> None:
+        for run_id in run_ids:
+            self._fences.epochs.pop(run_id, None)
+
+    def litter(self, before: datetime) -> Litter:
+        return Litter()
+
+    def sweep(self, before: datetime) -> Litter:
+        return Litter()

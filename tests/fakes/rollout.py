@@ -1,0 +1,102 @@
+"""In-memory stand-ins of `ports/rollout.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakehouse_backfill.model.publication import Swap
+from lakehouse_backfill.model.rollout import (
+    Answer,
+    Comparison,
+    Compensation,
+    Differing,
+    EventsRequest,
+    Query,
+    TableState,
+)
+from lakehouse_backfill.rules import corrections
+from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.stage import stage
+from lakehouse_backfill.stages.validate import validate
+from lakehouse_backfill.stages.workbench import Workbench
+from tests.fakes.lake import FakeLake
+
+
+@dataclass
+class FakeReading:
+    """Answers with the files that a query would read."""
+
+    lake: FakeLake
+    asked: list[Query] = field(default_factory=list)
+
+    def compare(self, query: Query, old: TableState, new: TableState) -> Comparison:
+        self.asked.append(query)
+        contents = [self.lake.tables[side.table].content(side.snapshot_id) for side in (old, new)]
+        answers = [Answer(rows=len(one), digest=str(sorted(map(str, one)))) for one in contents]
+        return Comparison(
+            reader=query.reader, sql=query.sql, tolerance=query.tolerance, old=old, new=new,
+            columns=("n",), old_answer=answers[0], new_answer=answers[1],
+            equal=contents[0] == contents[1],
+        )  # fmt: skip
+
+
+@dataclass
+class FakeCorrections:
+    """Tables of events as lists; one append is one batch of events with its token."""
+
+    tables: dict[str, list[tuple[str, list[dict[str, Any]]]]] = field(default_factory=dict)
+
+    def write(self, request: EventsRequest, rows: Iterable[Differing]) -> Swap:
+        name = request.sink.table
+        return self._append(name, request.token, lambda: corrections.events(request, rows))
+
+    def compensate(self, request: Compensation) -> Swap:
+        def made() -> Iterable[dict[str, Any]]:
+            found = dict(self.tables[request.table])
+            written = [
+                event
+                for token in request.tokens
+                for event in reversed(found[token])
+                if request.partitions is None or event["partition"] in request.partitions
+            ]
+            return corrections.reversed_events(request, written)
+
+        return self._append(request.table, request.token, made)
+
+    def find(self, table: str, token: str) -> Swap | None:
+        for number, (held, events) in enumerate(self.tables.get(table, ()), start=1):
+            if held == token:
+                return _swap(table, number, len(events))
+        return None
+
+    def events(self, table: str) -> list[dict[str, Any]]:
+        return [event for _, events in self.tables.get(table, ()) for event in events]
+
+    def _append(self, table: str, token: str, made: Any) -> Swap:
+        done = self.find(table, token)
+        if done is not None:
+            return done
+        self.tables.setdefault(table, []).append((token, list(made())))
+        found = self.find(table, token)
+        assert found is not None
+        return found
+
+
+def _swap(table: str, number: int, events: int) -> Swap:
+    return Swap(
+        table=table, snapshot_id=number, before_snapshot_id=number - 1 or None, files_added=1,
+        files_removed=0, rows_added=events, rows_removed=0, attempts=1, seconds=0.0,
+    )  # fmt: skip
+
+
+def accepted_run(found: Workbench, wanted: Any) -> str:
+    """Plan, approve, stage, validate and accept; give the run's id."""
+    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    validate(found, plan.run_id, "bob")
+    decide.accept(found, plan.run_id, "ana", "")
+    return plan.run_id

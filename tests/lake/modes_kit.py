@@ -1,0 +1,204 @@
+"""A project over a small product with tenants and versions, whose runs go from manifest to readers.
+
+The table holds five days of rows (d, k, tenant, v, ver) with lineage columns; the source has the
+same columns and `gone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.observe.progress import NullProgress
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.wiring import Wiring
+from tests.lake.kit import Lake
+
+DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
+#: The days that a run may change, unless it says otherwise.
+FIRST, STOP = "2024-01-02", "2024-01-04"
+ROW = "d date, k bigint, tenant string, v bigint, ver bigint"
+_SPARK = {"string": "string", "long": "bigint", "timestamptz": "timestamp"}
+LINEAGE = ", ".join(f"{name} {_SPARK[kind]}" for name, kind in LINEAGE_COLUMNS)
+COLUMNS = ("d", "k", "tenant", "v", "ver")
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+
+@transform(name="job", version="1.0.0", inputs=("src",))
+def job(context, src):
+    tenant = context.config.get("tenant")
+    rows = src.where(F.col("tenant") == tenant) if tenant else src
+    more = ["gone"] if context.config.get("deletes") else []
+    return rows.select("d", "k", "tenant", "v", "ver", *more)
+"""
+
+#: Table formats; 3 is written through Iceberg's Java API.
+FORMATS = [1, 2, 3]
+Row = tuple[Any, ...]
+
+
+class Modes:
+    """The project, its two tables, and what people type."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        profile: Profile,
+        lake_folder: Path,
+        version: int = 2,
+        **contract: Any,
+    ) -> None:
+        self.lake = lake
+        self.folder = lake.project
+        self.product = lake.table("out")
+        where = str(lake_folder)
+        real = {key: value.replace("${project}", where) for key, value in profile.catalog.items()}
+        self.project = Project(
+            Wiring(self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev")
+        )
+        self._write("jobs/job.py", JOB)
+        self._contract(contract)
+        lake.sql(
+            f"CREATE TABLE {{ns}}.out ({ROW}, {LINEAGE}) PARTITIONED BY (d) "
+            f"TBLPROPERTIES ('format-version'='{version}')"
+        )
+        lake.sql(f"CREATE TABLE {{ns}}.src ({ROW}, gone boolean) PARTITIONED BY (d)")
+
+    def holds(self, *rows: str) -> None:
+        """Let a live job write rows: `d, k, tenant, v, ver`, days as numbers."""
+        nulls = ", ".join("null" for _ in LINEAGE_COLUMNS[1:])
+        values = ", ".join(f"({_row(row)}, 'live', {nulls})" for row in rows)
+        self.lake.sql(f"INSERT INTO {{ns}}.out VALUES {values}")
+
+    def source(self, *rows: str) -> None:
+        """Put rows into the source: `d, k, tenant, v, ver[, gone]`."""
+        full = [row if row.count(",") == 5 else f"{row}, false" for row in rows]
+        values = ", ".join(f"({_row(row)})" for row in full)
+        self.lake.sql(f"INSERT INTO {{ns}}.src VALUES {values}")
+
+    def plan(self, **changes: Any) -> str:
+        """Plan and approve a run; gives its id."""
+        target = {"partitions": {"column": "d", "from": FIRST, "to": STOP}}
+        manifest = {
+            "api_version": "lakehouse-backfill/v1",
+            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
+            "product": self.product,
+            "transform": {
+                "name": "job", "version": "1.0.0", "file": "jobs/job.py",
+                "config": changes.pop("config", {}), **changes.pop("transform", {}),
+            },
+            "sources": {"src": {
+                "table": self.lake.table("src"),
+                "range": {"column": "d", "from": "2023-12-01", "to": "2024-02-01"},
+                **changes.pop("source", {}),
+            }},
+            "target": target | changes.pop("target", {}),
+            "limits": {"partitions_per_chunk": 1},
+            "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
+        }  # fmt: skip
+        self._write("jobs/run.yaml", yaml.safe_dump(manifest))
+        run_id = str(self.project.plan("jobs/run.yaml", by="ann")["run_id"])
+        self.project.approve(run_id, by="lead")
+        return run_id
+
+    def validated(self, **changes: Any) -> tuple[str, dict[str, Any]]:
+        """Plan, approve and run; gives the run's id and what was found."""
+        run_id = self.plan(**changes)
+        return run_id, self.project.run(run_id, "ann")
+
+    def publish(self, run_id: str) -> dict[str, Any]:
+        """Accept the result and publish it."""
+        self.project.accept(run_id, by="lead")
+        return self.project.publish(run_id, by="lead")
+
+    def published(self, **changes: Any) -> str:
+        """Do everything from manifest to publication."""
+        run_id, found = self.validated(**changes)
+        assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+        self.publish(run_id)
+        return run_id
+
+    def rows(self, *columns: str, table: str = "out") -> list[Row]:
+        """Give the table's rows (days as numbers), sorted; without lineage unless it is named."""
+        names = columns or COLUMNS
+        where = f"{self.lake.name}.{self.lake.table(table)}"
+        self.lake.spark.catalog.refreshTable(where)
+        found = self.lake.spark.table(where).select(*names).collect()
+        return sorted((_plain(row) for row in found), key=repr)
+
+    def accepted(self) -> str:
+        """Name the table that the product's pointer leads to."""
+        row = self.project.wiring.bench.versions.pointer(self.product).accepted
+        assert row is not None
+        return row.table
+
+    def gate(self, found: dict[str, Any], name: str) -> tuple[bool, str]:
+        """Give whether a gate passed, and what it says."""
+        (check,) = [check for check in found["checks"] if check["name"] == name]
+        return check["passed"], check["detail"]
+
+    def head(self) -> Any:
+        """Give the newest snapshot of the table as PyIceberg sees it."""
+        return self.lake.catalog.load_table(self.product).current_snapshot()
+
+    def _contract(self, changes: dict[str, Any]) -> None:
+        contract = {
+            "api_version": "lakehouse-backfill/v1", "product": self.product,
+            "table": self.product, "description": "A test product.", "owner": "lead",
+            "key": ["d", "k"], "partitioning": [{"column": "d"}],
+            "columns": [
+                {"name": "d", "type": "date"}, {"name": "k", "type": "long"},
+                {"name": "tenant", "type": "string"}, {"name": "v", "type": "long"},
+                {"name": "ver", "type": "long"},
+            ],
+            "consumers": [], "classification": "internal", "retention_days": "unlimited",
+        }  # fmt: skip
+        self._write(f"catalog/contracts/{self.product}.yaml", yaml.safe_dump(contract | changes))
+
+    def _write(self, file: str, text: str) -> None:
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _row(text: str) -> str:
+    """From `2, 7, A, 70, 1[, true]` to SQL values of the test's own making."""
+    day, key, tenant, *rest = (part.strip() for part in text.split(","))
+    name = "null" if tenant == "null" else f"'{tenant}'"
+    return ", ".join([f"date'2024-01-{int(day):02d}'", key, name, *rest])
+
+
+def _plain(row: Any) -> Row:
+    return tuple(value.day if hasattr(value, "day") else value for value in row)
+
+
+Make = Callable[..., Modes]
+
+
+def seeded(make: Make, version: int = 2, **contract: Any) -> Modes:
+    """Days 1 to 5, keys 1 to 3 of tenants A, B and none; the source says v + 1000 of all."""
+    modes = make(version, **contract)
+    tenants = {1: "A", 2: "B", 3: "null"}
+    held = [f"{d}, {k}, {tenants[k]}, {10 * d + k}, 1" for d in range(1, 6) for k in (1, 2, 3)]
+    modes.holds(*held)
+    modes.source(
+        *(f"{d}, {k}, {tenants[k]}, {1000 + 10 * d + k}, 2" for d in range(1, 6) for k in (1, 2, 3))
+    )
+    return modes
+
+
+def expected(modes: Modes, changed: Callable[[Any], bool]) -> list[Any]:
+    """What readers must see: v + 1000 in version 2 where `changed`, else as it was."""
+    found = []
+    for d in range(1, 6):
+        for k, tenant in ((1, "A"), (2, "B"), (3, None)):
+            row = (d, k, tenant, 10 * d + k, 1)
+            found.append((d, k, tenant, 1000 + 10 * d + k, 2) if changed(row) else row)
+    return sorted(found, key=repr)

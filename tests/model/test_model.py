@@ -1,0 +1,29 @@
+"""Plans, publications, rollbacks, live writes, expiry and crashes in any order, against a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.model.run import ACTIONS, LEAST_SHARE, MEANINGFUL, RESULTS, report, run
+
+SEQUENCES, SEED = 200, 1
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.req("T8", "U10", "U11", "U12", "T3")
+def test_after_any_sequence_of_actions_the_lake_is_what_the_model_says() -> None:
+    result = run(SEQUENCES, SEED)
+    print(report(result))  # noqa: T201 (pytest shows it when it fails, or with -s)
+    assert result.failures == []
+    assert result.sequences >= SEQUENCES
+    assert {name for name in ACTIONS if result.done[name] + result.refused[name] == 0} == set()
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_stored_result_has_no_failure_and_enough_of_each_action_after_crashes(file) -> None:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert (found["failures"], found["sequences"] >= found["asked_for"]) == (0, True)
+    if found["asked_for"] >= MEANINGFUL:
+        assert min(found["after_crash_share"][name] for name in ACTIONS) >= LEAST_SHARE

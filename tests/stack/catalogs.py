@@ -1,0 +1,70 @@
+"""The kinds of catalog that tests run on, each as the properties of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stack.servers import BUCKET, TABLE_BUCKET, Postgres, Rest, Seaweed
+
+
+class Catalogs:
+    """Makes new, empty catalogs for one test."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path, name: str) -> None:
+        self._request = request
+        self._folder = folder
+        self._name = name
+        self._undo: list[Callable[[], None]] = []
+
+    def make(self, kind: str) -> dict[str, str]:
+        """Give the properties of a catalog of this kind."""
+        made: dict[str, str] = getattr(self, f"_{kind}")()
+        return {"name": "lake", **made}
+
+    def close(self) -> None:
+        for undo in self._undo:
+            undo()
+
+    def _postgres(self) -> dict[str, str]:
+        server: Postgres = self._request.getfixturevalue("postgres")
+        uri = server.database()
+        self._undo.append(lambda: server.drop(uri))
+        return {"type": "sql", "uri": uri, "warehouse": f"file://{self._folder}/lake/warehouse"}
+
+    def _rest(self) -> dict[str, str]:
+        server: Rest = self._request.getfixturevalue("rest")
+        return {"type": "rest", "uri": f"{server.uri}/{self._name}"}
+
+    def _s3(self) -> dict[str, str]:
+        server: Seaweed = self._request.getfixturevalue("seaweed")
+        (self._folder / "lake").mkdir()
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self._folder}/lake/catalog.db",
+            "warehouse": f"s3://{BUCKET}/{self._name}/warehouse",
+            **server.s3(),
+        }
+
+    def _seaweed(self) -> dict[str, str]:
+        """One catalog for all tests: each drops what it made."""
+        server: Seaweed = self._request.getfixturevalue("seaweed")
+        keys = server.s3()
+        credential = f"{keys['s3.access-key-id']}:{keys['s3.secret-access-key']}"
+        properties = {
+            "type": "rest", "uri": server.iceberg, "warehouse": f"s3://{TABLE_BUCKET}",
+            "credential": credential, **keys,
+        }  # fmt: skip
+        self._undo.append(lambda: _drop_all(properties))
+        return properties
+
+
+def _drop_all(properties: dict[str, str]) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("lake", **properties)
+    for namespace in catalog.list_namespaces():
+        for table in catalog.list_tables(namespace):
+            catalog.drop_table(table)

@@ -1,0 +1,72 @@
+"""Real servers for the whole session, and the catalogs on them that tests use."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.catalogs import NAMES_CATALOG
+from tests.stack.catalogs import Catalogs
+from tests.stack.servers import Postgres, Rest, Seaweed
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Path]:
+    """A folder that another user can reach, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="lhb-stack-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(place: Path) -> Iterator[Postgres]:
+    folder = place / "postgres"
+    folder.mkdir()
+    made = Postgres(folder)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def rest(place: Path) -> Iterator[Rest]:
+    folder = place / "rest"
+    folder.mkdir()
+    made = Rest(folder)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def seaweed(place: Path) -> Iterator[Seaweed]:
+    folder = place / "seaweed"
+    folder.mkdir()
+    made = Seaweed(folder)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def catalogs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalogs]:
+    """Makes catalogs for one test; a server starts when the first test asks for it."""
+    made = Catalogs(request, tmp_path, f"t{uuid.uuid4().hex[:12]}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def named(tmp_path: Path, catalogs: Catalogs):
+    """Let the test's folder mean the catalog of this kind."""
+
+    def name(kind: str) -> dict[str, str]:
+        properties = catalogs.make(kind)
+        (tmp_path / NAMES_CATALOG).write_text(json.dumps(properties), encoding="utf-8")
+        return properties
+
+    return name

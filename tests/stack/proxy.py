@@ -1,0 +1,131 @@
+"""A proxy in front of an HTTP server that fails on purpose."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import urlsplit
+
+from tests.stack.servers import HOST
+
+#: Headers that belong to one connection, not to the answer.
+_OWN = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests of this method whose path matches.
+
+    `when`: the server never sees the request (before), or does its work and the answer is lost
+    (after). `status`: what is answered then; None: the connection is closed without an answer.
+    """
+
+    method: str
+    path: str
+    when: Literal["before", "after"] = "before"
+    status: int | None = 503
+    times: int = 1
+    delay_s: float = 0.0
+    met: int = 0
+
+    def matches(self, method: str, path: str) -> bool:
+        is_meant = method == self.method and re.search(self.path, path) is not None
+        return is_meant and self.met < self.times
+
+
+@dataclass
+class Proxy:
+    """Passes everything on to `upstream`, but for its faults; `asked` lists what went through."""
+
+    upstream: str
+    faults: list[Fault] = field(default_factory=list)
+    asked: list[tuple[str, str, int | None]] = field(default_factory=list)
+
+    def __enter__(self) -> Proxy:
+        parts = urlsplit(self.upstream)
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"proxy": self, "target": parts.netloc})
+        self._server = ThreadingHTTPServer((HOST, 0), handler)
+        self._server.daemon_threads = True
+        self.uri = f"http://{HOST}:{self._server.server_address[1]}{parts.path}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def fail(self, fault: Fault) -> Fault:
+        """Let the fault come; gives it, so that a test can ask whether it was met."""
+        self.faults.append(fault)
+        return fault
+
+    def meet(self, method: str, path: str) -> Fault | None:
+        """Give the fault that this request meets, and count it."""
+        with self._lock:
+            for fault in self.faults:
+                if fault.matches(method, path):
+                    fault.met += 1
+                    return fault
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    proxy: Proxy
+    target: str
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = self.proxy.meet(self.command, self.path)
+        if fault is None:
+            return self._pass_on(body)
+        time.sleep(fault.delay_s)
+        if fault.when == "after":
+            self._ask(body)
+        self.proxy.asked.append((self.command, self.path, fault.status))
+        if fault.status is None:
+            self.close_connection = True
+            return None
+        words = {"message": "made up", "type": "FaultProxy", "code": fault.status}
+        return self._send(fault.status, {"Content-Type": "application/json"}, _json(words))
+
+    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _answer  # noqa: N815 (http.server's names)
+
+    def _pass_on(self, body: bytes) -> None:
+        status, headers, answer = self._ask(body)
+        self.proxy.asked.append((self.command, self.path, status))
+        self._send(status, headers, answer)
+
+    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.target, timeout=60)
+        headers = {name: text for name, text in self.headers.items() if name.lower() != "host"}
+        connection.request(self.command, self.path, body=body, headers=headers)
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.getheaders()), answer.read()
+        connection.close()
+        return found
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, text in headers.items():
+            if name.lower() not in _OWN:
+                self.send_header(name, text)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _json(words: dict[str, object]) -> bytes:
+    return json.dumps({"error": words}).encode()

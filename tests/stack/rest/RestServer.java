@@ -1,0 +1,113 @@
+import jakarta.servlet.ServletException;
+import jakarta.servlet.http.HttpServlet;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.File;
+import java.io.IOException;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.iceberg.CatalogUtil;
+import org.apache.iceberg.Files;
+import org.apache.iceberg.io.FileIO;
+import org.apache.iceberg.io.InputFile;
+import org.apache.iceberg.io.OutputFile;
+import org.apache.iceberg.rest.RESTCatalogAdapter;
+import org.apache.iceberg.rest.RESTCatalogServlet;
+import org.eclipse.jetty.ee10.servlet.ServletContextHandler;
+import org.eclipse.jetty.ee10.servlet.ServletHolder;
+import org.eclipse.jetty.server.Server;
+import org.eclipse.jetty.server.ServerConnector;
+
+/**
+ * Iceberg's own REST catalog for tests, on loopback only: {@code RestServer PORT FOLDER}.
+ *
+ * <p>The handler is the one that Iceberg tests its clients with; its stock main listens on every
+ * address. Each first part of a path is a catalog of its own: {@code http://127.0.0.1:PORT/NAME}
+ * keeps its tables in {@code FOLDER/NAME}, so that tests do not see each other.
+ */
+@SuppressWarnings("serial")
+public class RestServer extends HttpServlet {
+  private final File folder;
+  private final Map<String, HttpServlet> catalogs = new ConcurrentHashMap<>();
+
+  private RestServer(File folder) {
+    this.folder = folder;
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    ServletContextHandler handler = new ServletContextHandler(ServletContextHandler.NO_SESSIONS);
+    handler.addServlet(new ServletHolder(new RestServer(new File(arguments[1]))), "/*");
+    Server server = new Server();
+    ServerConnector connector = new ServerConnector(server);
+    connector.setHost("127.0.0.1");
+    connector.setPort(Integer.parseInt(arguments[0]));
+    server.addConnector(connector);
+    server.setHandler(handler);
+    server.start();
+    server.join();
+  }
+
+  @Override
+  protected void service(HttpServletRequest request, HttpServletResponse response)
+      throws ServletException, IOException {
+    String[] parts = request.getRequestURI().split("/", 3);
+    HttpServlet catalog = catalogs.computeIfAbsent(parts[1], this::open);
+    catalog.service(
+        new HttpServletRequestWrapper(request) {
+          @Override
+          public String getRequestURI() {
+            return "/" + parts[2];
+          }
+
+          @Override
+          public String getPathInfo() {
+            return "/" + parts[2];
+          }
+        },
+        response);
+  }
+
+  private HttpServlet open(String name) {
+    File place = new File(folder, name);
+    place.mkdirs();
+    Map<String, String> properties =
+        Map.of(
+            "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
+            "io-impl", LocalFiles.class.getName(),
+            "uri", "jdbc:sqlite:" + place + "/rest.db?busy_timeout=30000&journal_mode=WAL",
+            "jdbc.schema-version", "V1",
+            "warehouse", "file://" + place + "/warehouse");
+    HttpServlet made =
+        new RESTCatalogServlet(
+            new RESTCatalogAdapter(CatalogUtil.buildIcebergCatalog(name, properties, null)));
+    try {
+      made.init(getServletConfig());
+    } catch (ServletException error) {
+      throw new IllegalStateException(error);
+    }
+    return made;
+  }
+
+  /** Local files without Hadoop, whose jars are larger than all others together. */
+  public static class LocalFiles implements FileIO {
+    @Override
+    public InputFile newInputFile(String location) {
+      return Files.localInput(path(location));
+    }
+
+    @Override
+    public OutputFile newOutputFile(String location) {
+      return Files.localOutput(path(location));
+    }
+
+    @Override
+    public void deleteFile(String location) {
+      new File(path(location)).delete();
+    }
+
+    private static String path(String location) {
+      return location.replaceFirst("^file:/*", "/");
+    }
+  }
+}

@@ -1,0 +1,95 @@
+"""SeaweedFS's own REST catalog: it answers 200 to register_table and gives an empty table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.iceberg.capabilities import probe
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.model.capability import Capabilities
+from tests.contract.catalogs import catalog_of
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.contract.test_control_ports import PRODUCT, a_row, move
+from tests.fakes.plans import a_first_event, a_plan
+
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+
+
+@pytest.fixture
+def kit(named, tmp_path: Path) -> Kit:
+    named("seaweed")
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    return kit
+
+
+@pytest.mark.req("X1")
+def test_a_clone_that_came_back_empty_is_refused_and_the_target_is_whole(kit: Kit):
+    with pytest.raises(Unsupported, match=r"did not keep shadow\.r1 as registered: .*snapshot"):
+        kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
+
+    assert kit.tables.describe("shadow.r1") is None
+    assert [one[3] for one in kit.rows()] == ["old", "old", "old"]
+    assert kit.tables.files(TARGET, kit.head(), DAY)
+
+
+@pytest.mark.req("S1")
+def test_pins_are_kept(kit: Kit):
+    head = kit.head() or 0
+    kit.pins.pin(TARGET, head, "base")
+    kit.append(row(7, DAYS[0]))
+    assert kit.pins.pinned(TARGET, "base") == head
+    kit.pins.unpin(TARGET, "base")
+    assert kit.pins.pinned(TARGET, "base") is None
+
+
+@pytest.mark.req("U12", "V3", "C1")
+def test_control_tables_work(named, tmp_path: Path):
+    named("seaweed")
+    tables = ControlTables(catalog_of(tmp_path), "lakehouse_backfill")
+    runs, versions, evidence = (
+        IcebergRuns(tables), IcebergVersions(tables), IcebergEvidence(tables),
+    )  # fmt: skip
+    runs.register(a_plan(), a_first_event(a_plan()))
+    move(runs, "bf-1", "approve")
+    rows = tuple(a_row(number, "publish") for number in (1, 2, 3))
+    for one in rows:
+        versions.move(PRODUCT, lambda _, one=one: (one,))
+    mark = evidence.record("bf-1", "validation", {"n": 1}, 0)
+    assert [one.verb for one in runs.events("bf-1")] == ["plan", "approve"]
+    assert versions.history(PRODUCT) == tuple(reversed(rows))
+    assert evidence.document("bf-1", mark) == {"n": 1}
+
+
+@pytest.mark.req("U11")
+def test_a_commit_that_lost_the_race_with_400_is_run_again(kit: Kit):
+    """It says "sequence number" with 400, which clients take for a mistake of theirs."""
+    head = kit.head() or 0
+    kit.before_commit(lambda: kit.append(row(7, DAYS[0])))
+    kit.pins.pin(TARGET, head, "base")
+    assert kit.pins.pinned(TARGET, "base") == head
+
+
+def test_doctor_says_what_it_does(named, tmp_path: Path):
+    named("seaweed")
+    found = probe(catalog_of(tmp_path), "shadow")
+    assert found.model_copy(update={"seen": {}}) == Capabilities(
+        tags=True,
+        branches=True,
+        branch_commits=False,
+        register_table=False,
+        new_uuid=True,
+        data_path=True,
+        views=False,
+        multi_table_commit=False,
+    )
+    assert "as registered" in found.seen["register_table"]
+    assert "sequence number" in found.seen["branch_commits"]

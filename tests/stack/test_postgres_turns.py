@@ -1,0 +1,36 @@
+"""The advisory lock of PostgreSQL orders pointer moves, and nothing depends on it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.iceberg import control_lock
+from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.control_turns import DatabaseTurns, turns_of
+from lakehouse_backfill.iceberg.versions import IcebergVersions
+from tests.contract.catalogs import catalog_of
+from tests.contract.test_control_ports import PRODUCT, a_row
+
+NAME = "lakehouse_backfill.accepted_output_version"
+
+
+@pytest.mark.req("U12")
+def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
+    named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.5)
+    named("postgres")
+    holder = turns_of(catalog_of(tmp_path), NAME)
+    assert isinstance(holder, DatabaseTurns)
+    versions = IcebergVersions(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
+    first, *others = (a_row(number, "publish") for number in (1, 2, 3))
+    versions.move(PRODUCT, lambda _: (first,))
+    with holder.turn():
+        started = time.monotonic()
+        versions.move(PRODUCT, lambda _: (others[0],))
+        assert time.monotonic() - started > control_lock.PATIENCE_S
+        versions.move(PRODUCT, lambda _: (others[1],))
+    assert versions.history(PRODUCT) == (*reversed(others), first)

@@ -1,0 +1,44 @@
+"""Which way a table is changed by, and the sentence that says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse_backfill.model.ways import Engine, TableFacts
+from lakehouse_backfill.rules import ways
+
+UP, REMOTE = Engine(is_up=True), Engine(is_connect=True)
+MANY, VERY_MANY = ways.HEAVY_ENTRIES_UP + 1, ways.HEAVY_ENTRIES + 1
+CASES = {
+    "no table yet": (None, Engine(), "pyiceberg", "needs no JVM"),
+    "format 1": (TableFacts(format_version=1), Engine(), "pyiceberg", "format 1"),
+    "format 2": (TableFacts(format_version=2), UP, "pyiceberg", "needs no JVM"),
+    "format 3": (TableFacts(format_version=3), Engine(), "java", "row ids of the"),
+    "format 3, Connect": (TableFacts(format_version=3), REMOTE, "rewrite", "Spark Connect"),
+    "equality deletes": (
+        TableFacts(format_version=2, equality_deletes=2),
+        Engine(),
+        "java",
+        "2 equality delete files may hide rows",
+    ),
+    "equality deletes, Connect": (
+        TableFacts(format_version=2, equality_deletes=2), REMOTE, "pyiceberg", "needs no JVM",
+    ),
+    "many entries, no JVM": (
+        TableFacts(format_version=2, entries=MANY), Engine(), "pyiceberg", f"{MANY} manifest",
+    ),
+    "many entries, JVM": (TableFacts(format_version=2, entries=MANY), UP, "java", "faster"),
+    "very many entries": (
+        TableFacts(format_version=2, entries=VERY_MANY), Engine(), "java", "faster",
+    ),
+    "very many entries, Connect": (
+        TableFacts(format_version=2, entries=VERY_MANY), REMOTE, "pyiceberg", "needs no JVM",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "engine", "way", "word"), CASES.values(), ids=CASES)
+def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
+    chosen = ways.choose(facts, engine)
+
+    assert (chosen.way, word in chosen.why) == (way, True), chosen.why

