@@ -89,7 +89,10 @@ def validated(page: Page, data: Data) -> None:
                 ("product", data.get("product")),
                 ("output version", data.get("version")),
                 ("read from", f"{data.get('table')}@{data.get('snapshot_id')}"),
-                ("changed by live writes since", ", ".join(data.get("changed_since") or ())),
+                (
+                    "changed by live writes since",
+                    ", ".join(data.get("changed_since") or ()) or None,
+                ),
             )
         )
     verdicts.gates(page, data.get("checks") or ())
