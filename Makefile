@@ -14,7 +14,7 @@ NO_SERVER := tests/unit tests/contract tests/lake
 SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test check lint test-all test-rest model-test lock clean
+.PHONY: help check-machine setup servers demo test check lint test-all test-rest test-chaos test-servers model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -46,8 +46,15 @@ check: lint ## lint, and the tests that need neither Spark nor a catalog; no net
 
 test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
 
+# Two at a time: most of these tests wait for other processes.
 test-rest: servers
-	$(if $(SERVERS),$(PYTEST) $(SERVERS) $(ARGS))
+	$(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target) test-chaos test-servers
+
+test-chaos: servers
+	$(PYTEST) tests/chaos $(ARGS)
+
+test-servers: servers
+	$(PYTEST) $(filter-out tests/chaos,$(SERVERS)) $(ARGS)
 
 N ?= 5000
 SEED ?= 1

@@ -1,7 +1,8 @@
 """SIGKILL at the points of a publication that catches up with a live commit, then the same again.
 
-The points are those that the publication really passes; each is killed the first and the last time.
- Every second case goes on by `recover --all` before the same command.
+The points are those that the publication really passes, right after each commit: between two of
+them the lake stays as it is. Each is killed the first and the last time. Every second case goes on
+by `recover --all` before the same command.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from tests.chaos.lab import BY, DAYS, SCOPE, SOURCE, TARGET, Lab, _arrow
 from tests.chaos.oracle import ACCEPTING, CONTROL, MARK, SHADOWS
 
 STATE = "accepted, and a live commit came"
-#: Right before each side effect, and right after each commit; the other two points lie beside them.
-WHEN = ("before", "committed")
+WHEN = "committed"
 
 
 @pytest.fixture(scope="module")
