@@ -82,7 +82,7 @@ def rollback_preview(product: str, way: Return, columns: tuple[str, ...] = ()) -
         "dry_run": True,
         "version": way.version,
         "partitions": list(way.scope.partitions),
-        "runs_undone": [row.run_id for row in way.undone if row.run_id],
+        "runs_undone": list(dict.fromkeys(row.run_id for row in way.undone if row.run_id)),
         "rewritten": [item.model_dump(mode="json") for item in way.rewrites],
         "columns_stay": list(columns),
     }
