@@ -15,6 +15,7 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import catching_up, erasing, modes, publications
+from lakehouse_backfill.stages.pinning import head_of
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -99,7 +100,7 @@ def newly_named(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) ->
     moved = tuple(
         pin.model_copy(update={"snapshot_id": head})
         for pin in plan.resolved.tombstones
-        if (head := _head(bench, pin.table)) != pin.snapshot_id
+        if (head := head_of(bench, pin.table)) != pin.snapshot_id
     )
     if not moved:
         return Named(rows=0, partitions=())
@@ -248,15 +249,10 @@ def _sum(found: dict[str, Gone]) -> Gone:
 def current_tombstones(bench: Workbench, contract: Contract) -> tuple[TombstonePin, ...]:
     """Give the contract's tombstone tables as they are now."""
     return tuple(
-        TombstonePin(table=item.table, snapshot_id=_head(bench, item.table), columns=item.columns)
+        TombstonePin(table=item.table, snapshot_id=head_of(bench, item.table), columns=item.columns)
         for item in contract.tombstones
     )
 
 
-def _head(bench: Workbench, table: str) -> int | None:
-    info = bench.tables.describe(table)
-    return None if info is None else info.snapshot_id
-
-
 def _shadow_head(bench: Workbench, plan: Plan) -> int | None:
-    return _head(bench, plan.shadow_table)
+    return head_of(bench, plan.shadow_table)

@@ -85,24 +85,27 @@ def _given_back(act: str) -> str:
 
 def tell_halted(bench: Workbench, plan: Plan) -> tuple[str, ...]:
     """Call on_halt for the run's last halt, if that was not done; name the hooks that failed."""
-    wanted = [hook for hook in plan.resolved.contract.hooks if hook.on == "on_halt"]
-    if not wanted:
-        return ()
-    halts = [event for event in bench.runs.events(plan.run_id) if event.verb in HALTS]
-    if not halts:
+    halt = _last_halt(bench, plan)
+    if halt is None:
         return ()
     epoch = bench.runs.status(plan.run_id).epoch
-    problem = str(halts[-1].detail.get("problem", ""))
-    calls = call_hooks(bench, plan, "on_halt", _halt(halts[-1]), epoch, problem=problem)
+    problem = str(halt.detail.get("problem", ""))
+    calls = call_hooks(bench, plan, "on_halt", _halt(halt), epoch, problem=problem)
     return tuple(call.hook for call in calls if not call.is_ok)
 
 
 def untold_halt(bench: Workbench, plan: Plan) -> tuple[str, ...]:
     """Name the on_halt hooks that were not called, or failed, for the run's last halt."""
+    halt = _last_halt(bench, plan)
+    return () if halt is None else missing(bench, plan, "on_halt", _halt(halt))
+
+
+def _last_halt(bench: Workbench, plan: Plan) -> Event | None:
+    """Give the run's last halt; the log is read only where a hook wants to hear of it."""
     if not any(hook.on == "on_halt" for hook in plan.resolved.contract.hooks):
-        return ()
+        return None
     halts = [event for event in bench.runs.events(plan.run_id) if event.verb in HALTS]
-    return missing(bench, plan, "on_halt", _halt(halts[-1])) if halts else ()
+    return halts[-1] if halts else None
 
 
 def _halt(event: Event) -> str:

@@ -16,6 +16,7 @@ from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import modes, roles, rollout
 from lakehouse_backfill.stages import hooks
 from lakehouse_backfill.stages.exposing import Accepted, expose, find
+from lakehouse_backfill.stages.pinning import head_of
 from lakehouse_backfill.stages.reserving import (
     REFUSALS,
     finalise,
@@ -82,7 +83,7 @@ def land(
     reserved: Publication | None = None
     try:
         base = plan.resolved.target if modes.is_pinned(plan) else None
-        reserved = reserve(bench, wanted, _head(bench, plan), base)
+        reserved = reserve(bench, wanted, head_of(bench, plan.resolved.contract.table), base)
         with bench.journal.bind(**plan.labels).span(
             "publish", version=reserved.version, publication=reserved.token
         ):
@@ -128,11 +129,6 @@ def give_back(
     bench.move(status, plan, verb, by, problem=error.problem)
     if verb in hooks.HALTS:
         hooks.tell_halted(bench, plan)
-
-
-def _head(bench: Workbench, plan: Plan) -> int | None:
-    info = bench.tables.describe(plan.resolved.contract.table)
-    return info.snapshot_id if info else None
 
 
 def finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:

@@ -181,3 +181,9 @@ def base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
     if target.snapshot_id is None:
         return []
     return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
+
+
+def head_of(bench: Workbench, table: str) -> int | None:
+    """Give the snapshot that readers of a table see; None where it holds nothing, or is none."""
+    info = bench.tables.describe(table)
+    return None if info is None else info.snapshot_id

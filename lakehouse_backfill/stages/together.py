@@ -21,6 +21,7 @@ from lakehouse_backfill.stages.exposing import Accepted, expose
 from lakehouse_backfill.stages.landing import Published, draft, finish
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.moving_together import GROUP, take_turn_all
+from lakehouse_backfill.stages.pinning import head_of
 from lakehouse_backfill.stages.publishable import check_publishable
 from lakehouse_backfill.stages.reserving import REFUSALS
 from lakehouse_backfill.stages.workbench import Workbench
@@ -161,7 +162,7 @@ def _driven(
 def _move(bench: Workbench, members: list[_Member], by: str) -> dict[str, Publication]:
     """Keep the shadows' snapshots, and move all pointers in one commit."""
     rows = {member.plan.run_id: _row(bench, member, by) for member in members}
-    heads = {m.plan.product: _head(bench, m.plan) for m in members}
+    heads = {m.plan.product: head_of(bench, m.plan.resolved.contract.table) for m in members}
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         found: list[Publication] = []
@@ -213,8 +214,3 @@ def _row(bench: Workbench, member: _Member, by: str) -> Publication:
             "before_snapshot_id": swap.before_snapshot_id,
         }
     )
-
-
-def _head(bench: Workbench, plan: Plan) -> int | None:
-    info = bench.tables.describe(plan.resolved.contract.table)
-    return info.snapshot_id if info else None
