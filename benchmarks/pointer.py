@@ -1,6 +1,6 @@
-"""Pointer moves by many processes at once, and reading a pointer after a long history.
+"""Pointer moves by many processes at once; `benchmarks.control` measures long histories.
 
-    python -m benchmarks.pointer [--moves 10000] [--postgres postgresql+psycopg2://u:p@host/db]
+    python -m benchmarks.pointer [--postgres postgresql+psycopg2://u:p@host/db]
 
 8 processes move the pointers of 4 products, 20 times each. Without `--postgres` only SQLite is
 measured; its database must be empty. These gates are seconds: use a quiet machine.
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ratios import Ratio, report, seconds
+from benchmarks.ratios import Ratio, report
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.test_control_races import (
@@ -24,18 +24,15 @@ from tests.contract.test_control_races import (
     PRODUCTS,
     control_tables,
     move_pointers,
-    publish,
     race,
 )
 
-MOVE_P95_S, READ_S = 1.5, 0.05
-READS = 20
+MOVE_P95_S = 1.5
 
 
 def main() -> int:
     """Measure, print beside the gates, and fail when one does not hold."""
     parser = argparse.ArgumentParser(description="Pointer moves of many processes.")
-    parser.add_argument("--moves", type=int, default=10_000, help="length of the history")
     parser.add_argument("--postgres", help="uri of an empty PostgreSQL database")
     options = parser.parse_args()
     found: list[Ratio] = []
@@ -43,8 +40,8 @@ def main() -> int:
     for name, uri in (("SQLite", None), ("PostgreSQL", options.postgres)):
         if name == "SQLite" or uri:
             with tempfile.TemporaryDirectory(prefix="lhb-pointer-") as folder:
-                found += _measure(name, _place(Path(folder), uri), options.moves, raw)
-    return report("pointer", found, raw, {"moves": options.moves})
+                found += _measure(name, _place(Path(folder), uri), raw)
+    return report("pointer", found, raw, {})
 
 
 def _place(folder: Path, uri: str | None) -> Path:
@@ -55,20 +52,15 @@ def _place(folder: Path, uri: str | None) -> Path:
     return folder
 
 
-def _measure(name: str, folder: Path, moves: int, raw: dict[str, Any]) -> list[Ratio]:
+def _measure(name: str, folder: Path, raw: dict[str, Any]) -> list[Ratio]:
     results = [move for one in race(move_pointers, folder, PROCESSES) for move in one]
     took = raw[f"{name}: a move among {PROCESSES} processes"] = sorted(one[2] for one in results)
-    versions, product = IcebergVersions(control_tables(folder)), "silver.long"
-    for turn in range(moves):
-        versions.move(product, publish(product, str(turn)))
-    reads = [seconds(lambda: versions.pointer(product)) for _ in range(READS)]
-    raw[f"{name}: a read"] = reads
+    versions = IcebergVersions(control_tables(folder))
     kept = sum(len(versions.history(f"silver.p{number}")) for number in range(PRODUCTS))
     lost = abs(PROCESSES * MOVES - kept)
     return [
         Ratio(f"{name}: moves of {PROCESSES} processes lost or doubled", lost, gate=0),
         Ratio(f"{name}: p95 of such a move, s", took[int(len(took) * 0.95)], gate=MOVE_P95_S),
-        Ratio(f"{name}: a pointer read after {moves} moves, s", max(reads), gate=READ_S),
     ]
 
 
