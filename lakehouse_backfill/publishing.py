@@ -24,7 +24,7 @@ class Publishing(Looking):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
-        from lakehouse_backfill.stages import catching_up
+        from lakehouse_backfill.stages import catching_up, follow_up
         from lakehouse_backfill.stages.decide import trusted_events
         from lakehouse_backfill.stages.publishable import check_publishable
 
@@ -37,6 +37,8 @@ class Publishing(Looking):
             published = catching_up.publish(bench, run, by)
         done = published.publication.run_id or run
         found = results.publish_result(bench.runs.status(done), published)
+        followed = follow_up.outcome(bench, bench.runs.plan(done), published.publication)
+        found |= results.followed(followed)
         if done != run:
             self._repaged({}, run)
             said = f"live commits came: {done} caught up with them, and took the place of {run}"

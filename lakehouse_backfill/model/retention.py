@@ -33,7 +33,10 @@ class PinLease(Value):
 
 
 class RunFacts(Value):
-    """What retention must know of a run. `ends`: when its lease does; None while it is open."""
+    """What retention must know of a run. `ends`: when its lease does; None while it is open.
+
+    `needs`: the shadows of others that an open run still takes chunks over from.
+    """
 
     run_id: str
     product: str
@@ -43,6 +46,7 @@ class RunFacts(Value):
     owner: str
     reason: str
     ends: datetime | None
+    needs: tuple[str, ...] = ()
 
 
 class Item(Value):

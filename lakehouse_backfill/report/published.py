@@ -8,6 +8,7 @@ from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.report.data import Result, state
 from lakehouse_backfill.rules import rollout
 from lakehouse_backfill.rules.publications import Return
+from lakehouse_backfill.stages.follow_up import Followed
 from lakehouse_backfill.stages.landing import Published
 from lakehouse_backfill.stages.rollback import RolledBack
 
@@ -27,6 +28,14 @@ def publish_result(status: RunStatus, published: Published) -> Result:
         "attempts": swap.attempts if swap else 0,
         "was_published": published.was_published,
         "supersedes": row.supersedes,
+    }
+
+
+def followed(found: Followed) -> Result:
+    """Say which checks and hooks followed a publication, and how they ended."""
+    return {
+        "checks_after": [check.model_dump(mode="json") for check in found.checks],
+        "hooks": [call.model_dump(mode="json") for call in found.calls],
     }
 
 

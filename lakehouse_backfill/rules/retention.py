@@ -113,6 +113,10 @@ def _shadows(facts: Facts) -> dict[str, str]:
         for row in keeping.acts[: keeping.last + 1]:
             if _is_over(found.get(row.table, "")):
                 found[row.table] = f"it is version {row.version} of {product}, which is kept"
+    for run in facts.runs.values():
+        for name in run.needs:
+            if _is_over(found.get(name, "")):
+                found[name] = f"{run.run_id}, which is {run.state}, takes chunks over from it"
     return found
 
 

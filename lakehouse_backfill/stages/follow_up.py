@@ -6,11 +6,12 @@ the next `publish` or `recover`, which does only what is missing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.model.checks import CheckResult
-from lakehouse_backfill.model.hooks import AfterPublish
+from lakehouse_backfill.model.hooks import AfterPublish, HookCall
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import State
@@ -24,6 +25,14 @@ from lakehouse_backfill.stages.reserving import REFUSALS
 from lakehouse_backfill.stages.workbench import Workbench
 
 CHECKS = "after-publish"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What followed a publication: checks as a reader sees it, hooks that were called."""
+
+    checks: tuple[CheckResult, ...]
+    calls: tuple[HookCall, ...]
 
 
 def follow_publication(bench: Workbench, plan: Plan, row: Publication, by: str) -> None:
@@ -47,6 +56,15 @@ def follow_publication(bench: Workbench, plan: Plan, row: Publication, by: str) 
     )
     if failed:
         raise _failure(plan, row, failed, refused, is_seen=is_seen) from refused
+
+
+def outcome(bench: Workbench, plan: Plan, row: Publication) -> Followed:
+    """Give the checks and hook calls that followed a publication, as they are recorded."""
+    checks = _known(bench, plan, row) or {"checks": []}
+    return Followed(
+        tuple(CheckResult.model_validate(check) for check in checks["checks"]),
+        hooks.calls(bench, plan, row.token),
+    )
 
 
 def left_undone(bench: Workbench, product: str) -> tuple[str | None, tuple[str, ...]]:
@@ -76,6 +94,21 @@ def follow(bench: Workbench, product: str, by: str) -> None:
         rollback.follow_rollback(bench, row)
     elif run_id is not None:
         follow_publication(bench, bench.runs.plan(run_id), row, by)
+
+
+def require_no_failure(bench: Workbench, plan: Plan, by: str) -> None:
+    """Raise ChecksFailed again when the run's own checks rolled its last publication back.
+
+    The process that did so died before the run was told: to repeat it must not publish once more.
+    """
+    history = bench.versions.history(plan.product)
+    mine = (row for row in history if row.action == "publish" and row.run_id == plan.run_id)
+    row = next(mine, None)
+    if row is None or not _wants_rollback(plan) or _known(bench, plan, row) is None:
+        return
+    if waivers.failed(_checks(bench, plan, row, bench.runs.status(plan.run_id).epoch)):
+        follow(bench, plan.product, by)
+        follow_publication(bench, plan, row, by)
 
 
 def _checks(bench: Workbench, plan: Plan, row: Publication, epoch: int) -> tuple[CheckResult, ...]:

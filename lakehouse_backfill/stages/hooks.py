@@ -118,6 +118,12 @@ def missing(bench: Workbench, plan: Plan, on: Moment, act: str) -> tuple[str, ..
     return tuple(hook.name for hook in hooks if not _is_done(bench, plan, hook, act))
 
 
+def calls(bench: Workbench, plan: Plan, act: str) -> tuple[HookCall, ...]:
+    """Give the last call of each hook that was called for the act, in the contract's order."""
+    found = (_known(bench, plan, hook, act) for hook in plan.resolved.contract.hooks)
+    return tuple(call for call in found if call is not None)
+
+
 def _called(
     bench: Workbench, plan: Plan, hook: Hook, act: str, epoch: int, facts: dict[str, Any]
 ) -> HookCall:

@@ -49,6 +49,7 @@ def _published(bench: Workbench, plan: Plan, by: str, detail: dict[str, str]) ->
             return Published(visible, None, was_published=True)
         # A rollback was cut off after it moved the pointer, before it told the run.
         status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
+        follow_up.require_no_failure(bench, plan, by)
     events = trusted_events(bench, status)
     lifecycle.require_legal(status, "begin publishing")
     accepted = check_publishable(bench, plan, events, by)

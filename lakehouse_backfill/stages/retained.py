@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lakehouse_backfill.model.contract import Contract, KeepVersions
+from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.retention import Leftover, RunFacts
 from lakehouse_backfill.rules import keep_versions, retention
@@ -59,10 +60,18 @@ def _runs(
         if status is None:
             continue
         events = bench.runs.events(run_id) if run_id in looked_at else ()
-        found[run_id] = RunFacts(
-            run_id=run_id, state=status.state.value, ends=retention.lease_end(status, events), **run
-        )
+        ends = retention.lease_end(status, events)
+        needs = () if ends else _needs(bench.runs.plan(run_id))
+        state = status.state.value
+        found[run_id] = RunFacts(run_id=run_id, state=state, ends=ends, needs=needs, **run)
     return found
+
+
+def _needs(plan: Plan) -> tuple[str, ...]:
+    """Name the shadows of earlier revisions that hold chunks which the run takes over."""
+    follow = plan.resolved.catch_up
+    taken = (*follow.carried, *follow.erased) if follow else ()
+    return tuple(dict.fromkeys(chunk.shadow_table for chunk in taken))
 
 
 def _keeping(

@@ -17,7 +17,22 @@ def publish(page: Page, data: Data) -> None:
         _together(page, "became visible by one commit", data["published"])
         return
     _outcome(page, data, "published")
+    _followed(page, data)
     page.next(_undo(data) or next_of(data))
+
+
+def _followed(page: Page, data: Data) -> None:
+    """Draw the checks and hooks that followed, each with how it ended."""
+    rows = [
+        ("check", check["name"], "passed" if check["passed"] else "FAILED", check["detail"])
+        for check in data.get("checks_after") or ()
+    ]
+    rows += [
+        (f"hook {call['on']}", call["hook"], "done" if call["is_ok"] else "FAILED", call["detail"])
+        for call in data.get("hooks") or ()
+    ]
+    if rows:
+        page.table("around it", ("what", "name", "ended", "detail"), rows)
 
 
 def rollback(page: Page, data: Data) -> None:

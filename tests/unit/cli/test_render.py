@@ -131,6 +131,12 @@ def test_a_publication_says_what_happened(data: dict[str, Any], expected: str) -
     assert drawn("publish", data).startswith(expected)
 
 
+def test_a_publication_names_the_hooks_that_were_called_and_how_they_ended() -> None:
+    call = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
+    text = drawn("publish", {**RUN, "version": 2, "hooks": [call]})
+    assert "hook after_publish   resume   FAILED   exit code 1" in text
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

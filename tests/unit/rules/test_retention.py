@@ -173,3 +173,15 @@ def test_what_is_not_known_to_be_ours_is_kept() -> None:
     assert names(found) == (
         [], ["bf-9", "shadow.other", f"{TABLE}@lhb-pin-bf-9", f"{TABLE}@lhb-v1-000000000000"],
     )  # fmt: skip
+
+
+@pytest.mark.req("U12", "U11")
+def test_a_shadow_that_an_open_revision_takes_chunks_over_from_is_kept() -> None:
+    old = a_run(1, "superseded", OVER)
+    revision = a_run(2, "approved", None).model_copy(update={"needs": (old.shadow,)})
+    found = decide(facts(old, revision))
+    reasons = {item.name: item.because for item in found.kept}
+    assert names(found) == ([], ["shadow.s1", "shadow.s2"])
+    assert reasons["shadow.s1"] == "bf-2, which is approved, takes chunks over from it"
+    closed = revision.model_copy(update={"needs": (), "state": "published", "ends": RUNNING})
+    assert names(decide(facts(old, closed))) == (["shadow.s1"], ["shadow.s2"])

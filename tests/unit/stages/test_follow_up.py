@@ -12,6 +12,7 @@ from lakehouse_backfill.errors import Blocked, ChecksFailed, TargetChanged
 from lakehouse_backfill.fault_points import install, watch
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.follow_up import outcome
 from lakehouse_backfill.stages.plan import make_plan, register_plan
 from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.recover import recover
@@ -221,6 +222,12 @@ def test_what_readers_get_is_compared_with_the_candidate() -> None:
     recorded = found.evidence.newest(run_id, "after-publish")
     assert recorded is not None
     assert [check["name"] for check in recorded[1]["checks"]] == ["readers see the candidate"]
+    (row, *_) = found.versions.history(PRODUCT)
+    followed = outcome(found, found.runs.plan(run_id), row)
+    assert [check.name for check in followed.checks] == ["readers see the candidate"]
+    assert [(call.hook, call.is_ok) for call in followed.calls] == [
+        ("pause", True), ("resume", True),
+    ]  # fmt: skip
 
 
 @pytest.mark.req("U14")
@@ -257,3 +264,38 @@ def test_the_checks_after_publish_run_once_for_a_publication() -> None:
     assert [name for name in compute.judged if name.startswith("after.json")] == [
         f"after.json on {PRODUCT}@2"
     ]
+
+
+@pytest.mark.req("U14", "U10")
+def test_a_repeated_publish_does_not_publish_again_what_its_checks_rolled_back() -> None:
+    """Killed at each moment; where readers are back already, only the failure is told again."""
+    after = {"suites": [{"file": "after.json"}], "on_failed": "rollback"}
+    told_again = 0
+    for moment in range(1, 40):
+        _, found, run_id = _world(
+            FakeCompute(lake(), bad_suites={"after.json"}), after_publish=after
+        )
+        watched = watch(dataclasses.replace(found, driver="here:dead"))
+        reached: list[str] = []
+
+        def hook(point: str, seen: list[str] = reached, end: int = moment) -> None:
+            seen.append(point)
+            if len(seen) == end:
+                raise _Killed
+
+        install(hook)
+        with suppress(_Killed, ChecksFailed):
+            publish(watched, run_id, "ana")
+        install(None)
+        if len(reached) < moment:
+            break
+        before = [row.action for row in found.versions.history(PRODUCT)]
+        is_told = found.runs.status(run_id).state is not State.PUBLISHED
+        if before[:1] != ["rollback"] or is_told:
+            continue
+        with pytest.raises(ChecksFailed, match="checks after publish failed"):
+            publish(dataclasses.replace(found, driver="here:2"), run_id, "ana")
+        assert [row.action for row in found.versions.history(PRODUCT)] == before
+        assert found.runs.status(run_id).state is State.ROLLED_BACK
+        told_again += 1
+    assert told_again
