@@ -104,23 +104,36 @@ def require_unchanged(plan: Plan, drift: str | None, history: tuple[Publication,
             f"{plan.resolved.target.table} changed in the run's partitions: {drift}",
             state=state, fix=fix,
         )  # fmt: skip
+    for row, label in elsewhere(plan, history):
+        raise standing(plan, row, label)
+
+
+def elsewhere(plan: Plan, history: tuple[Publication, ...]) -> Iterator[tuple[Publication, str]]:
+    """Yield other runs' publications beside the product's table that stand for partitions of it.
+
+    Each with the first such partition.
+    """
     own = plan.resolved.contract.table
-    wanted = set(plan.resolved.scope.partitions)
     others = {
         row.run_id: row
         for row in history
         if row.action == "publish" and row.table != own and row.run_id not in (None, plan.run_id)
     }
     for run_id, row in others.items():
-        standing = wanted & shown(history, str(run_id))
-        if standing:
-            raise Unsupported(
-                f"{plan.product}: correction events of {run_id} (version {row.version}) stand for "
-                f"{min(standing)}, which {plan.run_id} corrects too",
-                state=state,
-                fix=f"take them back first: lakehouse-backfill rollback {plan.product} --reason "
-                "TEXT, then publish again",
-            )
+        labels = set(plan.resolved.scope.partitions) & shown(history, str(run_id))
+        if labels:
+            yield row, min(labels)
+
+
+def standing(plan: Plan, row: Publication, label: str) -> Unsupported:
+    """Make the error for rows that events of another run correct already."""
+    return Unsupported(
+        f"{plan.product}: correction events of {row.run_id} (version {row.version}) stand for "
+        f"{label}, which {plan.run_id} changes too",
+        state="nothing was published; the shadow table is kept",
+        fix=f"take them back first: lakehouse-backfill rollback {plan.product} --reason "
+        "TEXT, then publish again",
+    )
 
 
 def effective(undone: Sequence[Publication]) -> tuple[Publication, ...]:

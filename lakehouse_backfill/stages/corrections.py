@@ -14,6 +14,8 @@ from lakehouse_backfill.stages import compare
 from lakehouse_backfill.stages.reserving import tags
 from lakehouse_backfill.stages.workbench import Workbench
 
+MODE = "correction_events"
+
 
 def write_events(
     bench: Workbench, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
@@ -45,9 +47,24 @@ def write_events(
             token=reserved.token,
             tag=tags(reserved)["after"],
             produced_at=reserved.at,
+            evidence_digest=reserved.evidence_digest or "",
         ),
         bench.differ(engine).differing(request),
     )
+
+
+def require_none_standing(bench: Workbench, plan: Plan) -> None:
+    """Raise Unsupported when events stand for rows of the partitions that a run would replace.
+
+    Consumers apply them on top of the table: they would correct rows that it does not hold any
+    more.
+    """
+    if plan.resolved.manifest.target.publish_mode == MODE:
+        return
+    for row, label in corrections.elsewhere(plan, bench.versions.history(plan.product)):
+        made = bench.runs.plan(str(row.run_id)).resolved.manifest.target.publish_mode
+        if made == MODE:
+            raise corrections.standing(plan, row, label)
 
 
 def _drift(bench: Workbench, plan: Plan) -> str | None:

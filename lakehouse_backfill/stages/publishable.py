@@ -7,6 +7,7 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event
 from lakehouse_backfill.rules import freezing, lifecycle, modes, roles
 from lakehouse_backfill.stages import erasing
+from lakehouse_backfill.stages.corrections import require_none_standing
 from lakehouse_backfill.stages.decide import judged, require_gates_open
 from lakehouse_backfill.stages.dual_read import require_dual_reads
 from lakehouse_backfill.stages.exposing import Accepted
@@ -39,6 +40,7 @@ def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], b
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
     require_dual_reads(plan, events, validation.shadow_snapshot_id)
+    require_none_standing(bench, plan)
     freezing.require_open(plan, bench.clock.now())
     erasing.require_none_named(bench, plan, validation.shadow_snapshot_id)
     erasing.require_none_deleted(bench, plan, validation.shadow_snapshot_id)

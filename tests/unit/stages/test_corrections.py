@@ -191,3 +191,17 @@ def test_a_table_of_events_without_that_mode_is_a_mistake() -> None:
     manifest = wanted.manifest.model_copy(update={"target": target})
     with pytest.raises(ConfigError, match="only for publish_mode correction_events"):
         make_plan(bench(lake()), dataclasses.replace(wanted, manifest=manifest), "bob", None)
+
+
+def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, accepted_run(found, _wanted()), "bob")
+    head = where.tables[PRODUCT].head
+    run_id = accepted_run(found, declared("2020-01-03", "2020-01-04"))
+    with pytest.raises(Unsupported, match="correction events of .* stand for 2020-01-03") as caught:
+        publish(found, run_id, "bob")
+    assert "rollback" in caught.value.fix
+    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (head, State.ACCEPTED)
+    _back(found, 0)
+    assert publish(found, run_id, "bob").publication.version == 2
