@@ -9,12 +9,17 @@ RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
 PYTEST := $(RUN) pytest
-NO_SERVER := tests/unit tests/contract tests/lake
+# The tests of `make test`, the longest first.
+PARTS := lake contract unit
+# What each part proved, until all are judged together.
+PROOFS := .tools/proofs
+# Two at a time: most of these tests wait for other processes.
+BY_TWO = $(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
 # Folders that exist: some come with later work.
 SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test check lint test-all test-rest test-chaos test-servers model-test lock clean
+.PHONY: help check-machine setup servers demo test part-lake part-contract part-unit check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -32,7 +37,12 @@ demo: setup ## restate a real table in front of you (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
 
 test: setup ## tests that need no server and no root
-	$(PYTEST) $(NO_SERVER) --req-report $(if $(ARGS),$(ARGS),--req-enforce)
+	@$(if $(ARGS),,echo "side by side, each heard of when it ends: $(addprefix tests/,$(PARTS))")
+	$(if $(ARGS),$(PYTEST) $(addprefix tests/,$(PARTS)) --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
+	$(if $(ARGS),,$(RUN) tests.req_plugin $(PROOFS)/lake $(PROOFS)/contract $(PROOFS)/unit)
+
+part-lake part-contract part-unit: part-%: setup
+	$(PYTEST) tests/$* $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*)
 
 lint: setup ## style, types, layers and house rules
 	$(RUN) ruff check .
@@ -41,17 +51,23 @@ lint: setup ## style, types, layers and house rules
 	.venv/bin/lint-imports
 	.venv/bin/python tools/check_house.py
 
-check: lint ## lint, and the tests that need neither Spark nor a catalog; no network
-	$(PYTEST) tests/unit $(ARGS)
+check: setup ## lint, and the tests that need neither Spark nor a catalog; no network
+	$(BY_TWO) lint part-unit
 
 test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
 
-# Two at a time: most of these tests wait for other processes.
 test-rest: servers
-	$(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target) test-chaos test-servers
+	$(BY_TWO) test-servers test-kills test-races
 
-test-chaos: servers
-	$(PYTEST) tests/chaos $(ARGS)
+test-chaos: test-kills test-races
+
+KILLS := $(wildcard tests/chaos/test_*kills.py)
+test-kills: servers
+	$(PYTEST) $(KILLS) $(ARGS)
+
+# With KILLS, all of tests/chaos.
+test-races: servers
+	$(PYTEST) tests/chaos $(addprefix --ignore=,$(KILLS)) $(ARGS)
 
 test-servers: servers
 	$(PYTEST) $(filter-out tests/chaos,$(SERVERS)) $(ARGS)

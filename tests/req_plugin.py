@@ -2,12 +2,17 @@
 
 A test names what it proves with `@pytest.mark.req("P3")`. `--req-report` lists the ids of
 `requirements-ids.txt` as proven or not; `--req-enforce` fails the session when an id of
-`closed-requirements.txt` has no passing test among those that ran.
+`closed-requirements.txt` has no passing test among those that ran. Of sessions that each run a part
+of the tests, each keeps what it proved (`--req-keep FILE`), and all are judged together:
+
+    python -m tests.req_plugin FILE...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +35,24 @@ class Proof:
             into = self.passed if has_passed else self.failed
             into.setdefault(name, set()).add(test)
 
+    def keep(self, file: Path) -> None:
+        """Write down what was proven, to be judged with what other sessions prove."""
+        kinds = {"passed": self.passed, "failed": self.failed}
+        kept = {
+            kind: {name: sorted(tests) for name, tests in found.items()}
+            for kind, found in kinds.items()
+        }
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(kept), encoding="utf-8")
+
+    def add(self, file: Path) -> None:
+        """Count what another session kept as if its tests had run here."""
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        for kind in ("passed", "failed"):
+            for name, tests in kept[kind].items():
+                for test in tests:
+                    self.record([name], test, has_passed=kind == "passed")
+
     def proven(self) -> list[str]:
         """List ids with a passing test and no failing one, in the order of the file."""
         return [name for name in self.titles if name in self.passed and name not in self.failed]
@@ -46,6 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--req-enforce", action="store_true", help=f"fail when an id of {CLOSED_FILE} is unproven"
     )
+    group.addoption(
+        "--req-keep", type=Path, metavar="FILE", help="write down what was proven, for a judge"
+    )
     parser.addini("req_files", "folder of the two id files", default="tests")
 
 
@@ -55,7 +81,11 @@ PROOF = pytest.StashKey[Proof]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(*ids): the requirement ids that a test proves")
     folder = config.rootpath / str(config.getini("req_files"))
-    config.stash[PROOF] = Proof(titles=read_titles(folder / IDS_FILE), closed=read_closed(folder))
+    config.stash[PROOF] = proof_of_nothing(folder)
+    kept = config.getoption("--req-keep")
+    if kept is not None:
+        # A session that is cut off must not leave what an earlier one proved.
+        kept.unlink(missing_ok=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -90,6 +120,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> object:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     proof = session.config.stash[PROOF]
+    kept = session.config.getoption("--req-keep")
+    if kept is not None and not session.config.option.collectonly:
+        proof.keep(kept)
     asked = session.config.getoption("--req-enforce") and not session.config.option.collectonly
     if asked and proof.missing() and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -99,19 +132,54 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     proof, write = config.stash[PROOF], terminalreporter.write_line
-    proven = proof.proven()
     if config.getoption("--req-report"):
         terminalreporter.section("requirements")
-        for name, title in proof.titles.items():
-            count = len(proof.passed.get(name, ()))
-            state = f"proven by {count}" if name in proven else _state(proof, name)
-            write(f"{name:<4} {state:<12} {title}")
-        write(f"{len(proven)} of {len(proof.titles)} requirements proven")
+        for line in reported(proof):
+            write(line)
     if config.getoption("--req-enforce") and proof.missing():
         terminalreporter.section("closed requirements without proof", red=True)
-        for name in proof.missing():
-            write(f"{name:<4} {_state(proof, name):<12} {proof.titles.get(name, '(unknown id)')}")
-        write('fix: mark a test of it with @pytest.mark.req("ID"), and make it pass')
+        for line in complained(proof):
+            write(line)
+
+
+def reported(proof: Proof) -> Iterator[str]:
+    """Give the lines that say of each id whether it is proven."""
+    proven = proof.proven()
+    for name, title in proof.titles.items():
+        count = len(proof.passed.get(name, ()))
+        state = f"proven by {count}" if name in proven else _state(proof, name)
+        yield f"{name:<4} {state:<12} {title}"
+    yield f"{len(proven)} of {len(proof.titles)} requirements proven"
+
+
+def complained(proof: Proof) -> Iterator[str]:
+    """Give the lines that name the closed ids without proof, and the fix."""
+    for name in proof.missing():
+        yield f"{name:<4} {_state(proof, name):<12} {proof.titles.get(name, '(unknown id)')}"
+    yield 'fix: mark a test of it with @pytest.mark.req("ID"), and make it pass'
+
+
+def proof_of_nothing(folder: Path) -> Proof:
+    """Begin with what there is to prove."""
+    return Proof(titles=read_titles(folder / IDS_FILE), closed=read_closed(folder))
+
+
+def judge(folder: Path, files: list[Path]) -> tuple[list[str], int]:
+    """Judge sessions together: lines to say, and 1 when a closed id is unproven or a file missing.
+
+    A part that did not run proves nothing, and hides nothing that would have failed in it.
+    """
+    proof = proof_of_nothing(folder)
+    absent = [file for file in files if not file.is_file()]
+    if absent:
+        names = ", ".join(str(file) for file in absent)
+        return [f"these tests did not run to their end: {names}", "fix: make test"], 1
+    for file in files:
+        proof.add(file)
+    lines = ["requirements:", *reported(proof)]
+    if not proof.missing():
+        return lines, 0
+    return [*lines, "closed requirements without proof:", *complained(proof)], 1
 
 
 def read_titles(path: Path) -> dict[str, str]:
@@ -130,3 +198,9 @@ def read_closed(folder: Path) -> list[str]:
 
 def _state(proof: Proof, name: str) -> str:
     return "FAILING" if name in proof.failed else "not proven"
+
+
+if __name__ == "__main__":
+    said, code = judge(Path(__file__).parent, [Path(name) for name in sys.argv[1:]])
+    sys.stdout.write("\n".join(said) + "\n")
+    sys.exit(code)

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -184,4 +185,10 @@ def _day(value: Any) -> str:
 
 def _read(files: list[str], columns: str) -> Any:
     paths = [file.removeprefix("file://") for file in files]
-    return duckdb.connect().execute(f"SELECT {columns} FROM read_parquet(?)", [paths])
+    return _duckdb().cursor().execute(f"SELECT {columns} FROM read_parquet(?)", [paths])
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    """One engine for all looks, as making one takes longer than a look; it keeps nothing read."""
+    return duckdb.connect(config={"threads": 1, "enable_external_file_cache": False})

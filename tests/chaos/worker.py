@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import sys
 import traceback
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+from typer.main import get_command
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.cli.main import app
@@ -20,22 +20,6 @@ from lakehouse_backfill.stages.workbench import Compute
 from lakehouse_backfill.wiring import Wiring
 from tests.chaos.engine import PlainEngine
 from tests.chaos.faults import Outage
-
-#: Loaded once, in the process that all others are forked from: a command takes 0.1 s then.
-_LIBRARIES = (
-    "asyncio",
-    "duckdb",
-    "pyiceberg.catalog.sql",
-    "pyiceberg.io.pyarrow",
-    "sqlalchemy.dialects.sqlite",
-)
-_LAYERS = ("cli", "config", "iceberg", "local", "observe", "report", "rules", "stages")
-for _layer in _LAYERS:
-    _found = importlib.import_module(f"lakehouse_backfill.{_layer}")
-    for _module in pkgutil.iter_modules(_found.__path__):
-        importlib.import_module(f"{_found.__name__}.{_module.name}")
-for _library in _LIBRARIES:
-    importlib.import_module(_library)
 
 
 class LabWiring(Wiring):
@@ -58,6 +42,12 @@ class LabWiring(Wiring):
         return fault_points.watch(Compute(**{one.name: engine for one in fields(Compute)}))
 
 
+@cache
+def command() -> Any:
+    """The program's command line, as its own `app` builds it at every call: built once here."""
+    return get_command(app)
+
+
 def run(arguments: tuple[str, ...], folder: Path, said: Path, hook: Any, outage: Any) -> None:
     """Run one command as a user would, and end this process with its exit code."""
     fault_points.install(hook)
@@ -73,7 +63,7 @@ def _exit_code(arguments: tuple[str, ...], folder: Path) -> int:
         return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
 
     try:
-        app(
+        command()(
             ["--project", str(folder), "--json", *arguments],
             obj=opener,
             prog_name="lakehouse-backfill",

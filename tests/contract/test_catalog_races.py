@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-OPEN = """
-import sys
-from pathlib import Path
 from lakehouse_backfill.iceberg.catalog import open_catalog
 from lakehouse_backfill.model.contract import Profile
-profile = Profile(
-    catalog={
-        "name": "lake", "type": "sql", "uri": "sqlite:///${project}/catalog.db",
-        "warehouse": "file://${project}/warehouse",
-    }
-)
-sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-print(open_catalog(profile, Path(sys.argv[1])).list_namespaces())
-"""
+from tests.contract.forks import FORKS
+
+ROUNDS, PROCESSES = 4, 3
+
+
+def open_new(folder: Path, start: Any, answers: Any) -> None:
+    profile = Profile(
+        catalog={
+            "name": "lake",
+            "type": "sql",
+            "uri": "sqlite:///${project}/catalog.db",
+            "warehouse": "file://${project}/warehouse",
+        }
+    )
+    start.wait(60)
+    answers.put(open_catalog(profile, folder).list_namespaces())
 
 
 def test_processes_that_open_a_new_catalog_at_once_all_get_it(tmp_path: Path) -> None:
-    repository = Path(__file__).parents[2]
-    for number in range(4):
+    for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        crowd = [
-            subprocess.Popen(
-                [sys.executable, "-c", OPEN, str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "PYTHONPATH": str(repository)},
-            )
-            for _ in range(3)
-        ]
-        assert all(one.stdout.readline() == "ready\n" for one in crowd)
-        answers = [one.communicate("go\n", timeout=60) for one in crowd]
-        assert [one.returncode for one in crowd] == [0, 0, 0], answers
-        assert {out for out, _ in answers} == {"[]\n"}
+        start, answers = FORKS.Barrier(PROCESSES), FORKS.Queue()
+        work = (folder, start, answers)
+        crowd = [FORKS.Process(target=open_new, args=work) for _ in range(PROCESSES)]
+        for one in crowd:
+            one.start()
+        for one in crowd:
+            one.join(60)
+        assert [one.exitcode for one in crowd] == [0] * PROCESSES
+        assert [answers.get(timeout=1) for _ in crowd] == [[]] * PROCESSES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +18,10 @@ from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import Event, State
 from tests.contract.catalogs import catalog_of
+from tests.contract.forks import FORKS
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
 PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
-#: Each worker is a process of its own; the libraries are imported once, for all of them.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "lakehouse_backfill.iceberg.runs"]
-)
 
 
 def control_tables(folder: Path) -> ControlTables:
@@ -36,9 +31,9 @@ def control_tables(folder: Path) -> ControlTables:
 def race(worker: Callable[..., Any], folder: Path, processes: int) -> list[Any]:
     """Run `worker(folder, number, barrier)` in real processes; give what each returned."""
     control_tables(folder)  # PyIceberg 0.12 fails when two processes make the SQLite file at once
-    with _FORKS.Manager() as manager:
+    with FORKS.Manager() as manager:
         barrier = manager.Barrier(processes, timeout=120)
-        with _FORKS.Pool(processes) as pool:
+        with FORKS.Pool(processes) as pool:
             jobs = [(folder, number, barrier) for number in range(processes)]
             return pool.starmap(worker, jobs, chunksize=1)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import req_plugin
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -91,3 +93,42 @@ def test_every_closed_id_of_this_project_is_in_its_list() -> None:
     closed = (TESTS / "closed-requirements.txt").read_text(encoding="utf-8").splitlines()
     ids = {line.split(" ")[0] for line in listed}
     assert [name for name in closed if not name.startswith("#") and name not in ids] == []
+
+
+def _kept(project: pytest.Pytester, part: str, name: str, body: str) -> Path:
+    """Run a session of one test that keeps what it proved."""
+    marked(project, name, body)
+    file = project.path / "proofs" / part
+    project.runpytest_inprocess(f"--req-keep={file}")
+    return file
+
+
+def test_sessions_that_each_run_a_part_are_judged_together(project: pytest.Pytester) -> None:
+    files = [_kept(project, "one", "'A1'", "pass"), _kept(project, "two", "'A2'", "pass")]
+    lines, code = req_plugin.judge(project.path / "tests", files)
+    assert lines[-1] == "2 of 2 requirements proven"
+    assert code == 0
+    assert req_plugin.judge(project.path / "tests", files[1:])[1] == 1
+
+
+def test_what_fails_in_one_part_is_not_proven_by_another(project: pytest.Pytester) -> None:
+    files = [_kept(project, "one", "'A1'", "pass"), _kept(project, "two", "'A1'", "assert 0")]
+    lines, code = req_plugin.judge(project.path / "tests", files)
+    assert "A1   FAILING      first thing" in lines
+    assert code == 1
+
+
+def test_a_part_that_did_not_run_to_its_end_fails_the_judgement(project: pytest.Pytester) -> None:
+    files = [_kept(project, "one", "'A1', 'A2'", "pass"), project.path / "proofs" / "two"]
+    assert req_plugin.judge(project.path / "tests", files) == (
+        [f"these tests did not run to their end: {files[1]}", "fix: make test"],
+        1,
+    )
+
+
+def test_an_older_proof_does_not_outlive_the_start_of_a_session(project: pytest.Pytester) -> None:
+    file = _kept(project, "one", "'A1'", "pass")
+    assert file.exists()
+    body = f"assert not __import__('pathlib').Path({str(file)!r}).exists()"
+    marked(project, "'A1'", body)
+    project.runpytest_inprocess(f"--req-keep={file}").assert_outcomes(passed=1)

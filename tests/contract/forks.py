@@ -1,0 +1,17 @@
+"""Processes for tests to run beside their own, forked from one that imports the libraries once."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "pyiceberg.catalog.sql",
+        "pyiceberg.io.pyarrow",
+        "lakehouse_backfill.iceberg.catalog",
+        "lakehouse_backfill.iceberg.runs",
+        # What every child imports as its own main module.
+        "pytest",
+    ]
+)
