@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hypothesis import currently_in_test_context, note
-from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.chaos.lab import SOURCE, TARGET
@@ -17,8 +16,9 @@ from tests.model import verbs
 from tests.model.checks import check, check_tags
 from tests.model.lake import Ground, Look
 from tests.model.outside import Outside
+from tests.model.picks import COMMON, OTHERS, ROLLBACKS, VERBS, Pick, first_picks, picks
 from tests.model.product import Product
-from tests.model.verbs import Steps
+from tests.model.verbs import CANCELLABLE, Steps
 from tests.model.world import DAYS, OPEN, Commit, Days, Run, World
 
 #: How many fault points a verb passes at most: a crash is somewhere in it.
@@ -26,30 +26,13 @@ LENGTHS = {
     "plan": 20, "approve": 4, "stage": 24, "validate": 12, "accept": 4, "cancel": 4,
     "publish": 28, "rollback": 22, "recover": 24,
 }  # fmt: skip
-SCOPES = [DAYS[a:b] for a in range(len(DAYS)) for b in range(a + 1, len(DAYS) + 1)]
 NEXT = {
     "planned": "approve", "approved": "stage", "staging": "stage", "failed": "stage",
     "staged": "validate", "validated": "accept", "accepted": "publish",
     "publishing": "publish",
 }  # fmt: skip
-scopes = st.sampled_from(SCOPES)
-places = st.integers(0, 7)
 #: Of eight places so many go for what is most useful.
 OFTEN = 6
-VERBS = (
-    "approve", "stage", "validate", "accept", "publish", "publish", "plan", "cancel",
-    "rollback_last", "rollback_to", "rollback_some", "recover",
-)  # fmt: skip
-ROLLBACKS = ("rollback_last", "rollback_to", "rollback_some")
-OTHERS = ("append", "delete", "compact", "expire_metadata", "expire_files", "land")
-ACTIONS = (*dict.fromkeys(VERBS), *OTHERS)
-#: How far into a verb its process is killed, if it is.
-parts = st.sampled_from([part / 9 for part in range(9)])
-kills = st.sampled_from([None, *(part / 9 for part in range(9)), None])
-BEGINNINGS = (
-    "new", "approved", "staged", "validated", "accepted", "published", "second planned",
-    "second staged", "second accepted", "second published", "rolled back",
-)  # fmt: skip
 Saved = tuple[World, dict[int, str], set[int]]
 
 
@@ -106,8 +89,9 @@ class Machine(RuleBasedStateMachine):
             while run.state != "published":
                 self._act_on(run, NEXT[run.state], None)
                 self._save(prefix + run.state)
-            self._append(DAYS[2:], 0)
+            self._append(DAYS[3:], OFTEN)
         self._rollback("rollback_to", 0, (), None)
+        assert cls.counts.done["rollback_to"] == 1
         self._save("rolled back")
         self.outside.close()
         self.product.close()
@@ -116,29 +100,41 @@ class Machine(RuleBasedStateMachine):
     def _save(self, name: str) -> None:
         self.ground.save(name, copy.deepcopy((self.world, self.paths, self.read)))
 
-    @initialize(
-        name=st.sampled_from(BEGINNINGS), verb=st.sampled_from(VERBS), part=parts, place=places
-    )
-    def begin(self, name: str, verb: str, part: float, place: int) -> None:
+    @initialize(pick=first_picks)
+    def begin(self, pick: Pick) -> None:
         """Two restatements have come some way, and then a process is killed."""
-        self.start(self.ground.restore(name))
-        self._act(verb, DAYS[2:], place, part)
+        self.start(self.ground.restore(pick.beginning))
+        self._crash(pick)
 
-    @rule(action=st.sampled_from(ACTIONS), days=scopes, place=places, kill=kills)
-    def step(self, action: str, days: Days, place: int, kill: float | None) -> None:
-        """Do something: a verb, killed so far into it (None: not at all), or what others do."""
-        self._act(action, days, place, kill)
+    @rule(pick=picks)
+    def step(self, pick: Pick) -> None:
+        """After a crash any action, else mostly a verb that gets somewhere or is killed there."""
+        if self.is_fresh:
+            kill = pick.part if pick.is_killed_again else None
+            self._act(pick.action, pick.days, pick.place, kill)
+        elif pick.kind == "crash":
+            self._crash(pick)
+        elif pick.kind == "go on":
+            self._go_on(pick)
+        else:
+            self._act(pick.action, pick.days, pick.place, None)
 
-    @rule(days=scopes, place=places, kill=kills)
-    def restate(self, days: Days, place: int, kill: float | None) -> None:
-        """Type what a person would type next, up to three times; the last may be killed."""
-        run = self._waiting(days)
-        often = 1 + place % 3
-        for number in range(1, often + 1):
+    def _crash(self, pick: Pick) -> None:
+        """Kill a verb that would get somewhere."""
+        possible = [verb for verb in VERBS if self._is_possible(verb)]
+        rare = [verb for verb in possible if verb not in COMMON]
+        verbs_now = possible if pick.may_be_common or not rare else rare
+        verb = verbs_now[int(pick.victim * len(verbs_now))]
+        self._act(verb, pick.days, 8 * pick.place, pick.part)
+
+    def _go_on(self, pick: Pick) -> None:
+        """Type what a person would type next, up to three times."""
+        run = self._waiting(pick.days)
+        for _ in range(1 + pick.place % 3):
             verb = NEXT.get(run.state)
             if verb is None or self.counts.last_code:
                 return
-            self._act_on(run, verb, kill if number == often else None)
+            self._act_on(run, verb, None)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -164,30 +160,59 @@ class Machine(RuleBasedStateMachine):
         elif self.world.runs:
             self._act_on(self._run(action, place), action, kill)
 
+    def _suits(self, verb: str, run: Run) -> bool:
+        """Tell whether the verb does something with the run."""
+        if verb == "cancel":
+            return run.state in CANCELLABLE
+        if verb == "approve" and self.world.open_overlap(run):
+            return False
+        return NEXT.get(run.state) == verb
+
+    def _is_possible(self, verb: str) -> bool:
+        """Tell whether the verb would change something now."""
+        world = self.world
+        if verb == "plan":
+            return True
+        if verb == "recover":
+            is_open = any(run.state in ("staging", "publishing") for run in world.runs.values())
+            return world.pending is not None or is_open
+        if verb in ROLLBACKS:
+            return bool(self._ways(verb))
+        return any(self._suits(verb, run) for run in world.runs.values())
+
     def _run(self, verb: str, place: int) -> Run:
-        """Mostly a run for which the verb is next, the newest first."""
+        """Mostly a run with which the verb does something, the newest first."""
         runs = [*reversed(self.world.runs.values())]
-        if place < OFTEN:
-            runs.sort(key=lambda run: NEXT.get(run.state) != verb)
-        return runs[place % OFTEN % len(runs)]
+        suited = [run for run in runs if self._suits(verb, run)]
+        if suited and place % 8 < OFTEN:
+            return suited[0]
+        return runs[place % len(runs)]
 
     def _waiting(self, days: Days) -> Run:
         """A run that waits for its next verb, or a new one beside those that are open."""
-        open_runs = [run for run in self.world.runs.values() if run.state in OPEN]
-        run = open_runs[-1] if open_runs else self._plan(days, None)
+        runs = [run for run in self.world.runs.values() if run.state in OPEN]
+        waiting = [run for run in runs if self._suits(NEXT.get(run.state, ""), run)]
+        run = waiting[-1] if waiting else self._plan(days, None)
         self.counts.last_code = ""
         return run
 
+    def _ways(self, action: str) -> list[tuple[int | None, Days]]:
+        """The rollbacks of this kind that would get through."""
+        numbers = [None, *range(self.world.last_number + 1)]
+        every: dict[str, list[tuple[int | None, Days]]] = {
+            "rollback_last": [(None, ())],
+            "rollback_to": [(to, ()) for to in numbers[1:]],
+            "rollback_some": [(to, (day,)) for to in numbers for day in DAYS],
+        }
+        return [(to, only) for to, only in every[action] if self.world.can_return(to, only)]
+
     def _return(self, action: str, place: int) -> tuple[int | None, Days]:
-        """Where a rollback leads, and for which days only."""
-        if action == "rollback_to":
-            return place % (self.world.last_number + 2), ()
-        if action == "rollback_last":
-            return None, ()
-        to = None if place < OFTEN else 0
-        way = self.world.way_back(to, ())
-        days = DAYS if isinstance(way, str) else way.scope
-        return to, (days[place % len(days)],)
+        """Where a rollback leads, and for which days only: mostly one that gets through."""
+        ways = self._ways(action)
+        if ways and place % 8 < OFTEN:
+            return ways[place // 8 % len(ways)]
+        to = None if action == "rollback_last" else place % (self.world.last_number + 2)
+        return to, (DAYS[place % len(DAYS)],) if action == "rollback_some" else ()
 
     def _plan(self, scope: Days, kill: float | None) -> Any:
         world = self.world
@@ -207,8 +232,9 @@ class Machine(RuleBasedStateMachine):
 
     # -- others
 
-    def _append(self, days: Days, _: int) -> None:
-        world = self.world
+    def _append(self, days: Days, place: int) -> None:
+        """Mostly to one day: what others change cannot be taken back any more."""
+        world, days = self.world, days[-1:] if place % 8 < OFTEN else days
         rows = {day: (world.next(), 7) for day in days}
         self._other("append", lambda: self.outside.append([*rows.items()]))
         self._changed({day: world.files[day] | world.file([rows[day]]) for day in days})
@@ -273,7 +299,8 @@ class Machine(RuleBasedStateMachine):
         length = LENGTHS[name.split("_")[0]]
         done = self.product.watched(act, None if kill is None else 1 + int(kill * length))
         if currently_in_test_context():
-            note(f"{name}: {done.code or 'done'} {done.landed}")
+            ended = "killed" if done.is_killed else done.code or "done"
+            note(f"{name}: {ended} {done.landed}")
         counts.last_code = done.code
         if done.is_killed:
             self.is_fresh = True

@@ -187,6 +187,16 @@ class World:
     def is_visible(self, run_id: str) -> bool:
         return bool(self.versions) and run_id in self.seen()[-1]
 
+    def can_return(self, to: int | None, only: Days) -> bool:
+        """Tell whether the way back would get through now."""
+        way = self.way_back(to, only)
+        if isinstance(way, str) or (self.pending is not None and self.pending.way != way):
+            return False
+        if self.pending is not None and self.pending.landed is not None:
+            return True
+        changed = any(self.conflicts(since, (day,)) for day, _, since in way.restores)
+        return not changed and not self.brings_back(way)
+
     def way_back(self, to: int | None, only: Days) -> Way | str:
         """The way back to a version, or the code of the refusal."""
         if not self.versions:
