@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Check = dict[str, Any]
 #: What a run cannot do without, and what to do where it is missing.
 _NEEDED = {
-    "register_table": "stage on a catalog that keeps what is registered: docs/catalogs.md",
     "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
     "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
 }
@@ -55,8 +54,8 @@ def _capabilities(wiring: Wiring, found: list[Capabilities]) -> str:
 
 
 def _needed(found: Capabilities) -> list[Check]:
-    """Give a check for each capability that runs need."""
-    checks = []
+    """Give a check for each capability that runs need, first for what shadows are made by."""
+    checks = [_shadows(found)]
     for name, fix in _NEEDED.items():
         is_there = bool(getattr(found, name))
         text = _said(name) if is_there else f"not so: {found.seen.get(name, '')}"
@@ -64,6 +63,20 @@ def _needed(found: Capabilities) -> list[Check]:
             {"name": name, "ok": is_there, "detail": text, "fix": "" if is_there else fix}
         )
     return checks
+
+
+def _shadows(found: Capabilities) -> Check:
+    """Say how shadows are made here, and why in that way."""
+    why_not = found.seen.get("register_table", "")
+    if found.register_table:
+        detail, fix = f"registered: {_said('register_table')}", ""
+    elif found.built_clones:
+        detail = f"built by create_table and one commit, as {why_not}"
+        fix = ""
+    else:
+        detail = f"not so: {why_not}; as a plain table: {found.seen.get('built_clones', '')}"
+        fix = "stage on a catalog that keeps what is registered: docs/catalogs.md"
+    return {"name": "shadows", "ok": not fix, "detail": detail, "fix": fix}
 
 
 def _said(name: str) -> str:

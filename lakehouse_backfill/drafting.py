@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from lakehouse_backfill.config.drafts import draft_contract, draft_manifest, scoped_field
 from lakehouse_backfill.config.extents import check_range
 from lakehouse_backfill.config.places import CONTRACTS
+from lakehouse_backfill.config.ready_expectations import draft_suite
 from lakehouse_backfill.config.scaffold import write_new
 from lakehouse_backfill.config.transforms import newest_transform
 from lakehouse_backfill.errors import NotFound, Unsupported
@@ -22,7 +23,9 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
 
 
 def add_product(wiring: Wiring, table: str, owner: str) -> dict[str, Any]:
-    """Draft a contract file from a table's metadata, with a tested key.
+    """Draft a contract file from a table's metadata, with a tested key and a first suite.
+
+    A suite file that is there already is named, and left as it is.
 
     Raises NotFound, Unsupported for a table without partitions to restate by, ConfigError when the
     file is there.
@@ -43,10 +46,19 @@ def add_product(wiring: Wiring, table: str, owner: str) -> dict[str, Any]:
             "day of its time column",
         )
     key = find_key(wiring.catalog, info)
-    draft = draft_contract(info, key, owner)
+    required = [column.name for column in info.columns if column.required]
+    suite, name = draft_suite(table, key, required), f"expectations/{table}.json"
+    draft = draft_contract(info, key, owner, suites=[name] if suite else [])
     path = wiring.folder / CONTRACTS / f"{table}.yaml"
     write_new(path, draft.text)
-    return {"file": str(path), "key": list(key), "questions": list(draft.questions)}
+    if suite and not (wiring.folder / name).exists():
+        write_new(wiring.folder / name, suite)
+    return {
+        "file": str(path),
+        "suite": str(wiring.folder / name) if suite else None,
+        "key": list(key),
+        "questions": list(draft.questions),
+    }
 
 
 def new_manifest(

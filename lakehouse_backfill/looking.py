@@ -38,7 +38,8 @@ class Looking:
             events = bench.runs.events(run)
             stands = look.run_standing(bench, one, was_empty=look.found_empty(bench, events, run))
             line = results.run_line(one, stands, gates, look.waived(events))
-            return {"runs": [line | look.rolled_out(bench, run, events)]}
+            told: Result = {"runs": [line | look.rolled_out(bench, run, events)]}
+            return self._noted(told, run)
         found = look.open_runs(bench, everything=all)
         return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
 
@@ -67,24 +68,31 @@ class Looking:
         engine: str = "auto",
         samples: int = 5,
         by: str | None = None,
+        ignore: tuple[str, ...] = (),
+        tolerance: tuple[str, ...] = (),
+        local_limit_mib: int | None = None,
+        preview: bool = False,  # noqa: FBT001, FBT002
     ) -> Result:
-        """Compare two table states, or a run's candidate with what it replaces (`new` absent)."""
-        from lakehouse_backfill.stages import compare, dark
+        """Compare two table states, or a run's candidate with what it replaces (`new` absent).
 
+        `tolerance` holds texts such as `amount=0.01` or `amount=1%`. With `preview` no row is read:
+        it says what is proven to be the same, and what would be read.
+        """
+        from lakehouse_backfill.rules import tolerances
+        from lakehouse_backfill.stages import dark, diffing
+
+        bench = self.wiring.bench
+        limits = tolerances.parsed(tolerance)
+        asked = diffing.Asked(tuple(key or ()), where, samples, tuple(ignore), limits)
         if new is None:
-            dark.require_validator(self.wiring.bench, old, by)
-            return results.diff_result(
-                compare.diff_run(self.wiring.bench, old, where, engine, samples)
-            )
-        found = compare.diff(
-            self.wiring.bench,
-            self._sides(old, new),
-            key=tuple(key or ()),
-            where=where,
-            engine=engine,
-            samples=samples,
-        )
-        return results.diff_result(found)
+            dark.require_validator(bench, old, by)
+            request = diffing.request_of_run(bench, old, asked)
+        else:
+            request = diffing.request_of_states(bench, self._sides(old, new), asked)
+        limit = None if local_limit_mib is None else local_limit_mib * diffing.MEBIBYTE
+        if preview:
+            return results.preview_result(*diffing.preview(bench, request, engine, limit))
+        return results.compared_result(diffing.compare(bench, request, engine, limit))
 
     def reconcile(self, old: str, new: str) -> Result:
         """Count and checksum of each partition of two table states."""
@@ -199,6 +207,13 @@ class Looking:
             raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
         contracts = self.wiring.valid_contracts()
         return Sides(left, right, next((c for c in contracts if c.table == right.table), None))
+
+    def _noted(self, done: Result, run: str) -> Result:
+        """Add what the files of the run's code are by now, where that is not what runs."""
+        from lakehouse_backfill.stages.keeping_code import notes
+
+        found = notes(self.wiring.bench, run)
+        return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
 
     def _write_report(self, run: str, export: Path | None = None) -> Path:
         return self.wiring.write_report(self.evidence_document(run), export)

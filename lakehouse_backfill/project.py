@@ -9,7 +9,7 @@ from lakehouse_backfill.config.locating import located
 from lakehouse_backfill.looking import Result
 from lakehouse_backfill.observe.person import acting, saying
 from lakehouse_backfill.ports.progress import Progress
-from lakehouse_backfill.publishing import Publishing
+from lakehouse_backfill.proving import Proving
 from lakehouse_backfill.report import data as results
 from lakehouse_backfill.rules import publications
 from lakehouse_backfill.wiring import Wiring
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Project(Publishing):
+class Project(Proving):
     """A folder with profiles, contracts, suites and jobs, opened against one lake."""
 
     @staticmethod
@@ -126,7 +126,7 @@ class Project(Publishing):
         self.wiring.expect_suites()
         with self._paged_on_error(run, only_again=True):
             status, numbers = stage(self._bench(take_over), run, acting(by))
-        return self._repaged(results.state(status) | numbers, run)
+        return self._repaged(self._noted(results.state(status) | numbers, run), run)
 
     def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Make the shadow table that another engine is to write; name it and where it lies."""
@@ -151,13 +151,15 @@ class Project(Publishing):
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
+        from lakehouse_backfill.rules import spent
         from lakehouse_backfill.stages.validate import validate
 
         self.wiring.require_java()
         self.wiring.expect_suites()
         status, validation, digest = validate(self._bench(take_over), run, acting(by))
         file = self.wiring.bench.runs.plan(run).manifest_file
-        found = results.validation_result(status, validation, digest)
+        took = spent.of_events(self.wiring.bench.runs.events(run))
+        found = results.validation_result(status, validation, digest, took)
         return self._paged(found | {"manifest_file": file}, run)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
@@ -170,7 +172,28 @@ class Project(Publishing):
             done = drive(self._bench(take_over), run, acting(by))
         if done["run_id"] != run:
             self._repaged({}, run)
-        return self._paged(done, str(done["run_id"]))
+        return self._paged(self._noted(done, run), str(done["run_id"]))
+
+    def attribute(
+        self,
+        run: str,
+        partitions: int = 4,
+        engine: str = "auto",
+        samples: int = 5,
+        by: str | None = None,
+    ) -> Result:
+        """Compare as `diff` does, and say why rows differ in up to so many sampled partitions.
+
+        Only those are computed again; the result is kept as evidence and shown on the page.
+        """
+        from lakehouse_backfill.stages import attribution, dark
+
+        bench = self.wiring.bench
+        dark.require_validator(bench, run, by)
+        keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
+        asked = attribution.Asked(partitions, engine, samples, keys)
+        compared, found = attribution.attribute(bench, run, asked)
+        return self._repaged(results.compared_result(compared) | {"attribution": found.data()}, run)
 
     def recover(
         self,

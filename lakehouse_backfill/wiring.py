@@ -5,7 +5,6 @@ Imports stand inside functions: a command loads what it uses, and nothing else.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -23,6 +22,7 @@ from lakehouse_backfill.fault_points import watch
 from lakehouse_backfill.model.contract import Contract, Profile
 from lakehouse_backfill.observe.clock import SystemClock
 from lakehouse_backfill.observe.driver import is_alive, this_driver
+from lakehouse_backfill.observe.git import git_commit
 from lakehouse_backfill.observe.journal import JsonJournal
 from lakehouse_backfill.observe.progress import NullProgress
 from lakehouse_backfill.ports.progress import Progress
@@ -123,7 +123,7 @@ class Wiring:
             driver=this_driver(),
             is_alive=is_alive,
             code_hash=lambda file: file_hash(self.folder, file),
-            file_text=lambda file: (self.folder / file).read_text("utf-8", "replace"),
+            file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
         return watch(ports)
 
@@ -170,7 +170,7 @@ class Wiring:
             contract=contract,
             manifest_file=shown(path, self.folder),
             code_hash=files[manifest.transform.file],
-            git_commit=_git_commit(self.folder),
+            git_commit=git_commit(self.folder, tuple(files)),
             lock_hash=file_hash(self.folder, LOCK) if lock.is_file() else None,
             files=files,
         )
@@ -217,25 +217,32 @@ class Wiring:
 
     def _compute(self) -> Compute:
         from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
+        from lakehouse_backfill.local.code_archive import CodeArchive
         from lakehouse_backfill.quality.judge import ExpectationsJudge
+        from lakehouse_backfill.spark.attributing import SparkAttributing
         from lakehouse_backfill.spark.inspecting import SparkInspecting
         from lakehouse_backfill.spark.measuring import SparkMeasuring
         from lakehouse_backfill.spark.restoring import SparkRestoring
         from lakehouse_backfill.spark.staging import SparkStaging
         from lakehouse_backfill.spark.views import ensure_view
+        from lakehouse_backfill.stages.keeping_code import kept_code
         from lakehouse_backfill.stages.workbench import Compute
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
+        code = CodeArchive(
+            self.folder, self.folder / STATE_FOLDER / "code", lambda run: kept_code(self.bench, run)
+        )
         try:
             select = current_view_select(catalog, control)
             ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
         except Unsupported as error:
             self.bench.journal.log("no view", problem=error.problem)
         ports = Compute(
-            staging=SparkStaging(self.spark, catalog, self.folder),
+            staging=SparkStaging(self.spark, catalog, code.folder_of),
             measuring=SparkMeasuring(self.spark, catalog),
             inspecting=SparkInspecting(self.spark, catalog),
             restoring=SparkRestoring(self.spark, catalog),
+            attributing=SparkAttributing(self.spark, catalog, code.folder_of),
             judge=ExpectationsJudge(self.folder),
         )
         return watch(ports)
@@ -280,15 +287,3 @@ def _once(make: Callable[[], Made]) -> Callable[[], Made]:
         return made[0]
 
     return get
-
-
-def _git_commit(folder: Path) -> str | None:
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        # A fixed command on a folder that the user named.
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=10, check=False
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.carrying import Carrying
     from lakehouse_backfill.ports.compute import Views
     from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows
-    from lakehouse_backfill.stages.ways import Ways
+    from lakehouse_backfill.spark.java_commits import JavaCommits
+    from lakehouse_backfill.spark.rewriting import SparkRewrites
+    from lakehouse_backfill.stages.ways import PublisherByWay, Ways
 
 
 class LakePorts(NamedTuple):
@@ -28,47 +30,80 @@ class LakePorts(NamedTuple):
 def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> LakePorts:
     """Make the ports over one PyIceberg catalog; `spark` starts a JVM, when a table needs it."""
     from lakehouse_backfill.iceberg.carrying import IcebergCarrying
+    from lakehouse_backfill.iceberg.file_clones import FileClones
     from lakehouse_backfill.iceberg.pins import IcebergPins
-    from lakehouse_backfill.iceberg.publisher import IcebergPublisher
     from lakehouse_backfill.iceberg.shadows import IcebergShadows
-    from lakehouse_backfill.iceberg.surveying import IcebergSurveying
-    from lakehouse_backfill.model.ways import Engine
-    from lakehouse_backfill.spark.java_api import JavaApi
-    from lakehouse_backfill.spark.java_commits import JavaCommits
-    from lakehouse_backfill.spark.session import is_open
     from lakehouse_backfill.stages import ways
 
-    java = JavaCommits(JavaApi(spark, profile.catalog["name"]))
-    is_connect, namespace = "spark.remote" in profile.spark, profile.shadow_namespace
-    choosing = ways.Ways(
-        IcebergSurveying(catalog), lambda: Engine(is_up=is_open(), is_connect=is_connect)
-    )
+    java, rows = _other_writers(profile, spark)
+    namespace = profile.shadow_namespace
+    choosing = _choosing(catalog, profile)
     return LakePorts(
         pins=ways.PinsByWay(
-            choosing, {"pyiceberg": IcebergPins(catalog), "java": IcebergPins(catalog, java)}
+            choosing,
+            {
+                "pyiceberg": IcebergPins(catalog),
+                "java": IcebergPins(catalog, java),
+                "rewrite": IcebergPins(catalog, rows),
+            },
         ),
         shadows=ways.ShadowsByWay(
             choosing,
             {
                 "pyiceberg": IcebergShadows(catalog, namespace),
                 "java": IcebergShadows(catalog, namespace, java),
+                "rewrite": IcebergShadows(catalog, namespace, FileClones(catalog)),
             },
         ),
-        publisher=ways.PublisherByWay(
-            choosing,
-            {
-                "pyiceberg": IcebergPublisher(catalog),
-                "java": IcebergPublisher(catalog, commits=java),
-            },
-        ),
+        publisher=_publisher(catalog, choosing, java, rows),
         carrying=ways.CarryingByWay(
             choosing,
             {
                 "pyiceberg": IcebergCarrying(catalog),
                 "java": IcebergCarrying(catalog, commits=java),
+                "rewrite": IcebergCarrying(catalog, commits=rows),
             },
         ),
         ways=choosing,
+    )
+
+
+def _other_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaCommits, SparkRewrites]:
+    """Make what writes tables that PyIceberg cannot: with a JVM in reach, and without."""
+    from lakehouse_backfill.spark.java_api import JavaApi
+    from lakehouse_backfill.spark.java_commits import JavaCommits
+    from lakehouse_backfill.spark.rewriting import SparkRewrites
+
+    name = profile.catalog["name"]
+    return JavaCommits(JavaApi(spark, name)), SparkRewrites(spark, name)
+
+
+def _choosing(catalog: Any, profile: Profile) -> Ways:
+    from lakehouse_backfill.iceberg.surveying import IcebergSurveying
+    from lakehouse_backfill.model.ways import Engine
+    from lakehouse_backfill.spark.session import is_open
+    from lakehouse_backfill.stages.ways import Ways
+
+    is_connect = "spark.remote" in profile.spark
+    return Ways(IcebergSurveying(catalog), lambda: Engine(is_up=is_open(), is_connect=is_connect))
+
+
+def _publisher(
+    catalog: Any, choosing: Ways, java: JavaCommits, rows: SparkRewrites
+) -> PublisherByWay:
+    """Make the publishers; each finishes a swap by rows that was cut off."""
+    from lakehouse_backfill.iceberg.publisher import IcebergPublisher
+    from lakehouse_backfill.iceberg.settling import Settling
+    from lakehouse_backfill.stages.ways import PublisherByWay
+
+    settling = Settling(catalog, rows, rows)
+    return PublisherByWay(
+        choosing,
+        {
+            "pyiceberg": IcebergPublisher(catalog, settling=settling),
+            "java": IcebergPublisher(catalog, commits=java, settling=settling),
+            "rewrite": IcebergPublisher(catalog, commits=rows, settling=settling),
+        },
     )
 
 
@@ -77,11 +112,14 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
     from lakehouse_backfill.iceberg.audit import IcebergAudit
     from lakehouse_backfill.iceberg.control import ControlTables
     from lakehouse_backfill.iceberg.control_upkeep import IcebergControlUpkeep
+    from lakehouse_backfill.iceberg.data_files import IcebergDataFiles
     from lakehouse_backfill.iceberg.evidence import IcebergEvidence
     from lakehouse_backfill.iceberg.fences import IcebergFences
+    from lakehouse_backfill.iceberg.fingerprints import IcebergFingerprints
     from lakehouse_backfill.iceberg.ledger import IcebergLedger
     from lakehouse_backfill.iceberg.pin_leases import IcebergPinLeases
     from lakehouse_backfill.iceberg.runs import IcebergRuns
+    from lakehouse_backfill.iceberg.stored import IcebergStored
     from lakehouse_backfill.iceberg.upkeep import IcebergUpkeep
     from lakehouse_backfill.iceberg.versions import IcebergVersions
     from lakehouse_backfill.spark.java_api import JavaApi
@@ -94,6 +132,9 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
         "ledger": IcebergLedger(control),
         "versions": IcebergVersions(control),
         "evidence": IcebergEvidence(control),
+        "fingerprints": IcebergFingerprints(control),
+        "data_files": IcebergDataFiles(catalog),
+        "stored": IcebergStored(catalog),
         "fences": IcebergFences(control),
         "audit": IcebergAudit(control),
         "pin_leases": IcebergPinLeases(control),

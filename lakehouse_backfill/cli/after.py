@@ -8,39 +8,11 @@ from typing import Annotated
 import typer
 
 from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, Run, TakeOver
-from lakehouse_backfill.cli.session import session, split_list, whoami
+from lakehouse_backfill.cli.session import session, whoami
 from lakehouse_backfill.errors import ConfigError
 
 PHASE = "after"
 _STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
-
-
-def diff(
-    context: typer.Context,
-    old: Annotated[str, typer.Argument(metavar="RUN|OLD", help=f"A run, or {_STATE}.")],
-    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="The newer state.")] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Key columns; the contract's if left out.")
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="Only rows for which this holds.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="auto, local or spark")] = "auto",
-    samples: Annotated[int, typer.Option(min=0, max=1000, help="Rows shown of each kind.")] = 5,
-    by: By = None,
-) -> None:
-    """Compare old and new rows by key.
-
-    Of a run: its candidate against what it replaces. Files that both sides share are not read.
-
-    Examples:
-      lakehouse-backfill diff bf-4f1c09a2d7
-      lakehouse-backfill diff silver.orders@before-fix silver.orders --key order_id
-    """
-    columns = split_list([key]) if key else None
-    project = session(context).project(computes=True)
-    found = project.diff(old, new, columns, where, engine, samples, whoami(by))
-    session(context).show(context, found)
 
 
 def reconcile(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from lakehouse_backfill.cli.disproved import disproved
 from lakehouse_backfill.errors import (
     BackfillError,
     ChecksFailed,
@@ -72,6 +73,10 @@ def verdict(command: str, data: Data) -> BackfillError | None:
             fix="find out who else writes to the control tables; docs/control-tables.md says what "
             "each finding means",
         )
+    if command in ("verify", "reproduce", "audit guarantees"):
+        return disproved(command, data)
+    if command == "diff" and data.get("must_be_equal"):
+        return _unequal(data)
     if command == "recover" and not all(item["is_done"] for item in data.get("actions", ())):
         return OutcomeUnknown(
             "something is still half done",
@@ -112,6 +117,17 @@ def _or_waive(run: str, closed: list[Mapping[str, Any]]) -> str:
     gate = str(closed[0].get("name"))
     waive = typed("waive", run, gate, "--by", "WHO", "--reason", "TEXT")
     return f"; or, for the record: {waive}"
+
+
+def _unequal(data: Data) -> BackfillError | None:
+    """Say that two states differ, or that a preview alone does not prove them to be equal."""
+    if data.get("equal", data.get("identical")):
+        return None
+    if data.get("preview"):
+        return ChecksFailed("not proven to be equal without reading rows", fix="without --preview")
+    summary = data["summary"]
+    counts = ", ".join(f"{summary[name]:,} {name}" for name in ("added", "removed", "changed"))
+    return ChecksFailed(f"old and new differ: {counts}", fix="look at the samples")
 
 
 def _counted(gates: int) -> str:

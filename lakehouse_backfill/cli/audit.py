@@ -1,6 +1,8 @@
-"""The command on the log of runs: is it as it was written?"""
+"""Audits: is the log as it was written, does what is promised hold?"""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -20,3 +22,22 @@ def audit_verify(context: typer.Context) -> None:
       lakehouse-backfill audit verify --json
     """
     session(context).show(context, session(context).project().audit_verify())
+
+
+def audit_guarantees(
+    context: typer.Context,
+    product: Annotated[
+        str | None, typer.Argument(metavar="[PRODUCT]", help="One product; all if left out.")
+    ] = None,
+) -> None:
+    """Test determinism, idempotence, pins and fences on a sample.
+
+    One chunk of the newest published run is computed twice into a scratch table, which is dropped;
+    another chunk is drawn each day. Readers and runs stay as they are.
+
+    Examples:
+      lakehouse-backfill audit guarantees
+      lakehouse-backfill audit guarantees silver.orders --json
+    """
+    found = session(context).project(computes=True).audit_guarantees(product)
+    session(context).show(context, found)

@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli import after, audit, before, during, repair, rollout, shadow, upkeep
+from lakehouse_backfill.cli import (
+    after,
+    audit,
+    before,
+    diffing,
+    during,
+    proof,
+    repair,
+    rollout,
+    shadow,
+    upkeep,
+)
 from lakehouse_backfill.cli.group import BackfillGroup
 from lakehouse_backfill.cli.light import collect_seldom
 from lakehouse_backfill.cli.session import Session, open_project
@@ -88,9 +99,11 @@ for _module, _commands in (
     (before, (before.new, before.schema, before.plan, before.approve)),
     (during, (during.run, during.stage, during.validate, during.status, during.log)),
     (during, (during.chunks, during.cancel)),
-    (after, (after.diff, after.reconcile, after.waive, after.accept, after.reject, after.publish)),
+    (diffing, (diffing.diff,)),
+    (after, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (rollout, (rollout.dual_read,)),
     (after, (after.versions, after.evidence)),
+    (proof, (proof.verify, proof.reproduce)),
     (repair, (repair.rollback, repair.recover)),
     (upkeep, (upkeep.maintain,)),
 ):
@@ -107,9 +120,11 @@ app.add_typer(
     rich_help_panel=shadow.PHASE,
 )  # fmt: skip
 audits.command("verify", help=_help(audit.audit_verify))(audit.audit_verify)
+audits.command("guarantees", help=_help(audit.audit_guarantees))(audit.audit_guarantees)
 app.add_typer(
-    audits, name="audit", help="Check the log of runs: audit verify.", rich_help_panel=audit.PHASE
-)
+    audits, name="audit", help="Check log and promises: audit verify, audit guarantees.",
+    rich_help_panel=audit.PHASE,
+)  # fmt: skip
 
 
 def run() -> None:

@@ -31,6 +31,7 @@ _SQL_TYPES = {
     "datetime": "timestamp",
     "decimal": "decimal(10, 2)",
 }
+_MEASURES = ("sum", "count", "counts_by")
 _NUMBERS = re.compile(r"int|long|float|double|decimal\(.*")
 _TRANSFORMS = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[\d+\]")
 
@@ -108,10 +109,32 @@ def _between(document: Document, project: Path) -> Iterator[Fault]:
     for group in ("thresholds", "source_totals"):
         for path in _items(document, group):
             yield from _known(document, (*path, "measure"), _names(document, "measures"), "measure")
+    yield from _source_total_faults(document)
     yield from _hook_faults(document)
     after = _items(document, "after_publish", "suites")
     for path in (*_items(document, "suites"), *_items(document, "assumptions"), *after):
         yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
+
+
+def _source_total_faults(document: Document) -> Iterator[Fault]:
+    """What is counted by value is compared with the same of a source, partition by partition."""
+    items = [document.get(*path) for path in _items(document, "measures")]
+    counted = {item["name"]: item.get("counts_by") for item in items if _has_name(item)}
+    for path in _items(document, "source_totals"):
+        total = document.get(*path)
+        if not isinstance(total, dict) or total.get("measure") not in counted:
+            continue
+        by_value = counted[total["measure"]] is not None
+        if by_value is not (total.get("counts_by") is not None):
+            problem = "compares counts by value with a single total"
+            yield document.fault(
+                path, problem, "give `counts_by:` in the measure and here, or nowhere"
+            )
+        elif by_value and not total.get("partition"):
+            fix = "add `partition:`, the column of the source that says the product's partition"
+            yield document.fault(path, "compares counts by value without partitions", fix)
+        elif by_value and total.get("sum"):
+            yield document.fault(path, "has sum and counts_by", "give one of them")
 
 
 def _hook_faults(document: Document) -> Iterator[Fault]:
@@ -210,10 +233,11 @@ def _measure_faults(document: Document, columns: dict[str, Any]) -> Iterator[Fau
         item = document.get(*path)
         if not isinstance(item, dict):
             continue
-        given = [kind for kind in ("sum", "count") if item.get(kind) is not None]
+        given = [kind for kind in _MEASURES if item.get(kind) is not None]
         if len(given) != 1:
-            problem = "has both sum and count" if given else "has neither sum nor count"
-            yield document.fault(path, problem, "give exactly one of `sum:` and `count:`")
+            problem = f"has {' and '.join(given)}" if given else "has none of sum, count, counts_by"
+            fix = "give exactly one of `sum:`, `count:` and `counts_by:`"
+            yield document.fault(path, problem, fix)
         for kind in given if columns else ():
             yield from _known(document, (*path, kind), list(columns), "column")
         summed = columns.get(str(item.get("sum")))

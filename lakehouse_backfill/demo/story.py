@@ -136,11 +136,12 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, WHO)
         failed = [check["name"] for check in result["checks"] if not check["passed"]]
+        passed = len(result["checks"]) - len(failed)
         _must(result["passed"], f"validation failed: {failed}")
         project.accept(run_id, WHO)
         found = result["diff"]["summary"]
         tell(
-            f"{len(result['checks'])} checks passed; {found['changed']:,} rows change, "
+            f"{passed} checks passed; {found['changed']:,} rows change, "
             f"{found['added']:,} come, {found['removed']:,} go, {found['unchanged']:,} stay",
             "lakehouse-backfill reject RUN",
         )

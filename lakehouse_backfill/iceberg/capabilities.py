@@ -16,8 +16,10 @@ from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 from lakehouse_backfill.errors import BackfillError, CatalogDown
+from lakehouse_backfill.iceberg.building import Builder
 from lakehouse_backfill.iceberg.catalog import brief, load, translated
-from lakehouse_backfill.iceberg.names import FOREVER_MS
+from lakehouse_backfill.iceberg.clone import clone_metadata
+from lakehouse_backfill.iceberg.names import BUILT_AS, FOREVER_MS
 from lakehouse_backfill.iceberg.patience import lost_race
 from lakehouse_backfill.iceberg.refusals import is_refusal
 from lakehouse_backfill.iceberg.shadows import IcebergShadows
@@ -52,6 +54,7 @@ class _Trial:
         self._namespace = namespace
         self._name = f"{namespace}.probe_{uuid.uuid4().hex}"
         self._shadow = f"{self._name}_shadow"
+        self._built = f"{self._name}_built"
         self._files: dict[str, Table] = {}
         self._seen: dict[str, str] = {}
 
@@ -66,6 +69,7 @@ class _Trial:
             "branches": self._branches,
             "branch_commits": self._branch_commits,
             "register_table": self._register,
+            "built_clones": self._build,
             "new_uuid": self._new_uuid,
             "data_path": self._data_path,
             "views": self._views,
@@ -76,7 +80,7 @@ class _Trial:
 
     def end(self) -> None:
         """Drop what was made; a trial that was cut off leaves its tables, named probe_ID."""
-        for name in (self._shadow, self._name):
+        for name in (self._built, self._shadow, self._name):
             with suppress(Exception):
                 self._note(self._catalog.load_table(name))
             with suppress(Exception):
@@ -160,12 +164,20 @@ class _Trial:
         base = self._table().metadata.current_snapshot_id
         shadows = IcebergShadows(self._catalog, self._namespace)
         shadows.open(self._name, base, self._shadow, {})
-        self._table(self._shadow)
+        return str(self._table(self._shadow).metadata.properties.get(BUILT_AS, ""))
+
+    def _build(self) -> str:
+        """Build a clone also where one can be registered: the catalog may change its mind."""
+        source = self._table()
+        base = source.metadata.current_snapshot_id
+        wanted = clone_metadata(source.metadata, base, source.location(), {})
+        Builder(self._catalog).build(self._built, wanted, "tried out")
+        self._table(self._built)
         return ""
 
     def _new_uuid(self) -> str:
         """On the clone if there is one, as a run would."""
-        if "register_table" not in self._seen:
+        if "register_table" not in self._seen or "built_clones" not in self._seen:
             IcebergShadows(self._catalog, self._namespace).fence(self._shadow, 1)
             self._table(self._shadow)
             return ""

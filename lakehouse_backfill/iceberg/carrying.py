@@ -8,16 +8,17 @@ from pyiceberg.table import Table
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.conflicts import Verb
+from lakehouse_backfill.iceberg.intents import Intent, Part
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import ancestors, column_ids, snapshot_in, summary_of
 from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, CHUNK_ID, EPOCH, PREFIX, RUN_ID
 from lakehouse_backfill.iceberg.patience import BUDGET_S
 from lakehouse_backfill.iceberg.producer import fresh
-from lakehouse_backfill.iceberg.swapping import Intent, Part, Swapper
+from lakehouse_backfill.iceberg.swapping import Swapper
 from lakehouse_backfill.model.carrying import CarryRequest
 from lakehouse_backfill.model.publication import ChunkCommit
 from lakehouse_backfill.ports.carrying import Carrying
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import SwapCommits
 from lakehouse_backfill.rules import run_log
 
 _VERB = Verb(
@@ -29,7 +30,7 @@ class IcebergCarrying(Carrying):
     """Moves partitions between the shadows of one catalog."""
 
     def __init__(
-        self, catalog: Catalog, budget_s: float = BUDGET_S, commits: TableCommits | None = None
+        self, catalog: Catalog, budget_s: float = BUDGET_S, commits: SwapCommits | None = None
     ) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
@@ -73,7 +74,14 @@ class IcebergCarrying(Carrying):
         return Intent(
             target=request.shadow,
             uuid=str(table.metadata.table_uuid),
-            parts=(Part(request.scope, table.metadata.current_snapshot_id, wanted),),
+            parts=(
+                Part(
+                    request.scope,
+                    table.metadata.current_snapshot_id,
+                    wanted,
+                    (request.source, request.source_snapshot_id),
+                ),
+            ),
             token=f"{request.properties.get(RUN_ID, '')} {request.chunk_id}",
             tags={},
             properties={**request.properties, CHUNK_ID: request.chunk_id},

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table, Transaction
 
@@ -30,6 +30,8 @@ from lakehouse_backfill.iceberg.control_turns import turns_of
 from lakehouse_backfill.iceberg.patience import lost_race
 
 T = TypeVar("T")
+#: What a column is asked for: one value, or any of some texts.
+Wanted = str | int | frozenset[str]
 _RELOADS = 5
 
 
@@ -62,9 +64,11 @@ class Head:
         return snapshot.snapshot_id if snapshot else None
 
     def rows(
-        self, where: Mapping[str, str | int] | None = None, columns: tuple[str, ...] = ("*",)
+        self, where: Mapping[str, Wanted] | None = None, columns: tuple[str, ...] = ("*",)
     ) -> list[dict[str, Any]]:
         """Read the rows with these values, in the order in which they were appended.
+
+        Of several texts for a column, rows with any of them.
 
         Columns that a table of an older release lacks are left out.
         """
@@ -251,10 +255,14 @@ class _Effort(Generic[T]):
         )
 
 
-def _filter(where: Mapping[str, str | int]) -> BooleanExpression:
+def _filter(where: Mapping[str, Wanted]) -> BooleanExpression:
     found: BooleanExpression = AlwaysTrue()
     for column, value in where.items():
-        found = And(found, EqualTo(term=Reference(name=column), value=literal(value)))
+        term = Reference(name=column)
+        if isinstance(value, frozenset):
+            found = And(found, In(term=term, literals={literal(each) for each in value}))
+        else:
+            found = And(found, EqualTo(term=term, value=literal(value)))
     return found
 
 

@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: Name of the view beside `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
-_NEWER = ("epoch", "returns_to", "driver")
+_NEWER = ("epoch", "returns_to", "driver", "seal")
 
 PIPELINE_RUN = ControlTable(
     "pipeline_run",
@@ -81,11 +81,12 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("accepted_by", "[string]", "Who accepted the result."),
         ("manifest_hash", "string", "The intent that was approved."),
         ("result_digest", "string", "The digest of checks and diff that was accepted."),
-        ("evidence_digest", "string", "Digest of the run's evidence."),
+        ("evidence_digest", "string", "Digest of the archive of what was accepted."),
         ("reason", "string!", "Why."),
         ("epoch", "int", "Lease of the process that acted; null or 0: it acted without one."),
         ("returns_to", "long", "For a rollback: the version that it leads to."),
         ("driver", "string", "The process that acted."),
+        ("seal", "string", "SHA-256 of the row and the seal of the product's row before it."),
     ),
 )
 
@@ -120,7 +121,7 @@ BACKFILL_CHUNK_RUN = ControlTable(
 
 FILE_FINGERPRINT = ControlTable(
     "file_fingerprint",
-    "One row per data file that was hashed: files never change, so each is hashed once.",
+    "One row per data file and reading of it: files never change, so each is hashed once.",
     (
         ("file_path", "string!", "Path of the data file."),
         ("table_name", "string!", "The table for which it was hashed."),
@@ -130,6 +131,9 @@ FILE_FINGERPRINT = ControlTable(
         ("checksum", "string!", "Order-independent checksum of its rows, with its algorithm."),
         ("sha256", "string", "SHA-256 of the file's bytes, as tamper evidence."),
         ("recorded_at", "timestamptz!", "When it was hashed."),
+        ("shape", "string", "Digest of the hashed columns' names and types: part of the checksum."),
+        ("reading", "string", "Digest of what the columns are in the table, field ids too."),
+        ("run_id", "string", "The run that hashed it; null: a command beside runs."),
     ),
 )
 

@@ -54,6 +54,8 @@ class IcebergCorrections:
         """
         self._ensure(request.sink.table)
         marks = {RUN_ID: request.run_id, f"{PREFIX}output-version": str(request.version)}
+        if request.evidence_digest:
+            marks[f"{PREFIX}evidence-digest"] = request.evidence_digest
         made = events(request, rows)
         return self._append(request.sink.table, request.token, request.tag, made, marks)
 

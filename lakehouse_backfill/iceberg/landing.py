@@ -1,4 +1,4 @@
-"""Who writes the commit of a swap: PyIceberg, or Iceberg's Java API for what that cannot write.
+"""Who writes the commit of a swap: PyIceberg, or somebody else for what that cannot write.
 
 What is swapped was inspected and decided before, in the same way for both.
 """
@@ -21,8 +21,8 @@ from lakehouse_backfill.iceberg.metadata import landed, refuse_format
 from lakehouse_backfill.iceberg.names import FOREVER_MS, PUBLICATION
 from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
 from lakehouse_backfill.model.scope import RowRange
-from lakehouse_backfill.model.table_commit import Entering, Inspected, SwapOrder
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.model.table_commit import Entering, Inspected, RowsOf, SwapOrder
+from lakehouse_backfill.ports.table_commits import SwapCommits
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Marks:
     attempt: int
     sources: tuple[tuple[str, int], ...]
     ranges: tuple[RowRange, ...]
+    contents: tuple[RowsOf, ...] = ()
 
 
 class Lander(Protocol):
@@ -72,10 +73,10 @@ class PyIcebergLander(Lander):
         return land
 
 
-class JavaLander(Lander):
+class OtherLander(Lander):
     """Any format, through whoever can write it."""
 
-    def __init__(self, catalog: Catalog, commits: TableCommits) -> None:
+    def __init__(self, catalog: Catalog, commits: SwapCommits) -> None:
         self._catalog = catalog
         self._commits = commits
 
@@ -99,9 +100,9 @@ class JavaLander(Lander):
         return land
 
 
-def lander(catalog: Catalog, cache: ManifestCache, commits: TableCommits | None) -> Lander:
+def lander(catalog: Catalog, cache: ManifestCache, commits: SwapCommits | None) -> Lander:
     """Give the way for a swap: PyIceberg, unless somebody else is to write the commits."""
-    return PyIcebergLander(cache) if commits is None else JavaLander(catalog, commits)
+    return PyIcebergLander(cache) if commits is None else OtherLander(catalog, commits)
 
 
 def _order(table: Table, change: Change, marks: Marks) -> SwapOrder:
@@ -127,6 +128,7 @@ def _order(table: Table, change: Change, marks: Marks) -> SwapOrder:
         summary=marks.summary,
         properties={PUBLICATION: marks.token},
         operation=change.operation.value,
+        contents=marks.contents,
     )
 
 

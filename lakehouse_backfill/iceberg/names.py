@@ -9,12 +9,20 @@ TAGS = "lhb-"
 PUBLICATION = PREFIX + "publication"
 RUN_ID = PREFIX + "run-id"
 CHUNK_ID = PREFIX + "chunk-id"
+#: What is left to do for a swap by rows, in its summary.
+REWRITING = PREFIX + "rewriting"
 #: Attempts that a swap took, in its summary.
 ATTEMPTS = PREFIX + "attempts"
 #: On a shadow: what it was cloned from.
 BASE_SNAPSHOT_ID = PREFIX + "base-snapshot-id"
 TARGET = PREFIX + "target"
 TARGET_UUID = PREFIX + "target-uuid"
+#: On a shadow that the catalog did not register: why, and that it does not hold the base yet.
+BUILT_AS = PREFIX + "built-because"
+BUILDING = PREFIX + "being-built"
+#: On such a shadow: whether this catalog deletes files when a table is dropped; that it is over.
+DROP_DELETES = PREFIX + "built-drop-deletes"
+RETIRED = PREFIX + "retired"
 #: On a shadow: the lease of those who may write, and the UUID that the table got with it.
 EPOCH = PREFIX + "epoch"
 FENCE_UUID = PREFIX + "fence-uuid"

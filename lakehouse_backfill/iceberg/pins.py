@@ -13,13 +13,13 @@ from lakehouse_backfill.iceberg.metadata import refuse_format, snapshot_in
 from lakehouse_backfill.iceberg.names import FOREVER_MS
 from lakehouse_backfill.iceberg.patience import until_committed
 from lakehouse_backfill.ports.lake import Pins
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import TagCommits
 
 
 class IcebergPins(Pins):
     """Tags with an explicit age that never passes."""
 
-    def __init__(self, catalog: Catalog, commits: TableCommits | None = None) -> None:
+    def __init__(self, catalog: Catalog, commits: TagCommits | None = None) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
         self._commits = commits

@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lakehouse_backfill.errors import NotFound, TargetChanged
+from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 from lakehouse_backfill.iceberg.candidate import Candidate
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.conflicts import Verb, Window, drifts, refuse_changes
 from lakehouse_backfill.iceberg.content import Content
+from lakehouse_backfill.iceberg.intents import Intent, Part
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import column_ids, landed, snapshot_in
 from lakehouse_backfill.iceberg.patience import BUDGET_S
 from lakehouse_backfill.iceberg.returning import Returning, adopting
-from lakehouse_backfill.iceberg.swapping import Intent, Part, Swapper, swap_of
+from lakehouse_backfill.iceberg.settling import Settling
+from lakehouse_backfill.iceberg.swapping import Swapper, swap_of
 from lakehouse_backfill.model.drift import Drift
 from lakehouse_backfill.model.publication import (
     AdoptRequest,
@@ -28,7 +31,7 @@ from lakehouse_backfill.model.publication import (
 )
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.ports.lake import Publisher
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import SwapCommits
 
 _ROLLBACK = Verb(
     "rolled back",
@@ -43,10 +46,19 @@ class IcebergPublisher(Publisher):
     """Publishes on the tables of one catalog; gives up on a busy table after `budget_s`."""
 
     def __init__(
-        self, catalog: Catalog, budget_s: float = BUDGET_S, commits: TableCommits | None = None
+        self,
+        catalog: Catalog,
+        budget_s: float = BUDGET_S,
+        commits: SwapCommits | None = None,
+        settling: Settling | None = None,
     ) -> None:
-        """`commits` writes them where PyIceberg cannot; what is inspected stays the same."""
+        """`commits` writes them where PyIceberg cannot; what is inspected stays the same.
+
+        `settling` finishes swaps by rows, whoever made them.
+        """
         self._catalog = catalog
+        self._settling = settling
+        self._by_rows = commits is not None and commits.writes_rows
         self._swapper = Swapper(catalog, budget_s, commits)
 
     def adopt(self, request: AdoptRequest) -> Swap:
@@ -59,7 +71,7 @@ class IcebergPublisher(Publisher):
         """
         started = time.monotonic()
         target = load(self._catalog, request.target)
-        done = landed(target.metadata, request.token)
+        done = self._landed(request.target, target, request.token)
         if done is not None:
             return swap_of(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
@@ -69,7 +81,7 @@ class IcebergPublisher(Publisher):
         intent = Intent(
             target=request.target,
             uuid=candidate.target_uuid,
-            parts=(Part(request.scope, request.base_snapshot_id, wanted),),
+            parts=(Part(request.scope, request.base_snapshot_id, wanted, _source(request)),),
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties=request.properties,
@@ -81,7 +93,7 @@ class IcebergPublisher(Publisher):
             spec_id=candidate.spec_id,
             is_frozen=request.is_frozen,
         )
-        return self._swapper.run(intent, cache)
+        return self._run(intent, cache)
 
     def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
@@ -98,13 +110,13 @@ class IcebergPublisher(Publisher):
         """
         started = time.monotonic()
         target = load(self._catalog, request.target)
-        done = landed(target.metadata, request.token)
+        done = self._landed(request.target, target, request.token)
         if done is not None:
             return swap_of(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
         columns = None
         with translated():
-            returning = Returning(target, request.target, request.scope.field, cache)
+            returning = self._returning(target, request.target, request.scope.field, cache)
             parts = returning.parts(request)
             if request.rewritten is not None:
                 shadow = load(self._catalog, request.rewritten.shadow)
@@ -122,7 +134,7 @@ class IcebergPublisher(Publisher):
             sources=_returning_from(request),
             columns=columns,
         )
-        return self._swapper.run(intent, cache)
+        return self._run(intent, cache)
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[Restore, ...]
@@ -134,7 +146,7 @@ class IcebergPublisher(Publisher):
         """
         table = load(self._catalog, target)
         with translated():
-            return Returning(table, target, field, ManifestCache()).rewrites(restores)
+            return self._returning(table, target, field, ManifestCache()).rewrites(restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
@@ -171,13 +183,43 @@ class IcebergPublisher(Publisher):
     def find(self, target: str, token: str) -> Swap | None:
         """Look in the target for the commit of publication `token`; a found one took 0 seconds."""
         try:
-            metadata = load(self._catalog, target).metadata
+            table = load(self._catalog, target)
         except NotFound as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise
             return None
-        done = landed(metadata, token)
+        done = self._landed(target, table, token)
         return None if done is None else swap_of(target, done, 0.0)
+
+    def _run(self, intent: Intent, cache: ManifestCache) -> Swap:
+        if intent.is_frozen and self._by_rows:
+            raise Unsupported(
+                f"{intent.target} is written by Spark row by row, whose commit cannot be refused "
+                "for commits of others to other partitions",
+                state=intent.verb.state,
+                fix="remove safety.freeze, or run the command with a Spark of its own: remove "
+                "spark.remote from the profile",
+            )
+        swap = self._swapper.run(intent, cache)
+        self._landed(intent.target, load(self._catalog, intent.target), intent.token)
+        return swap
+
+    def _landed(self, target: str, table: Table, token: str) -> Snapshot | None:
+        """Find what the token committed, and finish it."""
+        done = landed(table.metadata, token)
+        if done is not None and self._settling is not None:
+            self._settling.settle(target, done)
+        return done
+
+    def _returning(
+        self, table: Table, name: str, field: ScopeField, cache: ManifestCache
+    ) -> Returning:
+        return Returning(table, name, field, cache, by_rows=self._by_rows)
+
+
+def _source(request: AdoptRequest) -> tuple[str, int] | None:
+    number = request.shadow_snapshot_id
+    return None if number is None else (request.shadow, number)
 
 
 def _sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int], ...]:

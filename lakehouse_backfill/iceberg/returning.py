@@ -16,10 +16,10 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.iceberg.content import Content, Live, applying, swapped_in
+from lakehouse_backfill.iceberg.intents import Part
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.iceberg.metadata import snapshot_in
+from lakehouse_backfill.iceberg.metadata import column_ids, snapshot_in
 from lakehouse_backfill.iceberg.names import TAGS
-from lakehouse_backfill.iceberg.swapping import Part
 from lakehouse_backfill.model.publication import (
     AdoptRequest,
     Restore,
@@ -36,7 +36,17 @@ _STATE = "nothing was rolled back; readers see what they saw before"
 class Returning:
     """Works out what a rollback of one table takes, against its head as it was loaded."""
 
-    def __init__(self, table: Table, name: str, field: ScopeField, cache: ManifestCache) -> None:
+    def __init__(
+        self,
+        table: Table,
+        name: str,
+        field: ScopeField,
+        cache: ManifestCache,
+        *,
+        by_rows: bool = False,
+    ) -> None:
+        """`by_rows`: what goes back is written as rows, and no file comes back."""
+        self._by_rows = by_rows
         self._table = table
         self._name = name
         self._field = field
@@ -69,7 +79,7 @@ class Returning:
                     state=_STATE,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            found.append(Part(scope, restore.since_snapshot_id, then.data))
+            found.append(Part(scope, restore.since_snapshot_id, then.data, self._at(restore)))
         return tuple(found)
 
     def rewritten_parts(self, request: RevertRequest, files: Live) -> tuple[Part, ...]:
@@ -78,19 +88,24 @@ class Returning:
         found = []
         for restore in request.restores:
             labels = tuple(label for label in restore.partitions if label in done)
-            if labels:
+            if labels and request.rewritten is not None:
                 scope = Scope(field=self._field, partitions=labels)
                 reader = ScopedReader(self._table, scope, self._cache)
                 mine = {path: entry for path, entry in files.items() if reader.holds(entry)}
-                found.append(Part(scope, restore.since_snapshot_id, mine))
+                source = (request.rewritten.shadow, request.rewritten.shadow_snapshot_id)
+                found.append(Part(scope, restore.since_snapshot_id, mine, source))
         return tuple(found)
+
+    def _at(self, restore: Restore) -> tuple[str, int] | None:
+        number = restore.restore_snapshot_id
+        return None if number is None else (self._name, number)
 
     def _reasons(self, restore: Restore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
             return {}
         scope = Scope(field=self._field, partitions=restore.partitions)
         then = self._then(restore, scope)
-        why = self._untagged(restore)
+        why = self._renamed(restore) if self._by_rows else self._untagged(restore)
         if why and then.data:
             return dict.fromkeys(restore.partitions, why)
         return self._hidden(restore, scope, then)
@@ -120,6 +135,14 @@ class Returning:
             if path in swapped.ambiguous or would[path]:
                 found.setdefault(label, "delete files are live that may hide rows of its files")
         return found
+
+    def _renamed(self, restore: Restore) -> str:
+        """Say that rows cannot be read under the columns of now; empty when they can."""
+        state = snapshot_in(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
+        then = self._table.schemas().get(state.schema_id or 0)
+        if then is None or column_ids(then) != column_ids(self._table.schema()):
+            return f"the columns changed since snapshot {restore.restore_snapshot_id}"
+        return ""
 
     def _untagged(self, restore: Restore) -> str:
         """Say which snapshot no tag of ours holds; empty when both sides are held."""

@@ -6,9 +6,10 @@ open runs is one table load; a closed run is read from its newest event.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 
-from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.errors import RunMoved, Tampered
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.control_log import Change, Head
 from lakehouse_backfill.iceberg.control_schemas import PIPELINE_RUN, RUN_EVENT
@@ -28,6 +29,7 @@ from lakehouse_backfill.iceberg.run_rows import (
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import Event, Lease, RunStatus
 from lakehouse_backfill.rules import run_log
+from lakehouse_backfill.rules.code_identity import code_files
 from lakehouse_backfill.rules.sealed import open_plan
 
 
@@ -56,6 +58,16 @@ class IcebergRuns:
         if not rows:
             raise run_log.unknown(run_id)
         return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
+
+    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
+        """Give, by run, the code of all stored plans with this transform: SHA-256 by file."""
+        where: dict[str, str | int] = {"transform": name, "transform_version": version}
+        found = {}
+        for row in self._plans.head().rows(where, ("run_id", "plan", "manifest_hash")):
+            with suppress(Tampered):
+                plan = open_plan(row["run_id"], row["plan"], row["manifest_hash"])
+                found[plan.run_id] = code_files(plan.resolved)
+        return found
 
     def status(self, run_id: str) -> RunStatus:
         """Load the newest status: one table load while the run is open; raises NotFound."""

@@ -13,12 +13,12 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import is_outage, load
 from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, EPOCH, FENCE_UUID, RUN_ID
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import CloneCommits
 from lakehouse_backfill.rules import run_log
 
 
 def set_fence(
-    catalog: Catalog, shadow: str, epoch: int, commits: TableCommits | None = None
+    catalog: Catalog, shadow: str, epoch: int, commits: CloneCommits | None = None
 ) -> None:
     """Make one attempt; a commit that may or may not have landed is looked for.
 
@@ -45,7 +45,7 @@ def set_fence(
         raise _refused(shadow)
 
 
-def _commit(catalog: Catalog, table: Table, epoch: int, commits: TableCommits | None) -> None:
+def _commit(catalog: Catalog, table: Table, epoch: int, commits: CloneCommits | None) -> None:
     # Not by a transaction: PyIceberg takes a table with another UUID for a wrong answer.
     found, given = table.metadata.table_uuid, uuid.uuid4()
     marks = {EPOCH: str(epoch), FENCE_UUID: str(given)}

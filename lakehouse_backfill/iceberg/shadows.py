@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.iceberg.building import Builder
 from lakehouse_backfill.iceberg.catalog import brief, load, translated
 from lakehouse_backfill.iceberg.clone import clone_metadata, identity
 from lakehouse_backfill.iceberg.evolving import evolve
@@ -23,9 +24,12 @@ from lakehouse_backfill.iceberg.metadata import (
 )
 from lakehouse_backfill.iceberg.names import (
     BASE_SNAPSHOT_ID,
+    BUILDING,
     CHUNK_ID,
+    DROP_DELETES,
     EPOCH,
     PREFIX,
+    RETIRED,
     TARGET,
     TARGET_UUID,
 )
@@ -37,14 +41,14 @@ from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.table_commit import CloneOrder
 from lakehouse_backfill.ports.lake import Shadows
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import CloneCommits
 
 
 class IcebergShadows(Shadows):
     """Clones in one namespace of the target's catalog."""
 
     def __init__(
-        self, catalog: Catalog, shadow_namespace: str, commits: TableCommits | None = None
+        self, catalog: Catalog, shadow_namespace: str, commits: CloneCommits | None = None
     ) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
@@ -71,6 +75,8 @@ class IcebergShadows(Shadows):
         existing = self._existing(shadow, marks)
         if existing is None:
             existing = self._clone(source, snapshot_id, shadow, marks)
+        elif BUILDING in existing.metadata.properties:
+            existing = self._built(source, snapshot_id, shadow, marks)
         return info_of(shadow, existing)
 
     def fence(self, shadow: str, epoch: int) -> None:
@@ -130,14 +136,21 @@ class IcebergShadows(Shadows):
         return shadows.open(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
-        """Drop the shadow from the catalog; its files stay, as the target may list them."""
+        """Drop the shadow from the catalog; its files stay, as the target may list them.
+
+        Where a drop deletes files it stays in the catalog, and only says that it is retired.
+        """
         self._refuse_name(shadow)
         try:
-            properties = load(self._catalog, shadow).metadata.properties
+            table = load(self._catalog, shadow)
         except NotFound:
             return
+        properties = table.metadata.properties
         if BASE_SNAPSHOT_ID not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
+        if properties.get(DROP_DELETES) == "yes":
+            until_committed(lambda: _set_retired(self._catalog, shadow), f"end of {shadow}")
+            return
         try:
             with translated(), around("Shadows.drop"):
                 self._catalog.drop_table(shadow)
@@ -191,11 +204,17 @@ class IcebergShadows(Shadows):
             except Exception as error:
                 if not is_refusal(error):
                     raise
-                raise Unsupported(
-                    f"the catalog refuses to register {shadow}: {brief(error)}",
-                    fix="use a catalog with register_table; lakehouse-backfill doctor tries it out",
-                ) from error
+                because = f"the catalog refuses to register a table: {brief(error)}"
+                return Builder(self._catalog).build(shadow, wanted, because)
             return self._verified(shadow, wanted)
+
+    def _built(
+        self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
+    ) -> Table:
+        """Go on with a clone that was cut off while it was built."""
+        wanted = clone_metadata(source.metadata, snapshot_id, source.location(), marks)
+        with translated():
+            return Builder(self._catalog).build(shadow, wanted, "it was begun so")
 
     def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
         if self._commits is None:
@@ -231,10 +250,8 @@ class IcebergShadows(Shadows):
         if differing:
             with around("Shadows.drop"):
                 self._catalog.drop_table(shadow)
-            raise Unsupported(
-                f"the catalog did not keep {shadow} as registered: {', '.join(differing)} differ",
-                fix="use a catalog whose register_table keeps the metadata",
-            )
+            because = f"the catalog does not keep what is registered: {', '.join(differing)} differ"
+            return Builder(self._catalog).build(shadow, wanted, because)
         return kept
 
     def _location(self, source: Table, shadow: str) -> str:
@@ -255,3 +272,11 @@ class IcebergShadows(Shadows):
                 fix="give the shadow namespace a location of its own",
             )
         return location
+
+
+def _set_retired(catalog: Catalog, shadow: str) -> None:
+    table = load(catalog, shadow)
+    if RETIRED in table.metadata.properties:
+        return
+    with around("Shadows.drop"), table.transaction() as change:
+        change.set_properties({RETIRED: "yes"})

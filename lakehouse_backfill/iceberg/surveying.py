@@ -14,6 +14,8 @@ from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.ways import TableFacts
 from lakehouse_backfill.ports.surveying import Surveying
 
+_REGISTER = "POST /v1/{prefix}/namespaces/{namespace}/register"
+
 
 class IcebergSurveying(Surveying):
     """Reads manifest lists, and manifests of delete files where there are equality deletes."""
@@ -31,8 +33,9 @@ class IcebergSurveying(Surveying):
             return None
         head = loaded.metadata.snapshot_by_name(MAIN_BRANCH)
         version = loaded.metadata.format_version
+        registers = _offers_register(self._catalog)
         if scope is None or head is None:
-            return TableFacts(format_version=version)
+            return TableFacts(format_version=version, registers=registers)
         with translated():
             manifests = [m for m in head.manifests(loaded.io) if is_live(m)]
             reader = ScopedReader(loaded, scope, ManifestCache())
@@ -40,9 +43,16 @@ class IcebergSurveying(Surveying):
             has_equality = summary_of(head).get("total-equality-deletes", "1") != "0"
             return TableFacts(
                 format_version=version,
+                registers=registers,
                 equality_deletes=_equality_deletes(reader, near) if has_equality else 0,
                 entries=sum(_entries(m) for m in near if m.content == ManifestContent.DATA),
             )
+
+
+def _offers_register(catalog: Catalog) -> bool:
+    """Look at what a REST server advertises; one that advertises nothing is tried when needed."""
+    offered = {str(one) for one in getattr(catalog, "_supported_endpoints", ())}
+    return not offered or _REGISTER in offered
 
 
 def _equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:

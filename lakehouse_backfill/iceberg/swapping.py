@@ -20,15 +20,14 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 from lakehouse_backfill.iceberg.catalog import load, translated
-from lakehouse_backfill.iceberg.conflicts import Verb, Window, refuse_changes
+from lakehouse_backfill.iceberg.conflicts import Window, refuse_changes
 from lakehouse_backfill.iceberg.content import Content, Live, Swapped, swapped_in
-from lakehouse_backfill.iceberg.evolving import Evolved
 from lakehouse_backfill.iceberg.existence import FilesExist
 from lakehouse_backfill.iceberg.freezing import refuse_foreign, respecified
+from lakehouse_backfill.iceberg.intents import Intent, Part
 from lakehouse_backfill.iceberg.landing import Lander, Marks, lander
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import (
-    ColumnIds,
     column_ids,
     landed,
     snapshot_in,
@@ -38,41 +37,8 @@ from lakehouse_backfill.iceberg.names import ATTEMPTS, PUBLICATION
 from lakehouse_backfill.iceberg.patience import attempts, lost_race
 from lakehouse_backfill.iceberg.producer import Change
 from lakehouse_backfill.model.publication import Swap
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import SwapCommits
 from lakehouse_backfill.rules.partitions import ranges
-
-
-@dataclass(frozen=True)
-class Part:
-    """Partitions that get the files `wanted`, unless changed since `since_id` (None: empty)."""
-
-    scope: Scope
-    since_id: int | None
-    wanted: Live
-
-
-@dataclass(frozen=True)
-class Intent:
-    """What a swap is to do. `columns`: what the table must still have; None: whatever it has."""
-
-    target: str
-    uuid: str
-    parts: tuple[Part, ...]
-    token: str
-    tags: dict[str, str]
-    properties: dict[str, str]
-    verb: Verb
-    columns: ColumnIds | None = None
-    #: The snapshots (table, id) that list the files wanted.
-    sources: tuple[tuple[str, int], ...] = ()
-    operation: Operation = Operation.OVERWRITE
-    #: The default spec that the table must still have; None: whatever it has.
-    spec_id: int | None = None
-    #: Whether any commit of others since the base is a conflict.
-    is_frozen: bool = False
-    #: The columns that it gets by the same commit; None: it keeps its own.
-    evolved: Evolved | None = None
 
 
 @dataclass
@@ -90,7 +56,7 @@ class Swapper:
     """Lands swaps on the tables of one catalog."""
 
     def __init__(
-        self, catalog: Catalog, budget_s: float, commits: TableCommits | None = None
+        self, catalog: Catalog, budget_s: float, commits: SwapCommits | None = None
     ) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
@@ -294,4 +260,5 @@ def _marks(intent: Intent, before: dict[str, int], attempt: int) -> Marks:
         attempt=attempt,
         sources=intent.sources,
         ranges=tuple(one for part in intent.parts for one in ranges(part.scope)),
+        contents=tuple(part.rows for part in intent.parts),
     )

@@ -24,12 +24,12 @@ from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.history import History, Removal
 from lakehouse_backfill.iceberg.metadata import summary_of
-from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, CHUNK_ID, TAGS
+from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, CHUNK_ID, RETIRED, TAGS
 from lakehouse_backfill.iceberg.patience import until_committed
 from lakehouse_backfill.model.retention import LetGo
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.retention import Upkeep
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.ports.table_commits import UpkeepCommits
 
 #: The first table format that PyIceberg reads and cannot write.
 _UNWRITTEN_FORMAT = 3
@@ -43,7 +43,7 @@ class IcebergUpkeep(Upkeep):
         catalog: Catalog,
         shadow_namespace: str,
         clock: Clock,
-        commits: TableCommits | None = None,
+        commits: UpkeepCommits | None = None,
     ) -> None:
         """`commits` makes those that PyIceberg cannot: of format 3."""
         self._catalog = catalog
@@ -64,7 +64,7 @@ class IcebergUpkeep(Upkeep):
                 metadata = load(self._catalog, name).metadata
             except NotFound:
                 continue  # somebody else dropped it meanwhile, or its files are gone
-            if BASE_SNAPSHOT_ID in metadata.properties:
+            if BASE_SNAPSHOT_ID in metadata.properties and RETIRED not in metadata.properties:
                 found[name] = _written(metadata)
         return found
 

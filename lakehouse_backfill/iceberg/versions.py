@@ -53,13 +53,15 @@ class IcebergVersions:
 
         def change(head: Head) -> Change[dict[str, Pointer]]:
             pointers = {product: _pointer(head, product) for product in products}
-            rows = decide(dict(pointers))
-            for row in rows:
+            rows = []
+            for row in decide(dict(pointers)):
                 if row.product not in pointers:
                     known = ", ".join(products)
                     raise ValueError(f"a move of {known} cannot write a row of {row.product}")
                 require_epoch(head, row.run_id, row.epoch)
-                pointers[row.product] = rules.after(pointers[row.product], row)
+                sealed = rules.sealed(pointers[row.product], row)
+                pointers[row.product] = rules.after(pointers[row.product], sealed)
+                rows.append(sealed)
             moved = {row.product for row in rows}
             return Change(
                 result=pointers,

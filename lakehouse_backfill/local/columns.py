@@ -34,6 +34,8 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.model.tolerance import Tolerance
+from lakehouse_backfill.rules.tolerances import require_fitting, require_known
 
 NUMBERS = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
 #: Types whose values can be compared with each other; others only with their own type.
@@ -54,6 +56,7 @@ class Column:
     old: NestedField | None
     new: NestedField | None
     use: Literal["key", "compared", "condition"]
+    tolerance: Tolerance | None = None
 
     @property
     def present(self) -> NestedField:
@@ -87,24 +90,33 @@ class Column:
 
 
 def columns_of_diff(
-    old: Schema, new: Schema, key: tuple[str, ...], ignore: tuple[str, ...], read: Iterable[str]
+    old: Schema,
+    new: Schema,
+    key: tuple[str, ...],
+    ignore: tuple[str, ...],
+    read: Iterable[str],
+    tolerances: tuple[Tolerance, ...] = (),
 ) -> tuple[Column, ...]:
     """List the columns of both sides in table order: the new side's, then those only old has.
 
     Columns of `ignore` are left out unless the condition reads them. Raises ConfigError when a
-    side lacks a key column, Unsupported when a key column cannot be compared.
+    side lacks a key column or a tolerance is of no compared number column, Unsupported when a key
+    column cannot be compared.
     """
     sides = [{field.name: field for field in schema.fields} for schema in (old, new)]
-    wanted = set(read)
+    wanted, limits = set(read), {one.column: one for one in tolerances}
     columns: list[Column] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         if name in ignore and name not in key and name not in wanted:
             continue
         compared: Literal["compared", "condition"] = "condition" if name in ignore else "compared"
         use: Literal["key", "compared", "condition"] = "key" if name in key else compared
-        slot = f"c{len(columns)}"
-        columns.append(Column(name, slot, sides[0].get(name), sides[1].get(name), use))
+        fields = sides[0].get(name), sides[1].get(name)
+        columns.append(Column(name, f"c{len(columns)}", *fields, use, limits.get(name)))
+    require_known(ignore, sides)
     _refuse_keys([side for side in sides if side], key)
+    kinds = {column.name: column.kind for column in columns if column.use == "compared"}
+    require_fitting(tolerances, kinds, key)
     return tuple(columns)
 
 

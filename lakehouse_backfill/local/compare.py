@@ -8,7 +8,8 @@ as multisets of rows, like everything when there is no key.
 # ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,17 @@ import duckdb
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.local.differing import differing
+from lakehouse_backfill.local.matching import ROW, Matching, numbered
 from lakehouse_backfill.local.rows import PARTITION
-from lakehouse_backfill.local.spreads import measure
+from lakehouse_backfill.local.spreads import measure, measure_plain
 from lakehouse_backfill.local.tally import Kind, SideName, Tally
+from lakehouse_backfill.local.tolerating import differs
+from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakehouse_backfill.model.rollout import Differing
-
-_SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 def engine(spill: str) -> duckdb.DuckDBPyConnection:
@@ -48,6 +50,7 @@ class Comparison:
         self._condition = condition
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
+        self._matching = Matching(connection, tally)
 
     def close(self) -> None:
         """Let go of the rows, so that an idle engine holds none."""
@@ -80,88 +83,51 @@ class Comparison:
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         with self._translated():
-            self._view("old", old)
-            self._view("new", new)
-            for partition, count in self._counts("old"):
+            old, new = self._view("old", old), self._view("new", new)
+            raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
+            for partition, count in self._rows_of("old", raw):
                 self._tally.at(partition).old_rows += count
-            for partition, count in self._counts("new"):
+            for partition, count in self._rows_of("new", raw):
                 self._tally.at(partition).new_rows += count
-            measure(self._db, self._tally)
-            self._add_filled()
-            self._match()
-            self._add_counts()
-            self._add_samples()
+            # pyarrow counts on one core while DuckDB works; they touch different columns.
+            with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
+                counting = pool.submit(measure_plain, self._tally, raw)
+                self._matching.match(old, new)
+                measure(self._db, self._tally, raw)
+                self._add_filled()
+                self._add_counts()
+                self._add_samples()
+                counting.result()
 
     def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
         """Yield the rows of some partitions that differ, by partition and key."""
         with self._translated():
-            self._view("old", old)
-            self._view("new", new)
-            self._match()
+            old, new = self._view("old", old), self._view("new", new)
+            self._matching.match(old, new)
             yield from differing(self._db, self._tally)
 
     @property
     def _where(self) -> str:
         return f" WHERE {self._condition}" if self._condition else ""
 
-    def _view(self, side: SideName, rows: pa.Table) -> None:
+    def _view(self, side: SideName, rows: pa.Table) -> pa.Table:
+        rows = numbered(rows)
         self._db.register(f"{side}_rows", rows)
         slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
         self._db.execute(
             f"CREATE OR REPLACE TEMP VIEW {side} AS "
-            f"SELECT {', '.join([PARTITION, *slots])} FROM {side}_rows{self._where}"
+            f"SELECT {', '.join([PARTITION, ROW, *slots])} FROM {side}_rows{self._where}"
         )
+        return rows
 
     def _counts(self, relation: str) -> list[tuple[int, int]]:
         query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"
         return self._db.execute(query).fetchall()
 
-    def _match(self) -> None:
-        """Fill `pairs` (differing rows by key) and `bags` (rows of duplicate keys, or no key)."""
-        nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
-        paired, bagged = everything, nothing
-        if not self._keys:
-            paired, bagged = nothing, everything
-        elif duplicates := self._duplicates():
-            self._tally.duplicate_keys += duplicates
-            inside = _same("r", "k", [PARTITION, *(key.slot for key in self._keys)])
-            paired = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
-            bagged = f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})"
-        self._pairs(*(paired.format(side=side) for side in _SIDES))
-        self._bags(*(bagged.format(side=side) for side in _SIDES))
-
-    def _duplicates(self) -> int:
-        by = ", ".join([PARTITION, *(key.slot for key in self._keys)])
-        side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
-        both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
-        self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {both}")
-        return int(self._db.execute("SELECT count(*) FROM duplicates").fetchall()[0][0])
-
-    def _pairs(self, old: str, new: str) -> None:
-        slots = [column.slot for column in self._compared]
-        differing = [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in slots]
-        differs = " OR ".join(differing or ["false"])
-        keys = [f"coalesce(o.{key.slot}, n.{key.slot}) AS {key.slot}" for key in self._keys]
-        values = [f"{side}.{slot} AS {side}_{slot}" for side in ("o", "n") for slot in slots]
-        kind = "CASE WHEN o.here IS NULL THEN 'added' WHEN n.here IS NULL THEN 'removed' "
-        columns = [f"{kind} ELSE 'changed' END AS kind", f"coalesce(o.p, n.p) AS {PARTITION}"]
-        matched = _same("o", "n", [PARTITION, *(key.slot for key in self._keys)])
-        self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE pairs AS "
-            f"SELECT {', '.join([*columns, *keys, *values])} "
-            f"FROM (SELECT *, true AS here FROM {old}) o "
-            f"FULL JOIN (SELECT *, true AS here FROM {new}) n ON {matched} "
-            f"WHERE o.here IS NULL OR n.here IS NULL OR {differs}"
-        )
-
-    def _bags(self, old: str, new: str) -> None:
-        by = ", ".join([PARTITION, *(c.slot for c in [*self._keys, *self._compared])])
-        self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {by}, "
-            "greatest(sum(m) - sum(o), 0) AS added, greatest(sum(o) - sum(m), 0) AS removed "
-            f"FROM (SELECT {by}, 1 AS o, 0 AS m FROM {old} "
-            f"UNION ALL SELECT {by}, 0, 1 FROM {new}) GROUP BY {by} HAVING sum(o) <> sum(m)"
-        )
+    def _rows_of(
+        self, side: SideName, raw: Mapping[SideName, pa.Table]
+    ) -> Iterable[tuple[int, int]]:
+        return partition_rows(raw[side][PARTITION]).items() if raw else self._counts(side)
 
     def _add_counts(self) -> None:
         query = (
@@ -174,7 +140,7 @@ class Comparison:
             setattr(rows, kind, getattr(rows, kind) + int(count))
         slots = [column.slot for column in self._compared]
         if slots:
-            changed = ", ".join(f"count(*) FILTER (o_{s} IS DISTINCT FROM n_{s})" for s in slots)
+            changed = ", ".join(f"count(*) FILTER ({each})" for each in self._differing())
             query = f"SELECT {PARTITION}, {changed} FROM pairs WHERE kind = 'changed' GROUP BY ALL"
             for partition, *counts in self._db.execute(query).fetchall():
                 cells = ((partition, slot) for slot in slots)
@@ -197,8 +163,8 @@ class Comparison:
             return
         order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *(k.slot for k in self._keys)])
         query = f"SELECT * FROM pairs WHERE kind = 'changed' ORDER BY {order} LIMIT {limit}"
-        slots = [column.slot for column in self._compared]
-        flags = ", ".join(f"o_{s} IS DISTINCT FROM n_{s} AS d_{s}" for s in slots) or "1"
+        pairs = zip(self._differing(), self._compared, strict=True)
+        flags = ", ".join(f"{each} AS d_{column.slot}" for each, column in pairs) or "1"
         for row in self._rows(f"SELECT *, {flags} FROM ({query}) ORDER BY {order}"):
             differing = [column for column in self._compared if row[f"d_{column.slot}"]]
             old, new = (
@@ -206,6 +172,12 @@ class Comparison:
                 for each in ("o", "n")
             )
             self._tally.sample("changed", self._key(row), old, new)
+
+    def _differing(self) -> list[str]:
+        """Give for each compared column the SQL that tells whether it differs in a row of pairs."""
+        return [
+            differs(column, f"o_{column.slot}", f"n_{column.slot}") for column in self._compared
+        ]
 
     def _sample_whole(self, kind: Kind, side: str) -> None:
         limit = self._tally.wanted(kind)
@@ -249,7 +221,3 @@ class Comparison:
                 state="nothing was changed",
                 fix="leave the column out with `ignore`, or compare on Spark",
             ) from error
-
-
-def _same(one: str, other: str, slots: list[str]) -> str:
-    return " AND ".join(f"{one}.{slot} IS NOT DISTINCT FROM {other}.{slot}" for slot in slots)

@@ -7,54 +7,48 @@ compared partition by partition, small ones together.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema
 
-from lakehouse_backfill.local.columns import Column, columns_of_diff
+from lakehouse_backfill.local.columns import columns_of_diff
 from lakehouse_backfill.local.compare import Comparison, engine
 from lakehouse_backfill.local.filters import any_of
 from lakehouse_backfill.local.grouping import (
     Layout,
-    Piece,
-    Reading,
     batches,
-    content_key,
     layout,
-    pieces,
-    sorted_labels,
 )
-from lakehouse_backfill.local.rows import Source
-from lakehouse_backfill.local.scan import Side, plan
+from lakehouse_backfill.local.listing import both
+from lakehouse_backfill.local.preview import preview
+from lakehouse_backfill.local.rows import Source, gather_both
+from lakehouse_backfill.local.scan import Side
+from lakehouse_backfill.local.splitting import (
+    Split,
+    asked_columns,
+    is_counted,
+    labels_of,
+    split_files,
+)
 from lakehouse_backfill.local.tally import Tally
-from lakehouse_backfill.model.checks import Diff, SharedFiles
+from lakehouse_backfill.model.checks import Diff
+from lakehouse_backfill.model.preview import DiffPreview
 from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.rules.partitions import ranges
 from lakehouse_backfill.rules.schema_change import added
-from lakehouse_backfill.rules.where import columns_of, render
+from lakehouse_backfill.rules.where import render
 
 if TYPE_CHECKING:
     import duckdb
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_backfill.model.scope import RowRange, Scope
+    from lakehouse_backfill.model.scope import RowRange
     from lakehouse_backfill.ports.compute import DiffRequest
 
 BATCH_ROWS = 1_000_000
-
-
-@dataclass(frozen=True)
-class _Split:
-    """Files of both sides: shared ones, and those that have to be read on each side."""
-
-    shared: list[Piece]
-    old: list[Piece]
-    new: list[Piece]
-    files: SharedFiles
 
 
 class LocalDiffer:
@@ -88,12 +82,15 @@ class LocalDiffer:
             new.schema,
             request.key,
             (*request.ignore, *coming),
-            _asked(request.where, old, new) | set(coming),
+            asked_columns(request.where, old, new) | set(coming),
+            request.tolerances,
         )
         how = layout(old, new, request.scope)
-        split = _split(old, new, how, request.scope, columns)
-        labels = _labels(split, how, request.scope)
-        tally = Tally(labels, columns, request.samples, coming=coming)
+        split = split_files(old, new, how, request.scope, columns, request.known_equal)
+        labels = labels_of(split, how, request.scope)
+        tally = Tally(
+            labels, columns, request.samples, coming=coming, distributions=request.distributions
+        )
         self._compare(request, (old, new), how, split, tally, rows)
         return Diff(
             old=old.text,
@@ -117,8 +114,8 @@ class LocalDiffer:
         ignore = (*request.ignore, *added(request.change))
         columns = columns_of_diff(old.schema, new.schema, request.key, ignore, ())
         how = layout(old, new, request.scope)
-        split = _split(old, new, how, request.scope, columns)
-        tally = Tally(_labels(split, how, request.scope), columns, 0)
+        split = split_files(old, new, how, request.scope, columns)
+        tally = Tally(labels_of(split, how, request.scope), columns, 0)
         numbers = {label: index for index, label in enumerate(tally.labels)}
         row_filter = None if how.is_split else any_of(rows)
         one = Source(old, "old", how, numbers, row_filter)
@@ -126,30 +123,37 @@ class LocalDiffer:
         comparison = Comparison(self._connection(), tally, None)
         try:
             for mine, theirs in batches(split.old, split.new, how, self._batch_rows):
-                yield from comparison.differing(
-                    one.gather(mine, columns), other.gather(theirs, columns)
-                )
+                yield from comparison.differing(*gather_both((one, mine), (other, theirs), columns))
         finally:
             comparison.close()
 
     def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read: those only one side has."""
+        """Tell from metadata how many bytes of files a diff would read."""
+        return self.preview(request).bytes_to_read
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Tell from metadata what is the same on both sides, and what a diff would read.
+
+        A condition leaves rows out only while they are read: it changes nothing here.
+        """
         rows = ranges(request.scope) if request.scope else ()
-        sizes: list[Counter[tuple[object, int]]] = []
-        for name, snapshot_id in (
-            (request.old_table, request.old_snapshot_id),
-            (request.new_table, request.new_snapshot_id),
-        ):
-            tasks = plan(self._catalog, name, snapshot_id, rows).tasks
-            sizes.append(
-                Counter((content_key(task), task.file.file_size_in_bytes) for task in tasks)
-            )
-        differing = (sizes[0] - sizes[1]) + (sizes[1] - sizes[0])
-        return sum(size * count for (_, size), count in differing.items())
+        old, new = self._sides(request, rows)
+        ignore = (*request.ignore, *added(request.change))
+        columns = columns_of_diff(
+            old.schema, new.schema, request.key, ignore, (), request.tolerances
+        )
+        how = layout(old, new, request.scope)
+        split = split_files(old, new, how, request.scope, columns, request.known_equal)
+        labels = labels_of(split, how, request.scope)
+        return preview(request, old, new, how, split, labels)
 
     def _sides(self, request: DiffRequest, rows: tuple[RowRange, ...]) -> tuple[Side, Side]:
-        old = plan(self._catalog, request.old_table, request.old_snapshot_id, rows)
-        new = plan(self._catalog, request.new_table, request.new_snapshot_id, rows)
+        old, new = both(
+            self._catalog,
+            (request.old_table, request.old_snapshot_id),
+            (request.new_table, request.new_snapshot_id),
+            rows,
+        )
         if not request.change or old.table is None:
             return old, new
         # Files are read by column id, so under the names and types that the columns have now.
@@ -162,7 +166,7 @@ class LocalDiffer:
         request: DiffRequest,
         sides: tuple[Side, Side],
         how: Layout,
-        split: _Split,
+        split: Split,
         tally: Tally,
         rows: tuple[RowRange, ...],
     ) -> None:
@@ -174,7 +178,7 @@ class LocalDiffer:
         condition = render(request.where, slots, "duckdb") if request.where else None
         unread = []
         for piece in split.shared:
-            if condition or not _is_counted(piece, how):
+            if condition or not is_counted(piece, how):
                 unread.append(piece)
             else:
                 tally.add_shared(numbers[piece.label], piece.rows)
@@ -185,12 +189,12 @@ class LocalDiffer:
             if condition:
                 empty = [source.gather([], tally.columns) for source in (old, new)]
                 comparison.check(empty[0], empty[1], request.where or "")
-            asked = _asked(request.where, *sides)
+            asked = asked_columns(request.where, *sides)
             read = tuple(column for column in tally.columns if column.name in asked)
             for group, _ in batches(unread, [], how, self._batch_rows):
                 comparison.count(new.gather(group, read))
             for one, other in batches(split.old, split.new, how, self._batch_rows):
-                comparison.compare(old.gather(one, tally.columns), new.gather(other, tally.columns))
+                comparison.compare(*gather_both((old, one), (new, other), tally.columns))
         finally:
             comparison.close()
 
@@ -206,45 +210,3 @@ class LocalDiffer:
 def _shut(connection: duckdb.DuckDBPyConnection, spill: TemporaryDirectory[str]) -> None:
     connection.close()
     spill.cleanup()
-
-
-def _split(
-    old: Side, new: Side, how: Layout, scope: Scope | None, columns: tuple[Column, ...]
-) -> _Split:
-    mine, theirs = pieces(old, how, scope), pieces(new, how, scope)
-    in_old = Counter(content_key(piece.task) for piece in mine)
-    common = in_old & Counter(content_key(piece.task) for piece in theirs)
-    reading = Reading(old.schema, new.schema, [column.name for column in columns])
-    skipped = {
-        content_key(piece.task)
-        for piece in theirs
-        if content_key(piece.task) in common and reading.is_alike(piece.task)
-    }
-    shared = common.total()
-    return _Split(
-        shared=[piece for piece in theirs if content_key(piece.task) in skipped],
-        old=[piece for piece in mine if content_key(piece.task) not in skipped],
-        new=[piece for piece in theirs if content_key(piece.task) not in skipped],
-        files=SharedFiles(
-            shared=shared, old_only=len(mine) - shared, new_only=len(theirs) - shared
-        ),
-    )
-
-
-def _labels(split: _Split, how: Layout, scope: Scope | None) -> list[str | None]:
-    if scope is not None:
-        return sorted_labels(scope.partitions, how)
-    found = {piece.label for piece in (*split.shared, *split.old, *split.new)}
-    return sorted_labels(found, how) or [None]
-
-
-def _is_counted(piece: Piece, how: Layout) -> bool:
-    """Tell whether metadata alone says how many rows of the scope the file holds."""
-    return not piece.task.delete_files and (how.is_split or how.field is None)
-
-
-def _asked(where: str | None, old: Side, new: Side) -> frozenset[str]:
-    """Name the columns that the condition reads, in the tables' own spelling."""
-    asked = {name.lower() for name in columns_of(where)} if where else set()
-    names = {field.name for side in (old, new) for field in side.schema.fields}
-    return frozenset(name for name in names if name.lower() in asked)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -29,10 +30,11 @@ _INEXACT = ("FLOAT", "DOUBLE", "DECIMAL")
 
 @dataclass(frozen=True)
 class _Result:
-    """One side's result, stored as a table: its columns and their types."""
+    """One side's result, stored as a table: its columns and their types, and what it took."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
+    seconds: float = field(default=0.0, compare=False)
 
 
 def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) -> Comparison:
@@ -48,7 +50,8 @@ def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) ->
             statement = _only_select(query)
             before = _run(connection, catalog, statement, old, "old_result")
             after = _run(connection, catalog, statement, new, "new_result")
-            return _compared(connection, query, (old, new), (before, after))
+            found = _compared(connection, query, (old, new), (before, after))
+            return found.model_copy(update={"seconds": (before.seconds, after.seconds)})
         finally:
             connection.close()
 
@@ -56,12 +59,13 @@ def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) ->
 def _run(
     db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
 ) -> _Result:
+    begun = perf_counter()
     db.register(RELATION, table_stream(catalog, state.table, state.snapshot_id))
     found = db.sql(sql)
     columns, types = tuple(found.columns), tuple(str(kind) for kind in found.types)
     found.create(name)
     db.unregister(RELATION)
-    return _Result(columns, types)
+    return _Result(columns, types, round(perf_counter() - begun, 3))
 
 
 def _only_select(query: Query) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from pyiceberg.schema import Schema
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.grouping import Layout, Piece
-from lakehouse_backfill.local.scan import Side, read
+from lakehouse_backfill.local.plain_files import read_rows
+from lakehouse_backfill.local.scan import Side
 from lakehouse_backfill.local.tally import SideName
 from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.partitions import label_of
@@ -42,12 +44,14 @@ class Source:
             own.append(field.column)
         # A file without any wanted column still has rows to count.
         wanted = own or [self.side.schema.fields[0].name] if pieces else []
-        tables = read(self.side, [piece.task for piece in pieces], wanted, self.rows)
+        tables = read_rows(self.side, [piece.task for piece in pieces], wanted, self.rows)
         parts = [
             self._shaped(table, columns, self._partition(table, piece, field if by_row else None))
             for table, piece in zip(tables, pieces, strict=True)
         ]
-        return pa.concat_tables([*parts, self._empty(columns)], promote_options="permissive")
+        if not parts:
+            return self._empty(columns)
+        return pa.concat_tables(_alike(parts), promote_options="permissive")
 
     def _partition(self, table: pa.Table, piece: Piece, field: ScopeField | None) -> Any:
         if field is not None:
@@ -69,6 +73,37 @@ class Source:
             pa.field(column.slot, arrow_type(column, column.field(self.name))) for column in columns
         ]
         return pa.schema([*fields, pa.field(PARTITION, pa.int32())]).empty_table()
+
+
+def gather_both(
+    old: tuple[Source, list[Piece]], new: tuple[Source, list[Piece]], columns: tuple[Column, ...]
+) -> tuple[pa.Table, pa.Table]:
+    """Read both sides at the same time."""
+    with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
+        reading = [pool.submit(source.gather, pieces, columns) for source, pieces in (old, new)]
+        return reading[0].result(), reading[1].result()
+
+
+def _alike(tables: list[pa.Table]) -> list[pa.Table]:
+    """Decode the dictionaries of a column that is not one in every table."""
+    is_mixed = [
+        any(pa.types.is_dictionary(kind) for kind in kinds)
+        and not all(pa.types.is_dictionary(kind) for kind in kinds)
+        for kinds in zip(*(table.schema.types for table in tables), strict=True)
+    ]
+    if not any(is_mixed):
+        return tables
+    return [_decoded(table, is_mixed) for table in tables]
+
+
+def _decoded(table: pa.Table, which: list[bool]) -> pa.Table:
+    fields = [
+        pa.field(field.name, field.type.value_type)
+        if is_meant and pa.types.is_dictionary(field.type)
+        else field
+        for field, is_meant in zip(table.schema, which, strict=True)
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def arrow_type(column: Column, own: Any = None) -> pa.DataType:

@@ -76,7 +76,7 @@ def plan(
         for some in [part for part in asked if part] or [[]]:
             found = _scan(table, snapshot_id, any_of(some)).plan_files()
             tasks.update({task.file.file_path: task for task in found})
-        schema = _scan(table, snapshot_id, None).projection()
+    schema = projection(table, snapshot_id)
     return Side(name, table, snapshot_id, schema, tuple(tasks.values()), table.specs())
 
 
@@ -120,6 +120,12 @@ def stream(
     for task in side.tasks:
         for part in read(side, [task], columns, rows):
             yield from part.cast(schema).to_batches()
+
+
+def projection(table: Table, snapshot_id: int) -> Schema:
+    """Give the columns that a snapshot is read with."""
+    with translated(".".join(table.name()), snapshot_id):
+        return _scan(table, snapshot_id, None).projection()
 
 
 def _scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:

@@ -3,47 +3,107 @@
 # ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
+from lakehouse_backfill.local.value_counts import count_values, is_countable
+from lakehouse_backfill.rules.distributions import bin_exponent
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES, Moments
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
     from lakehouse_backfill.local.columns import Column
 
 _PEEK_ROWS = 4 * MAX_CATEGORIES
 
 
-def measure(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
-    """Add the distributions of the rows of views `old` and `new` to the tally."""
-    compared = [column for column in tally.columns if column.use == "compared"]
+def measure_plain(tally: Tally, raw: Mapping[SideName, pa.Table]) -> None:
+    """Add the distributions of the columns whose values can be counted as they lie in Arrow."""
+    for side, rows in raw.items():
+        for column in _compared(tally, side, raw, plain=True):
+            count_values(tally.spread(column, side), rows[column.slot])
+
+
+def measure(
+    connection: duckdb.DuckDBPyConnection, tally: Tally, raw: Mapping[SideName, pa.Table]
+) -> None:
+    """Add the distributions of the rows of views `old` and `new` to the tally.
+
+    `raw` holds the sides whose views show all of their rows: what `measure_plain` counts there is
+    left out.
+    """
     sides: tuple[SideName, SideName] = ("old", "new")
-    for side in sides if compared else ():
-        _measure_sums(connection, tally, compared, side)
-        others = [column for column in compared if column.kind != "number"]
+    for side in sides:
+        left = _compared(tally, side, raw, plain=False)
+        _measure_sums(connection, tally, left, side)
+        others = [column for column in left if column.kind != "number"]
         spreads = {column.slot: tally.spread(column, side) for column in others}
         _close_wide_ones(connection, spreads, side)
         _count_values(connection, spreads, side)
+
+
+def _compared(
+    tally: Tally, side: SideName, raw: Mapping[SideName, pa.Table], *, plain: bool
+) -> list[Column]:
+    compared = [column for column in tally.columns if column.use == "compared"]
+    return [each for each in compared if (side in raw and is_countable(each, side)) is plain]
 
 
 def _measure_sums(
     connection: duckdb.DuckDBPyConnection, tally: Tally, columns: list[Column], side: SideName
 ) -> None:
     """Count nulls of all columns, and add up the number columns, in one pass."""
+    if not columns:
+        return
     parts = []
     for column in columns:
-        parts.append(f"count(*) FILTER ({column.slot} IS NULL)")
+        parts.append(f"count(*) - count({column.slot})")
         if column.kind == "number":
             parts += _sums(column)
     row = list(connection.execute(f"SELECT {', '.join(parts)} FROM {side}").fetchall()[0])
+    ranges: dict[str, tuple[Spread, Moments]] = {}
     for column in columns:
         spread, nulls = tally.spread(column, side), row.pop(0)
         spread.nulls += nulls
         if column.kind == "number":
-            spread.moments += Moments(nulls, *row[:5])
+            moments = Moments(nulls, *row[:5])
+            spread.moments += moments
             del row[:5]
+            if tally.distributions and moments.values:
+                ranges[column.slot] = (spread, moments)
+    _count_bins(connection, ranges, side)
+
+
+def _count_bins(
+    connection: duckdb.DuckDBPyConnection,
+    ranges: dict[str, tuple[Spread, Moments]],
+    side: SideName,
+) -> None:
+    """Count the finite numbers of each column in bins that fit their range, in one query."""
+    queries, lowest = [], {}
+    for slot, (_, moments) in ranges.items():
+        factor = 2.0 ** -bin_exponent(moments.minimum, moments.maximum)
+        lowest[slot] = math.floor(float(moments.minimum) * factor)
+        value = f"CAST({slot} AS DOUBLE)"
+        # A product with a power of two is exact. From the lowest bin on there are 256: counting by
+        # a byte takes no hash table.
+        number = f"CAST(floor({value} * {factor!r}::DOUBLE) - {lowest[slot]} AS UTINYINT)"
+        queries.append(
+            f"(SELECT '{slot}' AS slot, {number} AS bin, count(*) AS rows FROM {side} "
+            f"WHERE isfinite({value}) GROUP BY bin)"
+        )
+    if not queries:
+        return
+    found: dict[str, dict[int, int]] = {slot: {} for slot in ranges}
+    for slot, number, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
+        found[slot][lowest[slot] + number] = rows
+    for slot, bins in found.items():
+        spread, moments = ranges[slot]
+        spread.histogram.add(moments.minimum, moments.maximum, bins)
 
 
 def _sums(column: Column) -> list[str]:

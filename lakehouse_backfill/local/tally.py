@@ -9,6 +9,9 @@ from typing import Any, Literal
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.model.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
 from lakehouse_backfill.model.schema_change import AddedColumn
+from lakehouse_backfill.model.watched import Distribution
+from lakehouse_backfill.rules import distributions
+from lakehouse_backfill.rules.distributions import Histogram
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
     Moments,
@@ -54,6 +57,7 @@ class Spread:
     moments: Moments = field(default_factory=Moments)
     nulls: int = 0
     counts: Counter[str] | None = field(default_factory=Counter)
+    histogram: Histogram = field(default_factory=Histogram)
 
     def count(self, values: dict[str, int]) -> None:
         """Add counted values; beyond the limit nothing is counted any more."""
@@ -92,6 +96,8 @@ class Tally:
     #: Columns that only the new side has, of which rows with a value are counted.
     coming: tuple[str, ...] = ()
     filled: Counter[str] = field(default_factory=Counter)
+    #: Whether it is told how values are spread.
+    distributions: bool = True
 
     def at(self, partition: int) -> Rows:
         """Give the counts of a partition, made on first use."""
@@ -141,7 +147,8 @@ class Tally:
 
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
         """Describe the compared columns, in table order."""
-        return tuple(self._column(column) for column in self.columns if column.use == "compared")
+        compared = (column for column in self.columns if column.use == "compared")
+        return distributions.drawn(tuple(map(self._column, compared)))
 
     def cells(self) -> tuple[CellDiff, ...]:
         """Give what changed by partition and column, in the order of both; never zero."""
@@ -168,5 +175,19 @@ class Tally:
             shift = population_shift(old.categories, new.categories)
         changed = sum(self.changed[index, column.slot] for index in self.rows)
         return ColumnDiff(
-            name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift
-        )
+            name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift,
+            distribution=self._distribution(column, old, new, changed),
+        )  # fmt: skip
+
+    def _distribution(
+        self, column: Column, old: Spread, new: Spread, changed: int
+    ) -> Distribution | None:
+        # Nothing is drawn of a column in which nothing moved.
+        draw = bool(changed or any(row.added or row.removed for row in self.rows.values()))
+        if not self.distributions:
+            return None
+        if column.kind == "number":
+            return distributions.of_numbers(old.histogram, new.histogram, draw=draw)
+        if column.kind == "category" and old.counts is not None and new.counts is not None:
+            return distributions.of_categories(old.categories, new.categories, draw=draw)
+        return None

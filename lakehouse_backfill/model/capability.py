@@ -18,6 +18,9 @@ class Capabilities(Value):
     register_table: bool = Field(
         description="A table registered from a metadata file comes back as it was written."
     )
+    built_clones: bool = Field(
+        description="A new table takes another's columns, by their ids, and its snapshot."
+    )
     new_uuid: bool = Field(description="A table takes a new UUID: an overtaken writer is shut out.")
     data_path: bool = Field(
         description="A table keeps a write.data.path outside of its own location."
@@ -33,4 +36,4 @@ class Capabilities(Value):
     @property
     def clones(self) -> bool:
         """Whether a run may write into a zero-copy clone that shuts out overtaken writers."""
-        return self.register_table and self.new_uuid
+        return (self.register_table or self.built_clones) and self.new_uuid

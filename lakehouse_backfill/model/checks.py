@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from lakehouse_backfill.model.schema_change import AddedColumn
 from lakehouse_backfill.model.value import Value, later
+from lakehouse_backfill.model.watched import AnomalyReport, Distribution
 
 CheckGroup = Literal[
     "input",
@@ -17,6 +18,8 @@ CheckGroup = Literal[
     "business",
     "edge",
     "golden",
+    "anomaly",
+    "distribution",
 ]
 
 
@@ -58,6 +61,9 @@ class ColumnDiff(Value):
     old: dict[str, Any]
     new: dict[str, Any]
     shift: float | None = None
+    distribution: Distribution | None = later(
+        None, "How its values are spread on both sides, and how far that moved."
+    )
 
 
 class DiffSample(Value):
@@ -162,6 +168,7 @@ class MeasureTotal(Value):
     old: int | float | str | None
     new: int | float | str | None
     series: tuple[MeasurePoint, ...] = ()
+    of: str | None = later(None, "The measure whose rows are counted by value; this is one value.")
 
 
 class Validation(Value):
@@ -175,6 +182,9 @@ class Validation(Value):
     balances: tuple[PartitionBalance, ...]
     totals: tuple[MeasureTotal, ...]
     edge: EdgeReport | None
+    anomalies: tuple[AnomalyReport, ...] = later(
+        (), "Numbers of the partitions beside those of earlier partitions."
+    )
 
     @property
     def passed(self) -> bool:

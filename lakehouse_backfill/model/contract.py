@@ -31,11 +31,14 @@ class ContractPartition(Value):
 
 
 class Measure(Value):
-    """An additive total that the owner watches, e.g. `sum: flights`; exactly one of sum, count."""
+    """An additive total that the owner watches: exactly one of sum, count, counts_by."""
 
     name: Name
     sum: Name | None = Field(None, description="Column to sum up.")
     count: Name | None = Field(None, description="Column whose non-null values are counted.")
+    counts_by: Name | None = later(
+        None, "Column of few values, e.g. a state: the rows of each value are a total of their own."
+    )
 
 
 class SourceTotal(Value):
@@ -44,7 +47,28 @@ class SourceTotal(Value):
     measure: Name = Field(description="A measure of this contract, over the whole candidate.")
     source: Name = Field(description="A source of the run manifest.")
     sum: Name | None = Field(None, description="Column of the source to sum; rows if absent.")
+    counts_by: Name | None = later(
+        None, "Column of the source whose values are counted, for a measure with counts_by."
+    )
+    partition: Name | None = later(
+        None,
+        "Column of the source that says the product's partition: the run's partitions are compared "
+        "one by one, instead of both tables as a whole.",
+    )
     tolerance: float = Field(0.0, ge=0, description="Share by which they may differ.")
+
+
+class Watch(Value):
+    """Whether what is unusual about a result is reported, blocks, or is not looked at."""
+
+    anomalies: Literal["report", "block", "off"] = Field(
+        "report",
+        description="Row counts and measures of a partition, far from those of at least 8 earlier "
+        "partitions of the same weekday.",
+    )
+    distributions: Literal["report", "block", "off"] = Field(
+        "report", description="Columns whose values are spread otherwise than before."
+    )
 
 
 class Assumption(Value):
@@ -134,6 +158,7 @@ class Contract(Value):
     thresholds: tuple[Threshold, ...] = Field(
         (), description="Changes of a measure that the owner must have looked at."
     )
+    watch: Watch = later(Watch(), "What is said of numbers and distributions that are unusual.")
     suites: tuple[SuiteRef, ...] = Field((), description="Suites that every run must pass.")
     assumptions: tuple[Assumption, ...] = Field(
         (), description="What every run takes for granted of its pinned input, each with a suite."
@@ -203,6 +228,11 @@ class Profile(Value):
         300,
         ge=3,
         description="How long a run stays with a process that gives no sign of life any more.",
+    )
+    local_diff_limit_mib: int = Field(
+        512,
+        ge=0,
+        description="Up to this size of changed files, in MiB, a diff needs no Spark.",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.value import Value, later
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 TableName = Annotated[
@@ -35,4 +35,8 @@ class Threshold(Value):
     """A change of a measure that needs the owner's recorded review (Q6)."""
 
     measure: Name = Field(description="A measure of the contract.")
-    max_change: float = Field(gt=0, description="Share of the old total, e.g. 0.2.")
+    max_change: float = Field(ge=0, description="Share of the old total, e.g. 0.2.")
+    each_partition: bool = later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "Whether it holds for each partition by itself, not only for all of them together.",
+    )

@@ -128,6 +128,7 @@ class Plan(Value):
     manifest_file: str
     shadow_table: str
     way: ChosenWay | None = later(None, "Who writes the commits on the target, and why.")
+    code_of: str = later("", "The run whose archived code is executed, if not its own.")
     places: tuple[Place, ...] = later((), "Partition tuples that hold files of the scope, by spec.")
 
     @property

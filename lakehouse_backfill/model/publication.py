@@ -19,6 +19,7 @@ class Publication(Value):
     the act and stands in the target's snapshot summary. `before_snapshot_id` is the target's head
     right before the act: the content to go back to, for the partitions of `scope`. `epoch` is the
     lease of the process that acts: one that was overtaken can neither finish nor release it.
+    `evidence_digest` is that of the archive of what was accepted.
     """
 
     product: str
@@ -44,6 +45,7 @@ class Publication(Value):
     returns_to: int | None = None
     #: The process that acts, while the act is pending.
     driver: str | None = None
+    seal: str = later("", "SHA-256 of the row and the seal of the product's row before it.")
 
 
 class Pointer(Value):
@@ -54,6 +56,7 @@ class Pointer(Value):
     last_version: int = 0
     #: How often versions were let go: who worked out a way back before one of them, looks again.
     expirations: int = later(0, "How many versions were let go.")
+    head: str = later("", "The seal of the product's newest row.")
 
 
 class ChunkCommit(Value):

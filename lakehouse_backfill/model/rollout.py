@@ -16,7 +16,7 @@ from lakehouse_backfill.model.declared import (
     Text,
     Threshold,
 )
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.value import Value, later
 
 
 class Progressive(Value):
@@ -111,6 +111,9 @@ class Comparison(Value):
     only_new: tuple[dict[str, Any], ...] = ()
     by: str = ""
     at: datetime | None = None
+    seconds: tuple[float, float] | None = later(
+        None, "How long the query took on the accepted version and on the candidate."
+    )
 
 
 class Differing(NamedTuple):
@@ -133,6 +136,7 @@ class EventsRequest(Value):
     token: str
     tag: str
     produced_at: datetime
+    evidence_digest: str = later("", "Digest of the archive of what was accepted.")
 
 
 class Compensation(Value):

@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lakehouse_backfill.model.scope import RowRange
+from lakehouse_backfill.model.scope import RowRange, Scope
+from lakehouse_backfill.model.value import Value
+
+
+class RowsOf(Value):
+    """What partitions are to hold: their rows in a table's snapshot; none when it is None."""
+
+    scope: Scope
+    table: str | None = None
+    snapshot_id: int | None = None
+
+
+class Rewriting(Value):
+    """What a swap by rows leaves in its summary: what to prove, and how to tag both states.
+
+    Only the snapshot is one commit there; whoever finds it without its tags goes on from this.
+    """
+
+    contents: tuple[RowsOf, ...]
+    before: str | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,8 @@ class SwapOrder:
     properties: dict[str, str] = field(default_factory=dict)
     #: What readers of the snapshot are told: overwrite, or append where nothing goes.
     operation: str = "overwrite"
+    #: The same as rows, for who writes no files of others: every partition of the swap.
+    contents: tuple[RowsOf, ...] = ()
 
 
 @dataclass(frozen=True)

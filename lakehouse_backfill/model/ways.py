@@ -12,6 +12,7 @@ Way = Literal["pyiceberg", "java", "rewrite"]
 class TableFacts(Value):
     """What a table's metadata says about writing to it.
 
+    `registers` says whether its catalog offers to register a clone; some do not keep their word.
     `equality_deletes` counts the live equality delete files that may hide rows of the scope, and
     `entries` those of the manifests that a swap of the scope rewrites.
     """
@@ -19,6 +20,7 @@ class TableFacts(Value):
     format_version: int
     equality_deletes: int = 0
     entries: int = 0
+    registers: bool = True
 
 
 class Engine(Value):

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.model.checks import (
     CheckGroup,
     CheckResult,
-    Diff,
     EdgePartition,
     EdgeSide,
     MeasureTotal,
@@ -24,39 +23,32 @@ from lakehouse_backfill.model.inspection import ChunkFacts, Period
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.predicate import Predicate
 from lakehouse_backfill.model.restoring import RestoreChunk
-from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.scope import Chunk, Scope
+
+# Many know these two by this module's name.
+from lakehouse_backfill.ports.diffing import Differ as Differ
+from lakehouse_backfill.ports.diffing import DiffRequest as DiffRequest
 
 Frame = Any
 
 
 @dataclass(frozen=True)
-class DiffRequest:
-    """Compare two snapshots of tables. No scope: everything. No key: as multisets of rows."""
-
-    old_table: str
-    old_snapshot_id: int | None
-    new_table: str
-    new_snapshot_id: int | None
-    key: tuple[str, ...]
-    scope: Scope | None = None
-    ignore: tuple[str, ...] = ()
-    samples: int = 5
-    where: str | None = None
-    #: What the new side's columns are of the old one's: it is read under the new names and types,
-    #: and columns that come are counted, not compared.
-    change: SchemaChange = ()
-
-
-@dataclass(frozen=True)
 class Measured:
-    """What one reading of both sides gave; a partition without rows has no checksum."""
+    """What one reading of both sides gave; a partition without rows has no checksum.
+
+    The checksums of their files stand beside it, by label and path, where a file reads as its table
+    does; rows that delete files hide are not in them.
+    """
 
     old: dict[str, Checksum]
     new: dict[str, Checksum]
     totals: tuple[MeasureTotal, ...]
+    old_files: dict[tuple[str, str], Checksum] = field(default_factory=dict)
+    new_files: dict[tuple[str, str], Checksum] = field(default_factory=dict)
+    #: Rows and measures of earlier partitions: by label, then by the name of the total.
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Staging(Protocol):
@@ -117,18 +109,45 @@ class Measuring(Protocol):
         measures: tuple[Measure, ...],
         ignore: tuple[str, ...] = (),
         change: SchemaChange = (),
+        *,
+        old_is_known: bool = False,
+        earlier: tuple[str, ...] = (),
     ) -> Measured:
         """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
 
+        Of `earlier` partitions of the old side rows and measures are read too, where there are
+        measures.
         Each side is read once: table and snapshot, or None for a side without rows. With `change`
-        the old side is read under the new names and types.
+        the old side is read under the new names and types. Where its checksums are known, they are
+        not worked out again, and it is read for measures only.
+        """
+        ...
+
+    def by_file(
+        self,
+        table: str,
+        snapshot_id: int,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        skip: frozenset[str] = frozenset(),
+    ) -> dict[tuple[str, str], Checksum]:
+        """Checksum of what each file holds of each partition of the scope, by label and path.
+
+        Rows that delete files hide are not counted, nor are those of files in `skip`.
         """
         ...
 
     def source_totals(
-        self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
+        self,
+        plan: Plan,
+        wanted: tuple[SourceTotal, ...],
+        measures: tuple[Measure, ...],
+        totals: tuple[MeasureTotal, ...] = (),
     ) -> tuple[CheckResult, ...]:
-        """Whole-candidate totals against whole-source totals (Q4)."""
+        """Whole-candidate totals against whole-source totals (Q4).
+
+        Those by partition are compared with `totals`: what was measured of the candidate's.
+        """
         ...
 
     def output(self, plan: Plan) -> Frame:
@@ -184,26 +203,6 @@ class Restoring(Protocol):
         ...
 
 
-class Differ(Protocol):
-    """Old against new, at a cost that follows the change."""
-
-    def diff(self, request: DiffRequest) -> Diff:
-        """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
-        ...
-
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
-        """Yield every row that differs, whole and as plain values, without limit on their number.
-
-        In the order of partition and key. A key that one side holds more than once is not paired:
-        its rows come as removed and added. Raises NotFound, Unsupported.
-        """
-        ...
-
-    def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read."""
-        ...
-
-
 class Judge(Protocol):
     """Great Expectations."""
 
@@ -220,6 +219,18 @@ class Judge(Protocol):
 
         With `rows_only`: those that block, and that fail for the whole when they fail for a part
         of its rows; nothing is read when the suite holds none.
+        """
+        ...
+
+    def judge_all(
+        self,
+        frame: Frame,
+        suites: tuple[tuple[str, dict[str, list[Any]]], ...],
+        group: CheckGroup,
+    ) -> tuple[CheckResult, ...]:
+        """Run several suite files, each with its parameters, over one read of a frame.
+
+        Only the columns that they name are read, once.
         """
         ...
 

@@ -28,6 +28,13 @@ class Runs(Protocol):
         """Load the plan; raises NotFound."""
         ...
 
+    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
+        """Give, by run, the code of all stored plans with this transform: SHA-256 by file.
+
+        A plan that was edited is left out; `Audit.bad_plans` names it.
+        """
+        ...
+
     def status(self, run_id: str) -> RunStatus:
         """Load the newest status; raises NotFound."""
         ...

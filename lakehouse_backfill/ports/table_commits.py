@@ -1,5 +1,7 @@
 """Making the commits that PyIceberg reads but cannot write: table format 3.
 
+One protocol for each thing that is written, as not everybody can write everything.
+
 Who calls has inspected the table, decided and written down every file; who implements it commits
 exactly that, or nothing. There is no retry in here.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lakehouse_backfill.model.table_commit import CloneOrder, SwapOrder
+from lakehouse_backfill.model.table_commit import CloneOrder, RowsOf, SwapOrder
 
 
 class Prepared(Protocol):
@@ -23,8 +25,13 @@ class Prepared(Protocol):
         ...
 
 
-class TableCommits(Protocol):
-    """Single commits on tables of any format."""
+class SwapCommits(Protocol):
+    """Swaps of partitions, each in one commit."""
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether rows are written anew instead of files taken over."""
+        ...
 
     def prepare(self, order: SwapOrder) -> Prepared:
         """Write the manifests of a swap; what an earlier attempt wrote is used again.
@@ -34,9 +41,25 @@ class TableCommits(Protocol):
         """
         ...
 
+
+class RowProof(Protocol):
+    """Proving that what was written anew is what was to be written."""
+
+    def require_equal(self, table: str, snapshot_id: int, contents: tuple[RowsOf, ...]) -> None:
+        """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
+        ...
+
+
+class TagCommits(Protocol):
+    """Tags, each in one commit."""
+
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
         """Set the tag, or drop it (None). Raises TooBusy when another writer was first."""
         ...
+
+
+class UpkeepCommits(Protocol):
+    """Letting go of tags and snapshots."""
 
     def take_out(
         self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
@@ -47,6 +70,10 @@ class TableCommits(Protocol):
         """
         ...
 
+
+class CloneCommits(Protocol):
+    """Clones of tables."""
+
     def write_clone(self, order: CloneOrder) -> None:
         """Write the metadata file of a clone; no catalog knows of it yet."""
         ...
@@ -54,3 +81,7 @@ class TableCommits(Protocol):
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
         """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
         ...
+
+
+class TableCommits(SwapCommits, TagCommits, UpkeepCommits, CloneCommits, Protocol):
+    """All of them, on tables of any format."""

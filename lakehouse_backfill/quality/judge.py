@@ -51,33 +51,66 @@ class ExpectationsJudge:
         or `info` do not block. With `rows_only`: those that block, and that fail for the whole
         when they fail for a part of its rows; nothing is read when the suite holds none.
         """
+        if not rows_only:
+            return self.judge_all(frame, ((suite_file, parameters),), group)
         with _quiet():
             _imported()
             columns = tuple(frame.columns)
-            suite = load_suite(self._project / suite_file, parameters, columns)
-            if rows_only:
-                suite = of_rows(suite)
-                if not suite.expectations:
-                    return ()
-            selected = frame.select(*(_quoted(name) for name in suite.columns(columns)))
-            if not rows_only:
-                # Great Expectations starts several Spark jobs: cached, the plan behind the frame
-                # (files, joins) runs once. For single rows few jobs over plain files are enough.
-                selected.persist()
+            suite = of_rows(load_suite(self._project / suite_file, parameters, columns))
+            if not suite.expectations:
+                return ()
+            # For single rows few jobs over plain files are enough: nothing is cached.
+            return _judged(suite, _only(frame, suite.columns(columns)), parameters, group)
+
+    def judge_all(
+        self,
+        frame: Frame,
+        suites: tuple[tuple[str, dict[str, list[Any]]], ...],
+        group: CheckGroup,
+    ) -> tuple[CheckResult, ...]:
+        """Run several suite files, each with its parameters, over one read of a frame.
+
+        Only the columns that they name are read, once, and nothing stays cached. Raises ConfigError
+        for a faulty suite before anything is read.
+        """
+        with _quiet():
+            _imported()
+            columns = tuple(frame.columns)
+            loaded = [
+                (load_suite(self._project / file, given, columns), given) for file, given in suites
+            ]
+            named = {name for suite, _ in loaded for name in suite.columns(columns)}
+            selected = _only(frame, tuple(name for name in columns if name in named))
+            # Great Expectations starts several Spark jobs: cached, the plan behind the frame
+            # (files, joins) runs once.
+            selected.persist()
             try:
-                everything = tuple(range(len(suite.expectations)))
-                results = _run(suite, everything, selected, parameters, examples=0)
-                # Fetching examples costs a Spark job each, so only those that failed are asked.
-                failed = tuple(n for n, each in results.items() if not each["success"])
-                if failed:
-                    results |= _run(suite, failed, selected, parameters, examples=_EXAMPLES)
+                return tuple(
+                    check
+                    for suite, given in loaded
+                    for check in _judged(suite, selected, given, group)
+                )
             finally:
-                if not rows_only:
-                    selected.unpersist()
-        return tuple(
-            check_of(entry, results[number], group, parameters)
-            for number, entry in enumerate(suite.declared)
-        )
+                selected.unpersist()
+
+
+def _judged(
+    suite: Suite, frame: Frame, parameters: dict[str, list[Any]], group: CheckGroup
+) -> tuple[CheckResult, ...]:
+    everything = tuple(range(len(suite.expectations)))
+    results = _run(suite, everything, frame, parameters, examples=0)
+    # Fetching examples costs a Spark job each, so only those that failed are asked.
+    failed = tuple(n for n, each in results.items() if not each["success"])
+    if failed:
+        results |= _run(suite, failed, frame, parameters, examples=_EXAMPLES)
+    return tuple(
+        check_of(entry, results[number], group, parameters)
+        for number, entry in enumerate(suite.declared)
+    )
+
+
+def _only(frame: Frame, columns: tuple[str, ...]) -> Frame:
+    return frame.select(*(_quoted(name) for name in columns))
 
 
 def _quoted(name: str) -> str:

@@ -35,11 +35,15 @@ class Suite:
     def columns(self, available: tuple[str, ...]) -> tuple[str, ...]:
         """Give the columns to read; all of them where an expectation may look at any.
 
-        Conditions, queries and checks of the table's shape are not taken apart.
+        Conditions, queries and checks of the table's shape are not taken apart: `columns` in the
+        `meta` of an expectation names what it reads.
         """
         named: list[str] = []
         for entry in self.declared:
             kwargs = entry["kwargs"]
+            if told := (entry.get("meta") or {}).get("columns"):
+                named += told
+                continue
             if not _names_its_columns(entry["type"], kwargs):
                 return available
             for argument in _COLUMN_ARGUMENTS:
@@ -146,8 +150,9 @@ def _use_fault(
         if name not in parameters:
             given = ", ".join(parameters) or "none"
             return f"parameter {name} is not given", f"declare it beside the suite (given: {given})"
-    for argument in ("column", "column_A", "column_B", "column_list"):
-        value = entry["kwargs"].get(argument, ())
+    named = entry["kwargs"] | {"columns": (entry.get("meta") or {}).get("columns", ())}
+    for argument in ("column", "column_A", "column_B", "column_list", "columns"):
+        value = named.get(argument, ())
         for column in [value] if isinstance(value, str) else value:
             if column not in columns:
                 close = get_close_matches(str(column), columns, n=1)

@@ -35,6 +35,9 @@ def _name(entry: dict[str, Any]) -> str:
     for argument in _SUBJECTS:
         value = entry["kwargs"].get(argument, ())
         subjects += [value] if isinstance(value, str) else list(value)
+    if not subjects and entry["kwargs"].get("description"):
+        # Queries have no column to tell one from another.
+        return str(entry["kwargs"]["description"])
     return f"{entry['type']}({', '.join(subjects)})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.model.checks import ColumnDiff, Diff, DiffSample, Validation
-from lakehouse_backfill.report import heat
+from lakehouse_backfill.report import heat, spreads
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import NOTHING, Markup, escape, join, number, shorten, tag
 from lakehouse_backfill.report.parts import Column, code, folded, section, table
@@ -71,6 +71,7 @@ def columns(dossier: Dossier) -> Markup:
         Column("Column", is_wide=True),
         Column("Changed rows", is_number=True),
         Column("Shift", is_number=True),
+        Column("Distribution", is_wide=True),
         Column("Old", is_wide=True),
         Column("New", is_wide=True),
     )
@@ -78,7 +79,8 @@ def columns(dossier: Dossier) -> Markup:
     lead = (
         "Changed rows have the same key on both sides. Shift: for numbers the distance of the "
         "means in standard deviations of the old side; for categories the population stability "
-        "index."
+        "index. Distribution: for numbers the greatest distance of the cumulative shares (KS), for "
+        "categories the index again (PSI), with what it must exceed to count."
     )
     key = ", ".join(diff.key) or "none: rows were compared as wholes"
     return section(
@@ -87,6 +89,7 @@ def columns(dossier: Dossier) -> Markup:
         tag("p", lead),
         tag("p", "Key: ", code(key), f". Compared by the {diff.engine} engine."),
         table(heads, [_column(column) for column in ordered]),
+        spreads.pictures(diff.columns),
         _added(diff),
     )
 
@@ -102,8 +105,17 @@ def _added(diff: Diff) -> Markup:
 
 def _column(column: ColumnDiff) -> tuple[Any, ...]:
     return (
-        code(column.name), column.changed, column.shift, _spread(column.old), _spread(column.new),
+        code(column.name), column.changed, column.shift, _distribution(column),
+        _spread(column.old), _spread(column.new),
     )  # fmt: skip
+
+
+def _distribution(column: ColumnDiff) -> Markup | str:
+    found = column.distribution
+    if found is None:
+        return NOTHING
+    text = f"{found.test.upper()} {found.value:.3g}, limit {found.limit:.2g}"
+    return tag("span", f"! shifted: {text}" if found.is_shifted else text, class_="small")
 
 
 def _spread(side: dict[str, Any]) -> Markup:
@@ -131,10 +143,11 @@ def samples(dossier: Dossier) -> Markup:
         Column("Kind"), Column("Key", is_wide=True), Column("Old", is_wide=True),
         Column("New", is_wide=True),
     )  # fmt: skip
-    return section("samples", "Examples", table(heads, [_sample(sample) for sample in found]))
+    return section("samples", "Examples", table(heads, [sample_row(sample) for sample in found]))
 
 
-def _sample(sample: DiffSample) -> tuple[Any, ...]:
+def sample_row(sample: DiffSample) -> tuple[Any, ...]:
+    """Give kind, key, old and new of an example, ready for a table."""
     return (sample.kind, _values(sample.key), _values(sample.old), _values(sample.new))
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from lakehouse_backfill.model.checks import Diff, Validation
 from lakehouse_backfill.model.manifest import Target
 from lakehouse_backfill.model.plan import Plan, Resolved
+from lakehouse_backfill.model.preview import DiffPreview, EngineChoice
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import ChunkRecord, RunStatus, State
 from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.value import Value
 from lakehouse_backfill.rules import commands, external, modes, row_predicate, schema_change
 from lakehouse_backfill.rules.audit import Verdict
+from lakehouse_backfill.rules.spent import Spent
 from lakehouse_backfill.rules.standing import Standing
+from lakehouse_backfill.stages.diffing import Compared
 from lakehouse_backfill.stages.rejudge import Rejudged
 from lakehouse_backfill.stages.waive import FailedGate
 
@@ -114,7 +117,9 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
     }
 
 
-def validation_result(status: RunStatus, validation: Validation, digest: str) -> Result:
+def validation_result(
+    status: RunStatus, validation: Validation, digest: str, spent: Spent | None = None
+) -> Result:
     """Say what `validate` found."""
     edge = plain(validation.edge) if validation.edge else None
     return state(status) | {
@@ -125,7 +130,9 @@ def validation_result(status: RunStatus, validation: Validation, digest: str) ->
         "diff": diff_result(validation.diff),
         "partitions": [plain(row) for row in validation.balances],
         "totals": [plain(total) for total in validation.totals],
+        "anomalies": [plain(report) for report in validation.anomalies],
         "edge": edge,
+        "spent": spent.plain if spent else None,
     }
 
 
@@ -206,6 +213,17 @@ def diff_result(diff: Diff) -> Result:
     summary = diff.summary
     data["equal"] = not (summary.added or summary.removed or summary.changed)
     return data
+
+
+def compared_result(found: Compared) -> Result:
+    """A diff with the engine that made it, and why."""
+    return diff_result(found.diff) | {"engine_choice": plain(found.choice)}
+
+
+def preview_result(found: DiffPreview, choice: EngineChoice) -> Result:
+    """What a diff would read, and which engine would."""
+    told = {"preview": True, "bytes_to_read": found.bytes_to_read}
+    return plain(found) | told | {"engine": choice.engine, "engine_choice": plain(choice)}
 
 
 def version_line(row: Publication) -> Result:

@@ -62,6 +62,7 @@ class Dossier:
     code: tuple[dict[str, Any], ...] = ()
     dual_reads: tuple[dict[str, Any], ...] = ()
     steps: tuple[dict[str, Any], ...] = ()
+    attribution: dict[str, Any] | None = None
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -152,4 +153,5 @@ def read(document: dict[str, Any]) -> Dossier:
         code=tuple(document.get("code") or ()),
         dual_reads=tuple(document.get("dual_reads") or ()),
         steps=tuple(document.get("steps") or ()),
+        attribution=document.get("attribution"),
     )

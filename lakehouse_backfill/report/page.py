@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
-from lakehouse_backfill.report import changes, origin, proof, rollout, series, summary, way_back
+from lakehouse_backfill.report import (
+    causes,
+    changes,
+    origin,
+    proof,
+    rollout,
+    series,
+    summary,
+    way_back,
+)
 from lakehouse_backfill.report.dossier import Dossier, read
 from lakehouse_backfill.report.markup import Markup, join, moment, tag
 from lakehouse_backfill.report.parts import section
@@ -23,7 +34,7 @@ MAX_BYTES = 1_900_000
 #: The sections, in their order: anchor and short name.
 _LINKS = (
     ("why", "why"), ("where", "where"), ("totals", "totals"), ("checks", "checks"),
-    ("edge", "edges"), ("columns", "columns"), ("samples", "examples"),
+    ("edge", "edges"), ("columns", "columns"), ("samples", "examples"), ("causes", "causes"),
     ("decisions", "decisions"), ("lineage", "lineage"), ("identity", "identity"),
     ("work", "work"), ("next", "way back"),
 )  # fmt: skip
@@ -32,7 +43,8 @@ _LINKS = (
 def write(document: dict[str, Any], folder: Path) -> Path:
     """Write `<run_id>.json` and `<run_id>.html` into `folder`; give the page's path.
 
-    Each file appears whole or not at all: it is written beside its place and renamed.
+    Each file appears whole or not at all: it is written beside its place and renamed. Last comes
+    `<run_id>.sha256`, by which `verify` and `sha256sum --check` see whether one was edited.
     Raises ConfigError (a run id that is no plain name), EnvironmentDown (the folder).
     """
     run_id = str(document["run"]["run_id"])
@@ -41,8 +53,10 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     page = folder / f"{run_id}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(page.with_suffix(".json"), archive(document))
-        _replace(page, render(document))
+        texts = {page.with_suffix(".json"): archive(document), page: render(document)}
+        for path, text in texts.items():
+            _replace(path, text)
+        _replace(page.with_suffix(".sha256"), sums(texts))
     except OSError as error:
         raise EnvironmentDown(
             f"the evidence page cannot be written: {error}",
@@ -50,6 +64,17 @@ def write(document: dict[str, Any], folder: Path) -> Path:
             fix=f"lakehouse-backfill evidence {run_id} --export DIR",
         ) from error
     return page
+
+
+def sums(texts: Mapping[Path, str]) -> str:
+    """Give the lines that `sha256sum --check` reads."""
+    marks = {path.name: hashlib.sha256(_bytes(text)).hexdigest() for path, text in texts.items()}
+    return "".join(f"{mark}  {name}\n" for name, mark in marks.items())
+
+
+def _bytes(text: str) -> bytes:
+    # Half a character (a lone surrogate) has no UTF-8; JSON reads it back from its escape.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def archive(document: dict[str, Any]) -> str:
@@ -97,6 +122,7 @@ def _sections(dossier: Dossier) -> list[Markup]:
         proof.edge(dossier),
         changes.columns(dossier),
         changes.samples(dossier),
+        causes.why(dossier),
         _decided(dossier),
         origin.lineage(dossier),
         origin.identity(dossier),
@@ -128,8 +154,7 @@ def _fitting(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
 def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # Half a character (a lone surrogate) has no UTF-8; JSON reads it back from its escape.
-        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+        beside.write_bytes(_bytes(text))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

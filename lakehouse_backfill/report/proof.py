@@ -9,6 +9,7 @@ from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.report.dossier import Dossier, Verdict, subject_of
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, number, tag
 from lakehouse_backfill.report.parts import Column, code, folded, mark, section, table
+from lakehouse_backfill.rules import spent
 
 
 def checks(dossier: Dossier) -> Markup:
@@ -23,6 +24,9 @@ def checks(dossier: Dossier) -> Markup:
     passed = sum(1 for each in ordered if each.check.passed)
     lead = f"{passed:,} of {len(ordered):,} passed. A failed blocking check stops publication"
     lead += ", unless a person in the role waives it."
+    took = spent.of_events(dossier.events)
+    if took is not None and took.suites_s:
+        lead += f" {took.text}."
     shown = [each for each in ordered if not (each.is_chunk and each.check.passed)]
     rows = [
         (each.check.name, each.subject, _verdict(each), each.check.group, each.check.detail)

@@ -78,7 +78,11 @@ def _query(item: dict[str, Any]) -> Markup:
         "p", "old ", code(known["old_answer"]["digest"][:16]), ", new ",
         code(known["new_answer"]["digest"][:16]), class_="small soft",
     )  # fmt: skip
-    return folded(f"Query of {item['reader']}", tag("pre", code(known["sql"])), digests)
+    took = known.get("seconds")
+    timed = f"It took {took[0]:.2f} s on the old and {took[1]:.2f} s on the new." if took else ""
+    return folded(
+        f"Query of {item['reader']}", tag("pre", code(known["sql"])), tag("p", timed), digests
+    )
 
 
 def _steps(found: tuple[dict[str, Any], ...]) -> Markup:

@@ -26,6 +26,15 @@ COLOURS: dict[str, tuple[str, str]] = {
     "h3": ("#4f90c4", "#4b92c8"),
     "h4": ("#1f6ba8", "#72b3e4"),
     "h5": ("#0a3f6e", "#b5dcfb"),
+    # Grounds of the causes of changed rows; a letter stands on each.
+    "k1": ("#bcd9f2", "#1f4d75"),
+    "k2": ("#f6d9a6", "#6b4a12"),
+    "k3": ("#f7c3ad", "#73351c"),
+    "k4": ("#c3e6d6", "#1c5a45"),
+    "k5": ("#e6c7dc", "#5d3352"),
+    "k6": ("#f3eda8", "#5a5412"),
+    "k7": ("#d5d9de", "#49525e"),
+    "k8": ("#edf0f4", "#2b313a"),
 }
 
 
@@ -112,6 +121,11 @@ td .small{font-size:.97em}
 .s-old,.s-new{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
 .s-line{stroke-width:1;vector-effect:non-scaling-stroke}
 .s-zero{stroke:var(--soft);stroke-width:1;vector-effect:non-scaling-stroke}
+.stack{display:flex;height:1.5rem;min-width:0;gap:2px}
+.stack span,.cause{color:var(--ink);text-align:center;overflow:hidden;font-weight:600}
+.stack span{min-width:1ch}.cause{display:inline-block;width:1.5em;vertical-align:bottom}
+.legend .cause{margin-right:.35rem}
+.k1{background:var(--k1)}.k2{background:var(--k2)}.k3{background:var(--k3)}.k4{background:var(--k4)}.k5{background:var(--k5)}.k6{background:var(--k6)}.k7{background:var(--k7)}.k8{background:var(--k8)}
 .lineage text{fill:var(--ink);font:13px ui-monospace,"Liberation Mono",Menlo,Consolas,monospace}
 .lineage .title{font:600 13px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",Arial,
  sans-serif;fill:var(--soft)}
@@ -159,6 +173,7 @@ _PRINT = """
  table{font-size:8.5pt}td{min-width:0;padding-right:.4rem}td:not(.n):first-child{min-width:6.5em}
  pre{font-size:8pt}
  details::details-content{content-visibility:visible;display:block;height:auto}
- .heat *,.chart *,.ramp *,.lineage *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+ .heat *,.chart *,.ramp *,.causes *,.lineage *{
+  print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """

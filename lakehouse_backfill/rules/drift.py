@@ -91,16 +91,29 @@ def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | 
     The 20 most frequent categories of both sides together stand alone, the rest are one; an empty
     share counts as 0.0001. None when a side has no rows.
     """
-    old_rows, new_rows = sum(old.values()), sum(new.values())
-    if not old_rows or not new_rows:
+    if not sum(old.values()) or not sum(new.values()):
         return None
+    return stability_index(grouped(old, new))
+
+
+def grouped(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Give name and rows of the most frequent categories, and of all others together."""
     both = {name: old.get(name, 0) + new.get(name, 0) for name in {*old, *new}}
     top = sorted(both, key=lambda name: (-both[name], name))[:TOP_CATEGORIES]
-    pairs = [(old.get(name, 0), new.get(name, 0)) for name in top]
+    groups = [(name, old.get(name, 0), new.get(name, 0)) for name in top]
     if len(both) > len(top):
-        pairs.append((old_rows - sum(a for a, _ in pairs), new_rows - sum(b for _, b in pairs)))
+        rest = [sum(side.values()) for side in (old, new)]
+        groups.append(
+            ("others", rest[0] - sum(g[1] for g in groups), rest[1] - sum(g[2] for g in groups))
+        )
+    return groups
+
+
+def stability_index(groups: list[tuple[str, int, int]]) -> float:
+    """Give the population stability index of groups of rows, six decimals."""
+    old_rows, new_rows = sum(one for _, one, _ in groups), sum(one for _, _, one in groups)
     index = 0.0
-    for old_count, new_count in pairs:
+    for _, old_count, new_count in groups:
         before = max(old_count / old_rows, _EPSILON)
         after = max(new_count / new_rows, _EPSILON)
         index += (after - before) * math.log(after / before)

@@ -117,6 +117,10 @@ GATES: tuple[Listed, ...] = (
         "`source_totals` of the contract",
     ),
     Listed(
+        "MEASURE of each partition equals COLUMN of SOURCE", "reconciliation", "result", "yes",
+        "`source_totals` of the contract that name a `partition`",
+    ),
+    Listed(
         "diff and counts agree", "diff", "result", "yes",
         "the diff saw exactly the rows that were counted",
         "the diff that people decide on would not be of these rows; validate again",
@@ -124,6 +128,20 @@ GATES: tuple[Listed, ...] = (
     Listed(
         "MEASURE changes by at most SHARE", "business", "result", "yes",
         "`thresholds` of the contract; the waiver is the owner's recorded review",
+    ),
+    Listed(
+        "MEASURE changes by at most SHARE in each partition", "business", "result", "yes",
+        "the same, partition by partition: `each_partition`",
+    ),
+    Listed(
+        "MEASURE is like that of earlier partitions", "anomaly", "result",
+        "with `watch.anomalies: block`",
+        "row count and measures of each partition: robust z over 8 to 16 earlier ones",
+    ),
+    Listed(
+        "values are spread as before", "distribution", "result",
+        "with `watch.distributions: block`",
+        "each column, old against new: PSI of categories, KS of numbers",
     ),
     Listed(
         "edges are closed", "edge", "result", "yes",

@@ -30,6 +30,8 @@ GATES: dict[str, Gate] = {
     "suites": Gate("quality"),
     "edges": Gate("edge"),
     "golden": Gate("golden"),
+    "anomalies": Gate("anomaly"),
+    "distributions": Gate("distribution"),
 }
 
 

@@ -13,7 +13,6 @@ from lakehouse_backfill.model.checks import (
 )
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.declared import Threshold
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.schema_change import SchemaChange
@@ -246,32 +245,6 @@ def keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
         observed=duplicates,
         limit=0,
     )
-
-
-def thresholds(
-    declared: tuple[Threshold, ...], totals: tuple[MeasureTotal, ...], old_rows: int
-) -> tuple[CheckResult, ...]:
-    """A declared total changed by no more than the owner lets pass unseen.
-
-    Where the partitions held no row, nothing that readers know can change.
-    """
-    found = {total.name: total for total in totals}
-    results = []
-    for item in declared:
-        total = found[item.measure]
-        old, new = float(total.old or 0), float(total.new or 0)
-        change = abs(new - old) / abs(old) if old else float(new != old)
-        results.append(
-            CheckResult(
-                name=f"{item.measure} changes by at most {item.max_change:.1%}",
-                group="business",
-                passed=change <= item.max_change or not old_rows,
-                detail=f"{total.old} -> {total.new} ({change:+.2%})",
-                observed=change,
-                limit=item.max_change,
-            )
-        )
-    return tuple(results)
 
 
 def _schema(detail: str, *, passed: bool) -> CheckResult:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timezone
 from functools import reduce
-from typing import get_args
+from typing import Any, get_args
 
 from lakehouse_backfill.model.publication import Action, Pointer, Publication
+from lakehouse_backfill.model.value import digest
 
 #: Says who is at work, while an act is pending; what is accepted does not depend on it.
 _PASSING = {"driver"}
+_SEALED: dict[str, Any] = {"exclude": {"seal"}, "exclude_defaults": True, "warnings": False}
 
 
 def after(pointer: Pointer, row: Publication) -> Pointer:
@@ -19,19 +22,36 @@ def after(pointer: Pointer, row: Publication) -> Pointer:
     release clears `pending`; expire, which lets an old version go, is counted. A version number,
     once used, is never given out again.
     """
+    changed: dict[str, object] = {"head": row.seal}
     if row.action == "expire":
-        return pointer.model_copy(update={"expirations": pointer.expirations + 1})
-    changed: dict[str, object] = {"last_version": max(pointer.last_version, row.version)}
+        changed["expirations"] = pointer.expirations + 1
+        return pointer.model_copy(update=changed)
+    changed["last_version"] = max(pointer.last_version, row.version)
     if row.action == "reserve":
         return pointer.model_copy(update={**changed, "pending": row})
     accepted = pointer.accepted if row.action == "release" else row
     return pointer.model_copy(update={**changed, "accepted": accepted, "pending": None})
 
 
+def sealed(pointer: Pointer, row: Publication) -> Publication:
+    """Give a row as it is written: its seal covers it and, by the seal before, all before it."""
+    return row.model_copy(update={"seal": seal_of(pointer.head, row)})
+
+
+def seal_of(previous: str, row: Publication) -> str:
+    """SHA-256 over everything that the row says and the seal of the product's row before it.
+
+    Fields at their defaults are left out: one that a later release adds changes no older seal.
+    """
+    in_utc = row.model_copy(update={"at": row.at.astimezone(timezone.utc)})
+    return digest({"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)})
+
+
 def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
     """Say how the pointer that commands go by differs from what its rows lead to, oldest first.
 
-    None when it does not. A change that fits both is not found.
+    None when it does not. Rows are sealed one by one: who edits a row, all seals after it and the
+    pointer together is found by the log of the run, which names the digest of what was published.
     """
     rows = tuple(rows)
     for row in rows:
@@ -55,6 +75,23 @@ def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) ->
             f"{product}: by its pointer {pointer.expirations} versions were let go, by its rows "
             f"{told.expirations}"
         )
+    return _seal_fault(product, rows, pointer)
+
+
+def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -> str | None:
+    """Name the first row that is not as it was written; rows of older releases have no seal."""
+    previous = ""
+    for row in rows:
+        if not row.seal and not previous:
+            continue
+        if row.seal != seal_of(previous, row):
+            return (
+                f"{product}: the row of {_named(row)} was edited, or the one before it is gone: "
+                "its seal is not that of its content"
+            )
+        previous = row.seal
+    if pointer.head != previous:
+        return f"{product}: the newest rows of its versions are not those that were written last"
     return None
 
 

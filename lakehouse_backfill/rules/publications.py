@@ -101,6 +101,7 @@ def baseline(
             "accepted_by": (),
             "manifest_hash": None,
             "result_digest": None,
+            "evidence_digest": None,
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -56,7 +57,7 @@ def decide(facts: Facts) -> Decision:
     found = Decision()
     shadows = _shadows(facts)
     for name, because in shadows.items():
-        run = _maker(facts, name)
+        run = _maker(facts, name) or _scratch_maker(facts, name)
         item = _item(run, name=name, kind="shadow", table=name, because=because)
         (found.retired if _is_over(because) else found.kept).append(item)
     _versions(facts, found)
@@ -71,6 +72,8 @@ def decide(facts: Facts) -> Decision:
 
 
 _OVER = "let go: "
+#: A shadow's name, what a command computes in it for, eight hex digits: no run has such a shadow.
+SCRATCH = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
 
 
 def _is_over(because: str) -> bool:
@@ -88,6 +91,19 @@ def _item(run: RunFacts | None, *, name: str, kind: str, because: str, **more: o
 
 def _maker(facts: Facts, shadow: str) -> RunFacts | None:
     return next((run for run in facts.runs.values() if run.shadow == shadow), None)
+
+
+def _scratch_maker(facts: Facts, table: str) -> RunFacts | None:
+    """Give the run for which a command made a table to compute in, which it drops at its end."""
+    found = SCRATCH.fullmatch(table)
+    return _maker(facts, found[1]) if found else None
+
+
+def _left_behind(facts: Facts, table: str) -> str | None:
+    run = _scratch_maker(facts, table)
+    if run is None:
+        return None
+    return f"{_OVER}a scratch table of {run.run_id}, left behind by a command that was cut off"
 
 
 def _lease(facts: Facts, run: RunFacts | None, *tables: str) -> str:
@@ -108,7 +124,8 @@ def _shadows(facts: Facts) -> dict[str, str]:
     found = {}
     for name in facts.shadows:
         run = _maker(facts, name)
-        found[name] = _lease(facts, run, name, run.target if run else "")
+        because = _lease(facts, run, name, run.target if run else "")
+        found[name] = (None if run else _left_behind(facts, name)) or because
     for product, keeping in facts.keeping.items():
         for row in keeping.acts[: keeping.last + 1]:
             if _is_over(found.get(row.table, "")):

@@ -202,7 +202,8 @@ def _wrong_name(
     others = [*added(change), *(to for was, to in renamed(change).items() if was != old)]
     if _is_taken(new, base) or new.lower() in (other.lower() for other in others):
         return f"{new} is the name of another column", "use a name that is free"
-    users = [each.name for each in contract.measures if old in (each.sum, each.count)]
+    read = {each.name: (each.sum, each.count, each.counts_by) for each in contract.measures}
+    users = [name for name, columns in read.items() if old in columns]
     if users:
         return f"measure {users[0]} of the contract counts {old}", f"correct it to {new} there"
     return "", ""

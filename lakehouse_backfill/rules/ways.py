@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.model.ways import ChosenWay, Engine, TableFacts
+from lakehouse_backfill.rules import schema_refusals
 
 #: PyIceberg writes formats 1 and 2, and only reads the next.
 WRITTEN_FORMAT = 2
@@ -11,6 +14,10 @@ HEAVY_ENTRIES = 60_000
 #: With a JVM that runs anyway, from here on it is faster.
 HEAVY_ENTRIES_UP = 10_000
 
+_BUILT = (
+    "the catalog offers no register_table, so that its shadow is a table that is created and given "
+    "the target's state by one commit"
+)
 _ROW_IDS = "row ids of the partitions change, as files that come in get new ones"
 
 
@@ -21,7 +28,10 @@ def choose(facts: TableFacts | None, engine: Engine) -> ChosenWay:
     """
     if facts is None:
         return ChosenWay(way="pyiceberg", why="the table is made in format 2, which needs no JVM")
-    return _by_need(facts, engine) or _by_weight(facts, engine)
+    chosen = _by_need(facts, engine) or _by_weight(facts, engine)
+    if facts.registers:
+        return chosen
+    return chosen.model_copy(update={"why": f"{chosen.why}; {_BUILT}"})
 
 
 def _by_need(facts: TableFacts, engine: Engine) -> ChosenWay | None:
@@ -31,19 +41,20 @@ def _by_need(facts: TableFacts, engine: Engine) -> ChosenWay | None:
         if engine.is_connect:
             return ChosenWay(
                 way="rewrite",
-                why=f"{need}, and Iceberg's Java API is out of reach of Spark Connect: only Spark "
-                "itself could write the rows into the target",
+                why=f"{need}, and Iceberg's Java API is out of reach of Spark Connect: Spark "
+                f"itself can write the rows into the target, once more; {_ROW_IDS}",
             )
         return ChosenWay(
             way="java", why=f"{need}: Iceberg's Java API commits through Spark; {_ROW_IDS}"
         )
-    if facts.equality_deletes and not engine.is_connect:
-        return ChosenWay(
-            way="java",
-            why=f"{facts.equality_deletes} equality delete files may hide rows of the partitions, "
-            "which Iceberg's Java API accounts for file by file",
-        )
-    return None
+    if not facts.equality_deletes:
+        return None
+    hidden = f"{facts.equality_deletes} equality delete files may hide rows of the partitions"
+    if engine.is_connect:
+        return ChosenWay(way="rewrite", why=f"{hidden}: Spark itself writes their rows anew")
+    return ChosenWay(
+        way="java", why=f"{hidden}, which Iceberg's Java API accounts for file by file"
+    )
 
 
 def _by_weight(facts: TableFacts, engine: Engine) -> ChosenWay:
@@ -59,3 +70,24 @@ def _by_weight(facts: TableFacts, engine: Engine) -> ChosenWay:
         why=f"format {facts.format_version}, {facts.entries} manifest entries to rewrite: "
         "PyIceberg needs no JVM",
     )
+
+
+def require_fit(manifest: RunManifest, table: str, chosen: ChosenWay) -> None:
+    """Refuse what the way's commits cannot do; raises Unsupported.
+
+    A change of columns goes by PyIceberg only. The commit of a swap by rows is
+    Spark's own: it names no head that must still be there, and is an overwrite.
+    """
+    schema_refusals.require_way(manifest, table, chosen.way)
+    asks = {
+        "safety.freeze": manifest.safety.freeze,
+        "target.publish_mode": manifest.target.publish_mode == "append",
+    }
+    for field in (name for name, is_asked in asks.items() if is_asked and chosen.way == "rewrite"):
+        raise Unsupported(
+            f"{table} cannot be published with this {field}: {chosen.why}, by a commit that "
+            "replaces rows, whatever is committed to other partitions",
+            state="nothing was planned",
+            fix=f"change {field}, or give the profile a Spark of its own: remove spark.remote",
+            field=field,
+        )

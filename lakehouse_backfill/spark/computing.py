@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,25 +25,29 @@ if TYPE_CHECKING:
 class Computing:
     """Loads transforms, once per run, and calls them; writes nothing."""
 
-    def __init__(self, spark: SparkSession, project: Path, inputs: Inputs) -> None:
+    def __init__(
+        self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: Inputs
+    ) -> None:
+        """`code` is the folder in which jobs lie, or gives that of a plan."""
         self._spark = spark
-        self._project = project
+        self._code = code
         self._inputs = inputs
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[tuple[str, str], Job] = {}
 
     def load(self, plan: Plan) -> None:
         """Import the plan's transform and check name, version and inputs."""
         names = {pin.name for pin in plan.resolved.sources}
         wanted = plan.resolved.manifest.transform
-        self._jobs[plan.run_id] = load_job(self._spark, self._project, wanted, names)
+        folder = self._code if isinstance(self._code, Path) else self._code(plan)
+        self._jobs[_code_key(plan)] = load_job(self._spark, folder, wanted, names)
 
     def output(
         self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
     ) -> DataFrame:
         """Run the transform and fit its output to the target, lineage columns left out."""
-        if plan.run_id not in self._jobs:
+        if _code_key(plan) not in self._jobs:
             self.load(plan)
-        output = self._jobs[plan.run_id].run(_context(plan, scope), frames)
+        output = self._jobs[_code_key(plan)].run(_context(plan, scope), frames)
         left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
         return fitted(output, with_deleted(plan, target), left_out)
 
@@ -55,6 +59,11 @@ class Computing:
         output = self.output(plan, scope, frames, target)
         rows = output.where(filters.condition(partitions.ranges(scope)))
         return rows.drop(*LINEAGE_NAMES)
+
+
+def _code_key(plan: Plan) -> tuple[str, str]:
+    """Attribution runs the code of another run on the inputs of this one."""
+    return plan.run_id, plan.code_of
 
 
 def _context(plan: Plan, scope: Scope) -> JobContext:

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.model.checks import CellDiff, Diff, PartitionDiff
+from lakehouse_backfill.model.preview import DiffPreview
 from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.model.schema_change import AddedColumn
 from lakehouse_backfill.ports.compute import DiffRequest
@@ -61,6 +63,13 @@ class SparkDiffer:
         with translated(doing), guard.own_writes():
             return DiffSides(self._spark, self._catalog, request).split.differing_bytes
 
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Refuse: what metadata tells is told without Spark."""
+        raise Unsupported(
+            f"a preview of {request.old_table} against {request.new_table} needs no Spark",
+            fix="ask the engine in this process",
+        )
+
 
 class _Comparison:
     """One diff on its way."""
@@ -82,18 +91,20 @@ class _Comparison:
         try:
             by_label, duplicates = self._counts(counted)
             changed = diff_samples.changed_counts(wide, counted) if by_label else {}
+            self._tolerate(by_label, changed)
             examples = diff_samples.samples(wide, rows, counted, request.samples)
         finally:
             rows.unpersist()
         found = self._partitions(by_label)
-        cells = self._cells(found, changed)
+        cells, whole = self._cells(found, changed), _summary(found)
+        moved = diff_spreads.Moved(request.distributions, bool(whole.added or whole.removed))
         return Diff(
             old=sides.text("old"),
             new=sides.text("new"),
             key=request.key,
-            summary=_summary(found),
+            summary=whole,
             partitions=found,
-            columns=diff_spreads.column_diffs(old, new, sides.columns, _by_column(cells)),
+            columns=diff_spreads.column_diffs(old, new, sides.columns, _by_column(cells), moved),
             samples=examples,
             files=sides.split.files,
             engine="spark",
@@ -124,6 +135,18 @@ class _Comparison:
         by_label = {self._sides.layout.label(row[comparing.LABEL]): row.asDict() for row in found}
         duplicates = sum(row[_DUPLICATES] for row in found) if self._request.key else 0
         return by_label, duplicates
+
+    def _tolerate(
+        self, by_label: dict[str | None, dict[str, int]], changed: dict[Any, dict[str, int]]
+    ) -> None:
+        """Count rows as unchanged whose values differ by no more than the tolerances."""
+        if not self._request.tolerances:
+            return
+        differing = {self._sides.layout.label(raw): found for raw, found in changed.items()}
+        for label, counts in by_label.items():
+            beyond = differing.get(label, {}).get(diff_samples.ANY, 0)
+            counts[comparing.UNCHANGED] += counts[comparing.CHANGED] - beyond
+            counts[comparing.CHANGED] = beyond
 
     def _cells(
         self, found: tuple[PartitionDiff, ...], changed: dict[Any, dict[str, int]]

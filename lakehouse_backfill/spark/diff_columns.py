@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.model.tolerance import Tolerance
+from lakehouse_backfill.rules.tolerances import require_fitting, require_known
 from lakehouse_backfill.spark.names import column
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class DiffColumn:
     use: Use
     old: DataType | None
     new: DataType | None
+    tolerance: Tolerance | None = None
 
     @property
     def kind(self) -> Literal["number", "category", "other"]:
@@ -59,22 +62,27 @@ class DiffColumn:
 
 def columns_of_diff(
     old: StructType, new: StructType, key: tuple[str, ...], ignore: Collection[str],
-    read: Collection[str],
+    read: Collection[str], tolerances: tuple[Tolerance, ...] = (),
 ) -> tuple[DiffColumn, ...]:  # fmt: skip
     """List the columns of both sides: in the order of the new side, then those only old has.
 
-    Raises ConfigError when a side lacks a key column, Unsupported when its types cannot be matched.
+    Raises ConfigError when a side lacks a key column or a tolerance is of no compared number
+    column, Unsupported when the types of a key column cannot be matched.
     """
     sides = [{field.name: field.dataType for field in schema.fields} for schema in (old, new)]
+    require_known(ignore, sides)
     for name in key:
         _require_key(name, sides)
+    limits = {one.column: one for one in tolerances}
     columns: list[DiffColumn] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         if name in ignore and name not in key and name not in read:
             continue
         use: Use = "key" if name in key else "condition" if name in ignore else "compared"
-        slot = f"c{len(columns)}"
-        columns.append(DiffColumn(name, slot, use, sides[0].get(name), sides[1].get(name)))
+        types = sides[0].get(name), sides[1].get(name)
+        columns.append(DiffColumn(name, f"c{len(columns)}", use, *types, limits.get(name)))
+    kinds = {column.name: column.kind for column in columns if column.use == "compared"}
+    require_fitting(tolerances, kinds, key)
     return tuple(columns)
 
 

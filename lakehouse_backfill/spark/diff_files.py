@@ -65,11 +65,18 @@ class Split:
 
 
 def split(
-    old: Files, new: Files, layout: Layout, scope: Scope | None, *, reads_alike: bool
+    old: Files,
+    new: Files,
+    layout: Layout,
+    scope: Scope | None,
+    *,
+    reads_alike: bool,
+    known_equal: frozenset[str] = frozenset(),
 ) -> Split:
     """Compare the file lists; what delete files hide, or a side reads otherwise, is not skipped.
 
-    A file under other delete files is not shared: readers see other rows of it.
+    A file under other delete files is not shared: readers see other rows of it. Partitions that are
+    known to be equal are skipped, however each side reads its files.
     """
     sides = [_in_scope(side.data, scope) for side in (old, new)]
     paths = [Counter(each.path for each in side) for side in sides]
@@ -80,14 +87,19 @@ def split(
     counted = SharedFiles(
         shared=shared, old_only=len(sides[0]) - shared, new_only=len(sides[1]) - shared
     )
-    weight = sum(each.size_bytes for each in every if each.path not in common)
+    weight = sum(
+        each.size_bytes
+        for each in every
+        if each.path not in common and each.label not in known_equal
+    )
     is_labelled = all(each.label is not None for each in every)
     unknown = (layout.field is not None or layout.parts) and not is_labelled
     has_unknown_deletes = bool(old.hidden.get(None) or new.hidden.get(None))
-    if has_unknown_deletes or not reads_alike or unknown:
+    if has_unknown_deletes or unknown or not (reads_alike or known_equal):
         return Split(counted, weight)
     hidden = {each.path for each in every if old.hiding(each.label) or new.hiding(each.label)}
-    skipped = common.keys() - hidden
+    skipped = {each.path for each in every if each.label in known_equal}
+    skipped |= (common.keys() if reads_alike else set()) - hidden
     unchanged: Counter[str | None] = Counter()
     for each in sides[1]:
         if each.path in skipped:

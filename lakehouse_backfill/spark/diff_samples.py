@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.model.checks import DiffSample
 from lakehouse_backfill.rules.plain import plain_value
-from lakehouse_backfill.spark import comparing
+from lakehouse_backfill.spark import comparing, tolerating
 from lakehouse_backfill.spark.diff_columns import DiffColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+ANY = "lhb_any"
 _TIMES = "lhb_times"
 #: Rows of one key that are ordered among each other by their values.
 _ROWS_PER_KEY = 100
@@ -39,17 +42,20 @@ class Wide:
 
 
 def changed_counts(wide: Wide, counted: DataFrame) -> dict[Any, dict[str, int]]:
-    """Count, by raw label and for each compared column, the changed keys whose value differs."""
+    """Count, by raw label and for each compared column, the changed keys whose value differs.
+
+    Under `ANY` the keys of which any does: with tolerances, rows of other hashes may be equal.
+    """
     from pyspark.sql import functions as F
 
     if not wide.key or not wide.compared:
         return {}
     pairs = _changed(wide, counted)
-    sums = [F.count(F.when(_differs(each), F.lit(1))).alias(each.slot) for each in wide.compared]
+    tests = {each.slot: _differs(each) for each in wide.compared}
+    tests[ANY] = reduce(or_, tests.values())
+    sums = [F.count(F.when(test, F.lit(1))).alias(slot) for slot, test in tests.items()]
     found = pairs.groupBy(comparing.LABEL).agg(*sums).collect()
-    return {
-        row[comparing.LABEL]: {each.slot: row[each.slot] for each in wide.compared} for row in found
-    }
+    return {row[comparing.LABEL]: {slot: row[slot] for slot in tests} for row in found}
 
 
 def samples(wide: Wide, rows: DataFrame, counted: DataFrame, limit: int) -> tuple[DiffSample, ...]:
@@ -111,7 +117,8 @@ def _changed_samples(wide: Wide, counted: DataFrame, limit: int) -> list[DiffSam
     pairs = _changed(wide, counted)
     names = [comparing.LABEL, *comparing.key_names(wide.key)]
     flags = [_differs(each).alias(f"d_{each.slot}") for each in wide.compared]
-    first = pairs.orderBy(*_order(names)).limit(limit).select("*", *flags)
+    any_differs = " OR ".join(f"d_{each.slot}" for each in wide.compared) or "false"
+    first = pairs.select("*", *flags).where(any_differs).orderBy(*_order(names)).limit(limit)
     found = []
     for row in first.toArrow().to_pylist():
         differing = [each for each in wide.compared if row[f"d_{each.slot}"]]
@@ -158,6 +165,8 @@ def _differs(column: DiffColumn) -> Column:
     from pyspark.sql import functions as F
 
     old, new = F.col(f"o_{column.slot}"), F.col(f"n_{column.slot}")
+    if column.tolerance is not None:
+        return tolerating.differs(column, old, new)
     if column.is_nested:
         old, new = (F.xxhash64(F.to_json(F.struct(value.alias("v")))) for value in (old, new))
     return ~old.eqNullSafe(new)

@@ -51,6 +51,7 @@ class DiffSides:
         self.columns = diff_columns.columns_of_diff(
             self._old.schema, self._new.schema, request.key,
             (*request.ignore, *added(request.change)), self._asked() | set(added(request.change)),
+            request.tolerances,
         )  # fmt: skip
         both = [(side.table, side.snapshot_id, side.schema) for side in (self._old, self._new)]
         self.layout = diff_layout.find(spark, catalog, both, request.scope)
@@ -144,7 +145,10 @@ class DiffSides:
             own = diff_layout.of_side(*lake, side.table, side.snapshot_id, self.layout)
             listed.append(diff_files.files_of(*lake, side.table, side.snapshot_id, own, scope))
         alike = self._reads_alike()
-        return diff_files.split(listed[0], listed[1], self.layout, scope, reads_alike=alike)
+        return diff_files.split(
+            listed[0], listed[1], self.layout, scope,
+            reads_alike=alike, known_equal=self._request.known_equal,
+        )  # fmt: skip
 
     def _reads_alike(self) -> bool:
         """Tell whether a file has the same rows on both sides; when unsure, no."""

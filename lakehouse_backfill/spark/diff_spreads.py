@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import ColumnDiff
+from lakehouse_backfill.model.watched import Distribution
+from lakehouse_backfill.rules import distributions
+from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
     Moments,
@@ -23,6 +26,17 @@ if TYPE_CHECKING:
 _SURELY_WIDE = 2 * MAX_CATEGORIES
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Whether it is told how values are spread, and whether rows were added or removed."""
+
+    is_asked: bool
+    has_other_rows: bool
+
+
+ALL_MOVED = Moved(is_asked=True, has_other_rows=True)
+
+
 @dataclass
 class Spread:
     """One column on one side; `counts` is None above the limit."""
@@ -30,6 +44,7 @@ class Spread:
     nulls: int = 0
     moments: Moments = field(default_factory=Moments)
     counts: dict[str, int] | None = None
+    histogram: Histogram = field(default_factory=Histogram)
 
     @property
     def categories(self) -> dict[str, int]:
@@ -39,20 +54,27 @@ class Spread:
 
 
 def column_diffs(
-    old: DataFrame, new: DataFrame, columns: tuple[DiffColumn, ...], changed: Mapping[str, int]
+    old: DataFrame,
+    new: DataFrame,
+    columns: tuple[DiffColumn, ...],
+    changed: Mapping[str, int],
+    moved: Moved = ALL_MOVED,
 ) -> tuple[ColumnDiff, ...]:
     """Describe the compared columns, in table order; `changed` counts rows by column name."""
     compared = [each for each in columns if each.use == "compared"]
     if not compared:
         return ()
-    sides = [_spreads(frame, compared) for frame in (old, new)]
-    return tuple(
-        _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.name, 0))
+    sides = [_spreads(frame, compared, moved) for frame in (old, new)]
+    found = tuple(
+        _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.name, 0), moved)
         for each in compared
     )
+    return distributions.drawn(found)
 
 
-def _described(column: DiffColumn, old: Spread, new: Spread, changed: int) -> ColumnDiff:
+def _described(
+    column: DiffColumn, old: Spread, new: Spread, changed: int, moved: Moved
+) -> ColumnDiff:
     shift = None
     if column.kind == "number":
         shift = mean_shift(old.moments, new.moments)
@@ -64,10 +86,31 @@ def _described(column: DiffColumn, old: Spread, new: Spread, changed: int) -> Co
         ]
     if column.kind == "category" and old.counts is not None and new.counts is not None:
         shift = population_shift(old.categories, new.categories)
-    return ColumnDiff(name=column.name, changed=changed, old=shown[0], new=shown[1], shift=shift)
+    distribution = None
+    if moved.is_asked:
+        draw = bool(changed or moved.has_other_rows)
+        distribution = _distribution(column, old, new, draw=draw)
+    return ColumnDiff(
+        name=column.name,
+        changed=changed,
+        old=shown[0],
+        new=shown[1],
+        shift=shift,
+        distribution=distribution,
+    )
 
 
-def _spreads(frame: DataFrame, columns: list[DiffColumn]) -> dict[str, Spread]:
+def _distribution(
+    column: DiffColumn, old: Spread, new: Spread, *, draw: bool
+) -> Distribution | None:
+    if column.kind == "number":
+        return distributions.of_numbers(old.histogram, new.histogram, draw=draw)
+    if column.kind == "category" and old.counts is not None and new.counts is not None:
+        return distributions.of_categories(old.categories, new.categories, draw=draw)
+    return None
+
+
+def _spreads(frame: DataFrame, columns: list[DiffColumn], moved: Moved) -> dict[str, Spread]:
     wanted = [aggregate for each in columns for aggregate in _aggregates(each)]
     row = frame.agg(*wanted).collect()[0].asDict()
     found = {each.slot: _of_row(each, row) for each in columns}
@@ -76,25 +119,54 @@ def _spreads(frame: DataFrame, columns: list[DiffColumn]) -> dict[str, Spread]:
         for each in columns
         if each.kind != "number" and (row[f"{each.slot}_distinct"] or 0) <= _SURELY_WIDE
     ]
-    if countable:
+    exponents = {
+        each.slot: bin_exponent(known.minimum, known.maximum)
+        for each in columns
+        if each.kind == "number" and (known := found[each.slot].moments).values and moved.is_asked
+    }
+    if countable or exponents:
         texts = {each.slot: _text(each) for each in columns if each.slot in countable}
-        _count_values(frame, texts, found)
+        _count_values(frame, texts, exponents, found)
     return found
 
 
-def _count_values(frame: DataFrame, texts: dict[str, Column], found: dict[str, Spread]) -> None:
-    """Count the values of all countable columns in one shuffle."""
+def _bin(slot: str, exponent: int) -> Column:
+    """Give the bin of a finite number as text; a product with a power of two is exact."""
     from pyspark.sql import functions as F
 
-    pairs = [F.struct(F.lit(slot).alias("slot"), text.alias("v")) for slot, text in texts.items()]
+    double = F.col(slot).cast("double")
+    finite = ~F.isnan(double) & (F.abs(double) < F.lit(float("inf")))
+    return F.when(finite, F.floor(double * F.lit(2.0**-exponent))).cast("string")
+
+
+def _count_values(
+    frame: DataFrame,
+    texts: dict[str, Column],
+    exponents: dict[str, int],
+    found: dict[str, Spread],
+) -> None:
+    """Count the values of all countable columns, and the numbers by bins, in one shuffle."""
+    from pyspark.sql import functions as F
+
+    bins = {slot: _bin(slot, exponent) for slot, exponent in exponents.items()}
+    pairs = [
+        F.struct(F.lit(slot).alias("slot"), text.alias("v"))
+        for slot, text in {**texts, **bins}.items()
+    ]
     values = frame.select(F.explode(F.array(*pairs)).alias("p")).select("p.slot", "p.v")
     counted = values.where("v IS NOT NULL").groupBy("slot", "v").count().collect()
     for slot in texts:
         found[slot].counts = {}
+    numbers: dict[str, dict[int, int]] = {slot: {} for slot in exponents}
     for row in counted:
         counts = found[row["slot"]].counts
-        if counts is not None:
+        if row["slot"] in numbers:
+            numbers[row["slot"]][int(row["v"])] = row["count"]
+        elif counts is not None:
             counts[row["v"]] = row["count"]
+    for slot, bins_of in numbers.items():
+        moments = found[slot].moments
+        found[slot].histogram.add(moments.minimum, moments.maximum, bins_of)
     for slot in texts:
         counts = found[slot].counts
         if counts is not None and len(counts) > MAX_CATEGORIES:

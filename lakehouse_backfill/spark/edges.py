@@ -164,6 +164,8 @@ def measure_value(measure: Measure) -> Column:
 
     if measure.sum is not None:
         return F.coalesce(column(measure.sum), F.lit(0))
+    if measure.counts_by is not None:
+        return F.lit(1)  # Each row is of one value.
     return F.when(column(measure.count or "").isNotNull(), F.lit(1)).otherwise(F.lit(0))
 
 

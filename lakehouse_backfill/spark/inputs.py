@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.model.plan import Plan, SourcePin
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.rules import windows
 from lakehouse_backfill.spark import readers
 
@@ -66,6 +67,10 @@ class Inputs:
             union = union.unionAll(one)
         return sum(int(row["n"]) for row in union.collect())
 
+    def restricted(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
+        """Keep the rows of a pinned input that lie in any of the ranges."""
+        return readers.restricted(self._spark, self._catalog, pin.table, frame, rows)
+
     def _between(self, pin: SourcePin, name: str, first: datetime, last: datetime) -> DataFrame:
         frame = self.whole(pin)
         field = next((field for field in frame.schema.fields if field.name == name), None)
@@ -77,8 +82,7 @@ class Inputs:
                 f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        rows = windows.as_ranges(kind, name, first, last)
-        return readers.restricted(self._spark, self._catalog, pin.table, frame, rows)
+        return self.restricted(pin, frame, windows.as_ranges(kind, name, first, last))
 
 
 def pin_named(plan: Plan, name: str) -> SourcePin:

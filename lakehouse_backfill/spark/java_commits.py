@@ -16,11 +16,9 @@ from lakehouse_backfill.errors import TooBusy
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.model.table_commit import CloneOrder, Inspected, SwapOrder
 from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.rules.cloning import cloned
 from lakehouse_backfill.spark.java_api import JavaApi, java_errors
 from lakehouse_backfill.spark.java_swap import JavaSwap
-
-#: A clone's log of earlier metadata files would be the target's, which its commits would delete.
-_NOT_CLONED = ("metadata-log", "snapshot-log", "statistics", "partition-statistics")
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class PreparedCommit:
 
 class JavaCommits(TableCommits):
     """Single commits on the tables of one catalog."""
+
+    writes_rows = False
 
     def __init__(self, api: JavaApi) -> None:
         self._api = api
@@ -141,23 +141,6 @@ class JavaCommits(TableCommits):
     def _tag(self, snapshot_id: int, max_age_ms: int) -> Any:
         ref = self._api.iceberg.SnapshotRef
         return ref.tagBuilder(snapshot_id).maxRefAgeMs(max_age_ms).build()
-
-
-def cloned(metadata: dict[str, Any], order: CloneOrder) -> dict[str, Any]:
-    """Give the metadata of a table that shares one snapshot's files and nothing else."""
-    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == order.snapshot_id]
-    main = {"main": {"snapshot-id": order.snapshot_id, "type": "branch"}}
-    return {
-        **{key: value for key, value in metadata.items() if key not in _NOT_CLONED},
-        "table-uuid": order.uuid,
-        "location": order.location,
-        "properties": order.properties,
-        "snapshots": snapshots,
-        "current-snapshot-id": order.snapshot_id if snapshots else -1,
-        "refs": main if snapshots else {},
-        "snapshot-log": [],
-        "metadata-log": [],
-    }
 
 
 def _require_as_inspected(metadata: Any, wanted: Inspected) -> None:

@@ -18,6 +18,7 @@ from lakehouse_backfill.model.manifest import TransformRef
 from lakehouse_backfill.model.scope import Bound
 from lakehouse_backfill.spark import guard
 from lakehouse_backfill.spark.failures import CORRECT_JOB
+from lakehouse_backfill.spark.job_modules import importing_from
 from lakehouse_backfill.spark.job_scan import check_source
 from lakehouse_backfill.spark.queries import NotAQuery, parse_query, tables_read
 from lakehouse_backfill.transforms import TransformInfo, transform_info
@@ -88,7 +89,9 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     if not is_python and path.suffix != ".sql":
         raise ConfigError(f"{wanted.file} is neither .py nor .sql", fix="correct transform.file")
     jobs = (
-        _python_jobs(path, wanted.file, text) if is_python else _sql_jobs(spark, wanted.file, text)
+        _python_jobs(project.resolve(), path, wanted.file, text)
+        if is_python
+        else _sql_jobs(spark, wanted.file, text)
     )
     job = next(
         (j for j in jobs if (j.info.name, j.info.version) == (wanted.name, wanted.version)), None
@@ -118,16 +121,21 @@ def _inside(project: Path, file: str) -> Path:
     return path
 
 
-def _python_jobs(path: Path, file: str, text: str) -> list[Job]:
+def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     check_source(text, file)
-    module = _import(path, file, text)
+    with importing_from(root, path):
+        module = _import(path, file, text)
     found = [(info, value) for value in vars(module).values() if (info := transform_info(value))]
-    return [Job(info, file, _caller(function, info)) for info, function in found]
+    return [Job(info, file, _caller(function, info, (root, path))) for info, function in found]
 
 
-def _caller(function: Callable[..., Any], info: TransformInfo) -> Callable[..., Any]:
+def _caller(
+    function: Callable[..., Any], info: TransformInfo, code: tuple[Path, Path]
+) -> Callable[..., Any]:
     def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
-        return function(context, *(frames[name] for name in info.inputs))
+        # It may import its modules only now.
+        with importing_from(*code):
+            return function(context, *(frames[name] for name in info.inputs))
 
     return compute
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.checks import CheckResult
+from lakehouse_backfill.model.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.model.plan import Plan
@@ -18,13 +19,14 @@ from lakehouse_backfill.spark.evolving import as_changed
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs, pin_named
 from lakehouse_backfill.spark.names import column
-from lakehouse_backfill.spark.partition_sums import Sums, partition_sums
+from lakehouse_backfill.spark.partition_sums import FILE_COLUMN, Sums, partition_sums
+from lakehouse_backfill.spark.source_sums import SourceSums
 from lakehouse_backfill.spark.together import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_OLD, _NEW = "old", "new"
+_OLD, _NEW, _EARLIER = "old", "new", "earlier"
 
 
 class SparkMeasuring:
@@ -47,8 +49,30 @@ class SparkMeasuring:
 
         No snapshot: no rows. With `beside`: only of the rows that the predicate does not name.
         """
-        sides = {_NEW: (table, snapshot_id)}
-        return self._sums(sides, scope, (), ignore, beside)[_NEW].checksums
+        frames = self._frames({_NEW: (table, snapshot_id)}, scope)
+        if beside is not None:
+            frames = {side: frame.where(~named(beside)) for side, frame in frames.items()}
+        with translated(f"measuring {table}"):
+            return partition_sums(frames, scope.field, ignore).get(_NEW, Sums()).checksums
+
+    def by_file(
+        self,
+        table: str,
+        snapshot_id: int,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        skip: frozenset[str] = frozenset(),
+    ) -> dict[tuple[str, str], Checksum]:
+        """Checksum of what each file holds of each partition of the scope, by label and path.
+
+        Rows that delete files hide are not counted, nor are those of files in `skip`: they are not
+        hashed, though Iceberg reads them where they lie beside others of their partition.
+        """
+        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        if skip:
+            frame = frame.where(~column(FILE_COLUMN).isin(sorted(skip)))
+        with translated(f"measuring {table}"):
+            return partition_sums({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].files
 
     def measure(
         self,
@@ -58,15 +82,35 @@ class SparkMeasuring:
         measures: tuple[Measure, ...],
         ignore: tuple[str, ...] = (),
         change: SchemaChange = (),
+        *,
+        old_is_known: bool = False,
+        earlier: tuple[str, ...] = (),
     ) -> Measured:
         """Checksums and declared measures of the scope's partitions on both sides, in one job.
 
-        A side without snapshot has no total at all; one without rows has counts of 0.
+        Measures and rows of `earlier` partitions of the old side are added up in the same job.
+        A side without snapshot has no total at all; one without rows has counts of 0. The old side
+        is not hashed when it `old_is_known`, and not read when there is no measure either.
         """
-        found = self._sums({_OLD: old, _NEW: new}, scope, measures, ignore, change=change)
+        sides = {_OLD: old, _NEW: new}
+        is_unread = old_is_known and not measures
+        frames = self._frames(sides, scope, change, [_OLD] if is_unread else [])
+        # A column that is derived from others has no file: the old side is as it reads now.
+        told = [side for side in frames if side == _NEW or not (change or old_is_known)]
+        unhashed = [_OLD] if old_is_known else []
+        if earlier and measures:
+            before = Scope(field=scope.field, partitions=earlier)
+            frames[_EARLIER] = self._frames({_OLD: old}, before, change)[_OLD]
+            unhashed.append(_EARLIER)
+        with translated(f"measuring {old[0]}, {new[0]}"):
+            sums = partition_sums(frames, scope.field, ignore, measures, told, unhashed)
+        found = {side: sums.get(side, Sums()) for side in sides}
         return Measured(
-            old=found[_OLD].checksums,
+            old={} if old_is_known else found[_OLD].checksums,
             new=found[_NEW].checksums,
+            old_files=found[_OLD].files,
+            new_files=found[_NEW].files,
+            earlier=measured.earlier(measures, sums.get(_EARLIER, Sums())),
             totals=measured.totals(
                 measures,
                 scope.partitions,
@@ -76,9 +120,26 @@ class SparkMeasuring:
         )
 
     def source_totals(
+        self,
+        plan: Plan,
+        wanted: tuple[SourceTotal, ...],
+        measures: tuple[Measure, ...],
+        totals: tuple[MeasureTotal, ...] = (),
+    ) -> tuple[CheckResult, ...]:
+        """Whole-candidate totals against whole-source totals (Q4); each table is read once.
+
+        Of those by partition only the sources are read, in the run's partitions.
+        """
+        known = SourceSums(self._inputs).judged(plan, wanted, measures, totals)
+        whole = tuple(total for total in wanted if total.partition is None)
+        found = dict(zip(whole, self._whole(plan, whole, measures), strict=True)) | known
+        return tuple(found[total] for total in wanted)
+
+    def _whole(
         self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
     ) -> tuple[CheckResult, ...]:
-        """Whole-candidate totals against whole-source totals (Q4); each table is read once."""
+        if not wanted:
+            return ()
         by_name = {measure.name: measure for measure in measures}
         candidate = readers.read(self._spark, self._catalog, plan.shadow_table, None)
         ours = [by_name[total.measure] for total in wanted]
@@ -108,27 +169,22 @@ class SparkMeasuring:
             found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in found.collect()), key=repr)
 
-    def _sums(
+    def _frames(
         self,
         sides: dict[str, tuple[str, int | None]],
         scope: Scope,
-        measures: tuple[Measure, ...],
-        ignore: tuple[str, ...],
-        beside: Predicate | None = None,
         change: SchemaChange = (),
-    ) -> dict[str, Sums]:
+        without: Collection[str] = (),
+    ) -> dict[str, DataFrame]:
+        """Open the sides that have a snapshot, the old one as the change leaves it."""
         frames = {
             side: readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
             for side, (table, snapshot_id) in sides.items()
-            if snapshot_id is not None
+            if snapshot_id is not None and side not in without
         }
         if _OLD in frames:
             frames[_OLD] = as_changed(frames[_OLD], change)
-        if beside is not None:
-            frames = {side: frame.where(~named(beside)) for side, frame in frames.items()}
-        with translated(f"measuring {', '.join(table for table, _ in sides.values())}"):
-            found = partition_sums(frames, scope.field, ignore, measures)
-        return {side: found.get(side, Sums()) for side in sides}
+        return frames
 
     def _of_sources(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
         found: list[Any] = [None] * len(wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -47,11 +47,14 @@ class _Counted:
 class SparkStaging:
     """Computes chunks, edges and warm-up proofs; writes nothing but shadows."""
 
-    def __init__(self, spark: SparkSession, catalog: str, project: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
+    ) -> None:
+        """`code` is the folder in which jobs lie, or gives that of a plan."""
         self._spark = spark
         self._catalog = catalog
         self._inputs = Inputs(spark, catalog)
-        self._computing = Computing(spark, project, self._inputs)
+        self._computing = Computing(spark, code, self._inputs)
         self._composing = Composing(spark, catalog)
         self._leaving_out = LeavingOut(spark, catalog)
         self._writer = ShadowWriter(spark, catalog)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.rules import commands
+from lakehouse_backfill.rules.code_identity import code_files
+from lakehouse_backfill.stages.keeping_code import kept_code
 from lakehouse_backfill.stages.workbench import Workbench
 
 
 def require_approved_files(bench: Workbench, plan: Plan) -> None:
     """Raise ApprovalMissing, naming the file, when one is not what was planned and approved.
 
-    Else the evidence would name code or checks that did not run, or chunks of one run would mix
-    two versions.
+    Else the evidence would name checks that were not made. Code is another matter: what was kept
+    of it when the run was planned is executed, whatever its files say by now.
     """
     resolved = plan.resolved
     planned = {resolved.manifest.transform.file: resolved.code_hash} | resolved.files
+    kept = {one["file"]: one["sha256"] for one in kept_code(bench, plan.run_id) if _is_kept(one)}
+    code = code_files(resolved)
     for file, approved in planned.items():
+        if file in code and kept.get(file) == approved:
+            continue
         try:
             found = bench.code_hash(file)
         except NotFound as error:
@@ -29,6 +37,10 @@ def require_approved_files(bench: Workbench, plan: Plan) -> None:
                 f"was {approved[:12]}",
                 file,
             )
+
+
+def _is_kept(one: dict[str, Any]) -> bool:
+    return one["text"] is not None
 
 
 def _changed(plan: Plan, problem: str, file: str) -> ApprovalMissing:

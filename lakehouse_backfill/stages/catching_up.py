@@ -21,7 +21,7 @@ from lakehouse_backfill.model.plan import Plan, Resolved
 from lakehouse_backfill.model.run import RunStatus, State
 from lakehouse_backfill.model.scope import Chunk
 from lakehouse_backfill.rules import catching_up, commands, modes, roles, rollout
-from lakehouse_backfill.stages import erasing, revising
+from lakehouse_backfill.stages import acceptance, erasing, revising
 from lakehouse_backfill.stages import publish as publishing
 from lakehouse_backfill.stages.decide import judged, trusted_events
 from lakehouse_backfill.stages.landing import Published
@@ -123,6 +123,7 @@ def carry_acceptance(bench: Workbench, plan: Plan, by: str) -> RunStatus:
         bound_to=new[0],
         decided_by=list(decided_by),
         carried_from=catch_up.of,
+        archive=acceptance.archive(bench, plan, status, new, tuple(decided_by)),
         reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
         "live commits changed differ",
     )  # fmt: skip

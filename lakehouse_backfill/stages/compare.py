@@ -13,6 +13,7 @@ from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import TableInfo, TableRef
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import gates, schema_change
+from lakehouse_backfill.stages import fingerprinting
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -23,33 +24,6 @@ class Sides:
     old: TableRef
     new: TableRef
     contract: Contract | None = None
-
-
-def diff(
-    bench: Workbench,
-    sides: Sides,
-    *,
-    key: tuple[str, ...] = (),
-    where: str | None = None,
-    engine: str = "auto",
-    samples: int = 5,
-    scope: Scope | None = None,
-) -> Diff:
-    """Compare two table states by key; files that both share are not read."""
-    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
-    chosen_key = key or (sides.contract.key if sides.contract else ())
-    request = DiffRequest(
-        old_table=sides.old.table,
-        old_snapshot_id=old.snapshot_id,
-        new_table=sides.new.table,
-        new_snapshot_id=new.snapshot_id,
-        key=chosen_key,
-        scope=scope,
-        ignore=LINEAGE_NAMES,
-        samples=samples,
-        where=where,
-    )
-    return run_differ(bench, request, engine)
 
 
 def diff_run(bench: Workbench, run_id: str, where: str | None, engine: str, samples: int) -> Diff:
@@ -76,6 +50,7 @@ def candidate_request(
         samples=samples,
         where=where,
         change=schema_change.of_plan(plan),
+        distributions=plan.resolved.contract.watch.distributions != "off",
     )
 
 
@@ -86,29 +61,32 @@ def run_differ(bench: Workbench, request: DiffRequest, engine: str) -> Diff:
     """
     if engine == "auto":
         try:
-            engine = choose_engine(bench.differ("local").weigh(request))
+            engine = choose_engine(bench.differ("local").weigh(request), limit_of(bench))
         except Unsupported:
             engine = "spark"
     return bench.differ(engine).diff(request)
 
 
-#: Up to this many bytes of changed files the in-process engine needs no cluster.
-LOCAL_LIMIT_BYTES = 512 * 1024 * 1024
+def limit_of(bench: Workbench) -> int:
+    """Tell up to how many bytes of changed files the engine in this process compares them."""
+    return bench.profile.local_diff_limit_mib * 1024 * 1024
 
 
-def choose_engine(bytes_to_read: int) -> str:
+def choose_engine(bytes_to_read: int, limit_bytes: int) -> str:
     """Choose the diff engine by how much must be read."""
-    return "local" if bytes_to_read <= LOCAL_LIMIT_BYTES else "spark"
+    return "local" if bytes_to_read <= limit_bytes else "spark"
 
 
 def reconcile(bench: Workbench, sides: Sides) -> tuple[PartitionBalance, ...]:
-    """Set count and checksum of each partition side by side."""
+    """Set count and checksum of each partition side by side.
+
+    Sums over files: what is known of them is not read again, and Spark starts for the rest only.
+    """
     old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
     info = bench.tables.describe(sides.new.table)
     scope = _all_partitions(bench, sides, info, (old.snapshot_id, new.snapshot_id))
-    measuring = bench.compute().measuring
-    left = measuring.checksums(sides.old.table, old.snapshot_id, scope, LINEAGE_NAMES)
-    right = measuring.checksums(sides.new.table, new.snapshot_id, scope, LINEAGE_NAMES)
+    left = fingerprinting.checksums_of(bench, sides.old.table, old.snapshot_id, scope)
+    right = fingerprinting.checksums_of(bench, sides.new.table, new.snapshot_id, scope)
     found = [*left.values(), *right.values()]
     return gates.balances(scope.partitions, left, right, found[0].shape if found else "")
 

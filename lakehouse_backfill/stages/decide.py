@@ -12,12 +12,14 @@ from lakehouse_backfill.model.value import digest as digest_of
 from lakehouse_backfill.rules import (
     audit,
     checklist,
+    code_identity,
     commands,
     lifecycle,
     partitions,
     roles,
     waivers,
 )
+from lakehouse_backfill.stages import acceptance
 from lakehouse_backfill.stages.plan import find_conflicts
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -37,6 +39,8 @@ def approve(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
             fix=f"write the answers, then {commands.plan(plan.manifest_file, run_id)}",
         )
+    environments = (plan.resolved.environment, bench.profile.environment)
+    code_identity.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal(status, "approve")
     _require_no_overlap(bench, plan)
     return bench.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
@@ -55,7 +59,8 @@ def accept(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:
         )
     digest, validation = found
     require_gates_open(events, run_id, digest, validation)
-    return bench.move(status, plan, "accept", by, bound_to=digest, reason=reason)
+    archive = acceptance.archive(bench, plan, status, found, (by,))
+    return bench.move(status, plan, "accept", by, bound_to=digest, reason=reason, archive=archive)
 
 
 def reject(bench: Workbench, run_id: str, by: str, reason: str) -> RunStatus:

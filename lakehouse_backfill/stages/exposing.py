@@ -14,6 +14,9 @@ from lakehouse_backfill.stages.corrections import write_events
 from lakehouse_backfill.stages.reserving import tags
 from lakehouse_backfill.stages.workbench import Workbench
 
+#: In the summary of what was published: the digest of the archive of what was accepted.
+EVIDENCE_DIGEST = "lakehouse-backfill.evidence-digest"
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -38,12 +41,19 @@ def _adopt(bench: Workbench, plan: Plan, reserved: Publication, accepted: Accept
         "lakehouse-backfill.output-version": str(reserved.version),
         "lakehouse-backfill.manifest-hash": plan.manifest_hash,
         "lakehouse-backfill.result-digest": reserved.result_digest or "",
+        **evidence_property(reserved),
         "lakehouse-backfill.epoch": str(reserved.epoch),
         **lineage_properties(plan),
     }
     shadow_snapshot_id = accepted.shadow_snapshot_id
     request = adopt_request(plan, shadow_snapshot_id, reserved.token, tags(reserved), properties)
     return bench.publisher.adopt(narrowed(request, reserved))
+
+
+def evidence_property(reserved: Publication) -> dict[str, str]:
+    """Anchor the archive of what was accepted in what the publication writes."""
+    digest = reserved.evidence_digest
+    return {EVIDENCE_DIGEST: digest} if digest else {}
 
 
 def narrowed(request: AdoptRequest, reserved: Publication) -> AdoptRequest:
@@ -112,6 +122,7 @@ def _named(bench: Workbench, plan: Plan, reserved: Publication, accepted: Accept
         "lakehouse-backfill.output-version": str(reserved.version),
         "lakehouse-backfill.manifest-hash": plan.manifest_hash,
         "lakehouse-backfill.result-digest": reserved.result_digest or "",
+        **evidence_property(reserved),
     }
     bench.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
     return _kept(bench, plan, reserved, name, snapshot_id)

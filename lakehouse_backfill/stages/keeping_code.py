@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from lakehouse_backfill.errors import ApprovalMissing
-from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound, Tampered
+from lakehouse_backfill.model.plan import Plan, Resolved
+from lakehouse_backfill.rules import code_identity, external, lifecycle
 from lakehouse_backfill.stages.workbench import Workbench
 
 CODE = "code"
@@ -24,6 +26,41 @@ def keep_code(bench: Workbench, plan: Plan) -> None:
     files.pop(resolved.manifest.validation.golden or "", None)
     kept = [_kept(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
     bench.evidence.record(plan.run_id, CODE, {"files": kept}, epoch=0)
+
+
+def require_one_code(bench: Workbench, resolved: Resolved) -> None:
+    """Raise ConfigError when a stored run executed other code under this name and version."""
+    transform = resolved.manifest.transform
+    earlier = bench.runs.code_of(transform.name, transform.version)
+    code_identity.require_one_code(resolved, sorted(earlier.items()))
+
+
+def changed_code(bench: Workbench, plan: Plan) -> tuple[str, ...]:
+    """Name the files of code that are not, by now, what was approved: the archive is what runs."""
+    found = []
+    for file, approved in sorted(code_identity.code_files(plan.resolved).items()):
+        try:
+            is_same = bench.code_hash(file) == approved
+        except (NotFound, ConfigError):
+            is_same = False
+        if not is_same:
+            found.append(file)
+    return tuple(found)
+
+
+def notes(bench: Workbench, run_id: str) -> list[str]:
+    """Say of an open run that files of its code differ from what was approved: they are not run."""
+    with suppress(NotFound, Tampered):
+        if bench.runs.status(run_id).state not in lifecycle.OPEN:
+            return []
+        plan = bench.runs.plan(run_id)
+        if external.is_external(plan):
+            return []
+        return [
+            f"{file} is not, by now, what {run_id} was planned with: the archived code is what runs"
+            for file in changed_code(bench, plan)
+        ]
+    return []
 
 
 def kept_code(bench: Workbench, run_id: str) -> list[dict[str, Any]]:

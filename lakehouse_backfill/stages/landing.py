@@ -14,7 +14,7 @@ from lakehouse_backfill.model.publication import Publication, Swap
 from lakehouse_backfill.model.run import Event, RunStatus
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.rules import modes, roles, rollout
-from lakehouse_backfill.stages import hooks
+from lakehouse_backfill.stages import acceptance, hooks, published_rows
 from lakehouse_backfill.stages.exposing import Accepted, expose, find
 from lakehouse_backfill.stages.pinning import head_of
 from lakehouse_backfill.stages.reserving import (
@@ -68,6 +68,7 @@ def draft(
         accepted_by=roles.decisions(events, "accept", accepted.digest),
         manifest_hash=plan.manifest_hash,
         result_digest=accepted.digest,
+        evidence_digest=acceptance.digest_of(events, accepted.digest),
         reason=plan.resolved.manifest.run.reason,
     )
 
@@ -132,14 +133,18 @@ def give_back(
 
 
 def finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
-    """Show and record what the pointer says by now; a view that fails leaves nothing unfinished."""
+    """Show and record what the pointer says by now; a view that fails leaves nothing unfinished.
+
+    Raises ChecksFailed, once all is done, when the table does not hold what was accepted.
+    """
+    compared = published_rows.compared(bench, plan, row)
     try:
         show_accepted(bench, plan.resolved.contract)
     finally:
-        digest = bench.evidence.record(
-            plan.run_id, PUBLICATION, row.model_dump(mode="json"), status.epoch
-        )
+        document = row.model_dump(mode="json") | ({"verified": compared} if compared else {})
+        digest = bench.evidence.record(plan.run_id, PUBLICATION, document, status.epoch)
         bench.move(
             status, plan, "finish publishing", by,
             version=row.version, token=row.token, digest=digest,
         )  # fmt: skip
+    published_rows.require_accepted(compared, plan, row)

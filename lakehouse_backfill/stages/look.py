@@ -21,6 +21,7 @@ from lakehouse_backfill.rules import (
     waivers,
 )
 from lakehouse_backfill.rules.standing import Standing, standing
+from lakehouse_backfill.stages.attribution import ATTRIBUTION
 from lakehouse_backfill.stages.chunk_checks import CHUNK_CHECKS
 from lakehouse_backfill.stages.decide import judged_document
 from lakehouse_backfill.stages.dual_read import standing_of
@@ -179,6 +180,8 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
     chunk_checks = bench.evidence.newest(run_id, CHUNK_CHECKS)
     inputs = bench.evidence.newest(run_id, INPUT_CHECKS)
     publication = bench.evidence.newest(run_id, PUBLICATION)
+    verified = publication[1].pop("verified", None) if publication else None
+    attribution = bench.evidence.newest(run_id, ATTRIBUTION)
     digest = validation[0] if validation else None
     return {
         "run": status.model_dump(mode="json"),
@@ -194,8 +197,10 @@ def evidence(bench: Workbench, run_id: str) -> dict[str, Any]:
         "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
         "waivers": waived(events),
         **rolled_out(bench, run_id, events),
+        "attribution": attribution[1] if attribution else None,
         "validation": validation[1] if validation else None,
         "validation_digest": digest,
         "publication": publication[1] if publication else None,
+        "published_rows": verified,
         "code": kept_code(bench, run_id),
     }

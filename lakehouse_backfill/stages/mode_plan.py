@@ -6,7 +6,8 @@ from lakehouse_backfill.model.contract import Contract
 from lakehouse_backfill.model.manifest import MergeBy, RunManifest
 from lakehouse_backfill.model.plan import Resolved
 from lakehouse_backfill.model.table import Column, TableInfo
-from lakehouse_backfill.rules import appending, merging, modes, row_predicate
+from lakehouse_backfill.model.ways import ChosenWay
+from lakehouse_backfill.rules import appending, merging, modes, row_predicate, ways
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -18,6 +19,13 @@ def require_fitting(
     row_predicate.require_fitting(manifest, columns, scoped_by)
     merging.require_mergeable(manifest, contract, columns)
     merging.require_apart(manifest, contract, scoped_by)
+
+
+def way(bench: Workbench, resolved: Resolved) -> ChosenWay:
+    """Say who writes the commits of this run, and why. Raises Unsupported when it does not fit."""
+    chosen = bench.ways(resolved.target.table, resolved.scope)
+    ways.require_fit(resolved.manifest, resolved.target.table, chosen)
+    return chosen
 
 
 def notes(bench: Workbench, resolved: Resolved) -> tuple[str, ...]:

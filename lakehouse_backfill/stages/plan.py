@@ -25,6 +25,7 @@ from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.rules import (
     catching_up,
     checklist,
+    code_identity,
     completeness,
     corrections,
     estimates,
@@ -42,7 +43,7 @@ from lakehouse_backfill.rules import (
     unbuilt,
 )
 from lakehouse_backfill.stages import estimating, mode_plan, pinning, placing, revising
-from lakehouse_backfill.stages.keeping_code import keep_code
+from lakehouse_backfill.stages.keeping_code import keep_code, require_one_code
 from lakehouse_backfill.stages.workbench import Workbench
 
 
@@ -77,6 +78,7 @@ def make_plan(
     external.require_no_edges(manifest)
     gate_names.require_known(manifest)
     revising.require_revisable(bench, manifest.product, revise)
+    code_identity.require_committed(declared.git_commit, bench.profile.environment)
     base = _base(bench, declared.contract)
     scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
     mode_plan.require_fitting(manifest, declared.contract, base, scope.field.column)
@@ -104,6 +106,7 @@ def make_plan(
         tombstones=pinning.resolve_tombstones(bench, declared.contract),
     )
     resolved = amend(resolved) if amend else resolved
+    require_one_code(bench, resolved)
     notes += _target_notes(resolved) + mode_plan.notes(bench, resolved)
     notes += schema_change.notes(manifest.target.schema_change, declared.contract)
     return _finish(bench, resolved, declared, by, revise, notes)
@@ -171,8 +174,6 @@ def _finish(
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
     name = resolved.contract.table.rpartition(".")[2]
-    way = bench.ways(resolved.target.table, resolved.scope)
-    schema_refusals.require_way(resolved.manifest, resolved.target.table, way.way)
     return Plan(
         run_id=run_id,
         revises=revise,
@@ -182,7 +183,7 @@ def _finish(
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=way,
+        way=mode_plan.way(bench, resolved),
         conflicts=find_conflicts(bench, resolved, {run_id, revise}),
         checklist=checklist.answer(resolved, estimate),
         notes=notes + placing.notes(places),

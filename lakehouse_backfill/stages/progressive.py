@@ -15,7 +15,14 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication, Swap
 from lakehouse_backfill.model.rollout import Progressive
 from lakehouse_backfill.model.run import Event, RunStatus
-from lakehouse_backfill.rules import commands, gates, partitions, publications, rollout, waivers
+from lakehouse_backfill.rules import (
+    commands,
+    partitions,
+    publications,
+    reasonable,
+    rollout,
+    waivers,
+)
 from lakehouse_backfill.stages import hooks
 from lakehouse_backfill.stages.accepted import resolve_accepted
 from lakehouse_backfill.stages.exposing import Accepted
@@ -159,7 +166,7 @@ def check_step(
     return [
         _same_content(step, {k: v.text for k, v in candidate.items()},
                       {k: v.text for k, v in measured.new.items()}),
-        *gates.thresholds(declared.thresholds, measured.totals, rows),
+        *reasonable.thresholds(declared.thresholds, measured.totals, rows),
         *_suites(compute, plan, (seen.table, seen.snapshot_id), step),
     ]  # fmt: skip
 

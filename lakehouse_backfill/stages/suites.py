@@ -16,11 +16,18 @@ def suites(plan: Plan) -> tuple[SuiteRef, ...]:
 
 
 def suite_parameters(
-    compute: Compute, plan: Plan, suite: SuiteRef | Assumption
+    compute: Compute,
+    plan: Plan,
+    suite: SuiteRef | Assumption,
+    known: dict[str, list[Any]] | None = None,
 ) -> dict[str, list[Any]]:
-    """Fill a suite's parameters (`name: input.column`) from the pinned inputs."""
-    values = {}
-    for name, origin in suite.parameters.items():
-        source, _, column = origin.partition(".")
-        values[name] = compute.measuring.distinct(plan, source, column)
-    return values
+    """Fill a suite's parameters (`name: input.column`) from the pinned inputs.
+
+    Values in `known` are not read again, and those that are read are added to it.
+    """
+    known = {} if known is None else known
+    for origin in suite.parameters.values():
+        if origin not in known:
+            source, _, column = origin.partition(".")
+            known[origin] = compute.measuring.distinct(plan, source, column)
+    return {name: known[origin] for name, origin in suite.parameters.items()}

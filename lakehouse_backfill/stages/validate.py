@@ -20,25 +20,27 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import RunStatus
 from lakehouse_backfill.model.table import LiveFile, TableInfo
 from lakehouse_backfill.rules import (
+    anomalies,
     edges,
+    fingerprints,
     gate_names,
     gates,
     lifecycle,
     modes,
+    reasonable,
     roles,
     schema_change,
     waivers,
 )
 from lakehouse_backfill.rules.plain import plain_value
-from lakehouse_backfill.stages import compare, erasing, mode_checks
+from lakehouse_backfill.stages import compare, erasing, fingerprinting, mode_checks, unusual
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
 from lakehouse_backfill.stages.edge_probe import probe_edges
 from lakehouse_backfill.stages.external import require_closed
 from lakehouse_backfill.stages.golden import golden_checks
 from lakehouse_backfill.stages.lease import KeptLease
-from lakehouse_backfill.stages.pinning import base_files
-from lakehouse_backfill.stages.suites import suite_parameters, suites
+from lakehouse_backfill.stages.suite_checks import Stopwatch, suite_checks
 from lakehouse_backfill.stages.waive import pass_by_waiver
 from lakehouse_backfill.stages.workbench import Compute, Workbench
 
@@ -58,14 +60,17 @@ def validate(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, Validat
     roles.require_approval(trusted_events(bench, status), plan)
     require_approved_files(bench, plan)
     status = bench.drive(status, plan, "begin validation", by)
+    watch = Stopwatch(bench.clock)
     with KeptLease(bench, status), bench.journal.bind(**plan.labels).span("validate"):
         # What is stored is JSON, which has no NaN: totals may hold one.
-        document = plain_value(_judge(bench, plan).model_dump(mode="json"))
+        document = plain_value(_judge(bench, plan, watch).model_dump(mode="json"))
     result = Validation.model_validate(document)
     digest = bench.evidence.record(run_id, VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in waivers.failed(result.checks)]
-    status = bench.move(status, plan, verb, by, digest=digest, failed=failed)
+    # Not in the document: the same result has the same digest, however long it took.
+    spent = watch.spent(bench, run_id).plain
+    status = bench.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
     if failed:
         # The same result as one that was waived before: the waivers still hold for it.
         status = pass_by_waiver(bench, status, plan, by)
@@ -88,6 +93,8 @@ class _Seen:
     totals: tuple[MeasureTotal, ...]
     lineage: tuple[MeasureTotal, ...]
     edge: EdgeReport | None
+    #: Rows and measures of earlier partitions, by label.
+    earlier: unusual.ByLabel
 
     @property
     def shape(self) -> str:
@@ -100,7 +107,7 @@ def shape_of(found: dict[str, Checksum]) -> str:
     return next((checksum.shape for checksum in found.values()), "")
 
 
-def _judge(bench: Workbench, plan: Plan) -> Validation:
+def _judge(bench: Workbench, plan: Plan, watch: Stopwatch) -> Validation:
     bench.progress.start("validate", 5, "steps")
     compute = bench.compute()
     seen = _measure(bench, compute, plan)
@@ -117,8 +124,10 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
         edges.check(seen.edge, plan.resolved.manifest.validation, modes.no_edges(plan)),
         *golden_checks(bench, plan, seen.shadow),
     ]
+    reports = unusual.anomaly_reports(plan, balances, seen.totals, seen.earlier)
+    checks += unusual.checks(plan, reports, seen.diff.columns)
     bench.progress.advance()
-    checks += _quality(compute, plan)
+    checks += suite_checks(compute, plan, watch)
     checks = gate_names.apply(checks, plan.resolved.manifest.validation.gates)
     bench.progress.advance()
     bench.progress.finish()
@@ -131,6 +140,7 @@ def _judge(bench: Workbench, plan: Plan) -> Validation:
         balances=balances,
         totals=seen.totals,
         edge=seen.edge,
+        anomalies=tuple(anomalies.kept(report) for report in reports),
     )
 
 
@@ -145,12 +155,18 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
     request, change = compare.candidate_request(plan, shadow, SAMPLES), schema_change.of_plan(plan)
+    # Under other columns a file reads as other rows. What is to be accepted is read in any case.
+    base = fingerprinting.look(bench, *old_side, scope, rely=not change)
+    candidate = fingerprinting.look(bench, *new_side, scope, rely=False)
+    is_known = base.is_known and not change
+    before = unusual.history(plan, base.files)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
         comparing = pool.submit(compare.run_differ, bench, request, "auto")
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
-            (*LINEAGE_NAMES, *schema_change.added(change)), change,
+            (*LINEAGE_NAMES, *schema_change.added(change)), change, old_is_known=is_known,
+            earlier=before if measures else (),
         )  # fmt: skip
         looks_beyond = target.snapshot_id is not None and not modes.no_edges(plan)
         edge = probe_edges(compute.staging, plan) if looks_beyond else None
@@ -158,21 +174,25 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         measured = measuring.result()
         bench.progress.advance()
         diff = comparing.result()
-        stored = measured.new
-        if schema_change.added(change):
-            stored = compute.measuring.checksums(*new_side, scope, LINEAGE_NAMES)
+        by_file = measured.new_files
+        if schema_change.added(change) and shadow.snapshot_id is not None:
+            by_file = compute.measuring.by_file(
+                shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES
+            )
         bench.progress.advance()
+    fingerprinting.keep(bench, [(base, measured.old_files), (candidate, by_file)], plan.run_id)
     return _Seen(
         shadow=shadow,
-        old_files=base_files(bench, plan),
-        new_files=bench.tables.files(*new_side, scope.field),
-        old=measured.old,
+        old_files=base.files,
+        new_files=candidate.files,
+        old=base.known.checksums if is_known else measured.old,
         new=measured.new,
-        stored=stored,
+        stored=fingerprints.by_label(by_file),
         diff=diff,
-        totals=measured.totals[: len(measures)],
-        lineage=measured.totals[len(measures) :],
+        totals=measured.totals[: len(measured.totals) - len(lineage)],
+        lineage=measured.totals[len(measured.totals) - len(lineage) :],
         edge=edge,
+        earlier=measured.earlier if measures else unusual.counted(before, base.files),
     )
 
 
@@ -216,21 +236,11 @@ def _totals(compute: Compute, plan: Plan, seen: _Seen) -> list[CheckResult]:
     contract = plan.resolved.contract
     results: list[CheckResult] = []
     if contract.source_totals:
-        results += compute.measuring.source_totals(plan, contract.source_totals, contract.measures)
+        results += compute.measuring.source_totals(
+            plan, contract.source_totals, contract.measures, seen.totals
+        )
     old_rows = sum(partition.rows for partition in seen.old.values())
-    return [*results, *gates.thresholds(contract.thresholds, seen.totals, old_rows)]
-
-
-def _quality(compute: Compute, plan: Plan) -> list[CheckResult]:
-    wanted = [suite for suite in suites(plan) if suite.on == "output"]
-    if not wanted:
-        return []
-    frame = compute.measuring.output(plan)
-    results: list[CheckResult] = []
-    for suite in wanted:
-        parameters = suite_parameters(compute, plan, suite)
-        results += compute.judge.judge(frame, suite.file, parameters, "quality")
-    return results
+    return [*results, *reasonable.thresholds(contract.thresholds, seen.totals, old_rows)]
 
 
 def _trace_samples(bench: Workbench, plan: Plan, result: Validation) -> None:

@@ -124,7 +124,9 @@ class PublisherByWay(ByWay[Publisher], Publisher):
         self, target: str, field: ScopeField, restores: tuple[Restore, ...]
     ) -> tuple[Rewrite, ...]:
         """Say which partitions cannot go back by adding their files again, and why."""
-        return self._reading.rewrites(target, field, restores)
+        labels = tuple(label for restore in restores for label in restore.partitions)
+        scope = Scope(field=field, partitions=labels) if labels else None
+        return self._of(target, scope).rewrites(target, field, restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot."""

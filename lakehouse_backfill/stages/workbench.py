@@ -14,6 +14,7 @@ from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import Event, Lease, RunStatus
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.ways import ChosenWay
+from lakehouse_backfill.ports.attributing import Attributing
 from lakehouse_backfill.ports.carrying import Carrying, Erasing
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.compute import (
@@ -27,11 +28,13 @@ from lakehouse_backfill.ports.compute import (
     Views,
 )
 from lakehouse_backfill.ports.control import Audit, Evidence, Fences, Ledger, Runs, Versions
+from lakehouse_backfill.ports.fingerprints import DataFiles, Fingerprints
 from lakehouse_backfill.ports.hooks import Hooks
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
 from lakehouse_backfill.ports.progress import Journal, Progress
 from lakehouse_backfill.ports.retention import ControlUpkeep, PinLeases, Upkeep
 from lakehouse_backfill.ports.rollout import Corrections, Reading
+from lakehouse_backfill.ports.stored import Stored
 from lakehouse_backfill.rules import lifecycle
 
 
@@ -43,6 +46,7 @@ class Compute:
     measuring: Measuring
     inspecting: Inspecting
     restoring: Restoring
+    attributing: Attributing
     judge: Judge
 
 
@@ -64,6 +68,9 @@ class Workbench:
     ledger: Ledger
     versions: Versions
     evidence: Evidence
+    fingerprints: Fingerprints
+    data_files: DataFiles
+    stored: Stored
     fences: Fences
     audit: Audit
     pin_leases: PinLeases

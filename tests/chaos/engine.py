@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import ArrowScan
 
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import translated
@@ -28,7 +29,13 @@ from lakehouse_backfill.model.restoring import RestoreChunk
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.ports.compute import Measured
-from lakehouse_backfill.rules import catching_up, partitions, row_predicate, run_log
+from lakehouse_backfill.rules import (
+    catching_up,
+    fingerprints,
+    partitions,
+    row_predicate,
+    run_log,
+)
 from tests.oracle import merging
 
 MARK = "lakehouse-backfill."
@@ -193,25 +200,41 @@ class PlainEngine:
         ignore: tuple[str, ...] = (),
         beside: Predicate | None = None,
     ) -> dict[str, Checksum]:
-        found: dict[str, Checksum] = {}
+        return fingerprints.by_label(self.by_file(table, snapshot_id, scope, beside=beside))
+
+    def by_file(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        skip: frozenset[str] = frozenset(),
+        beside: Predicate | None = None,
+    ) -> dict[tuple[str, str], Checksum]:
+        found: dict[tuple[str, str], Checksum] = {}
         if snapshot_id is None:
             return found
-        scan = self._catalog.load_table(table).scan(
-            row_filter(partitions.ranges(scope)), snapshot_id=snapshot_id
-        )
-        for row in scan.to_arrow().to_pylist():
-            if beside is not None and _is_named(row, beside):
-                continue
-            label = str(row["d"])
-            mark = zlib.crc32(repr(sorted(row.items())).encode())
-            one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
-            found[label] = found.get(label, Checksum.empty(_SHAPE)) + one
+        loaded, where = self._catalog.load_table(table), row_filter(partitions.ranges(scope))
+        scan = loaded.scan(where, snapshot_id=snapshot_id)
+        reader = ArrowScan(loaded.metadata, loaded.io, scan.projection(), where)
+        for task in scan.plan_files():
+            path = task.file.file_path
+            for row in reader.to_table([task]).to_pylist() if path not in skip else ():
+                if beside is not None and _is_named(row, beside):
+                    continue
+                mark = zlib.crc32(repr(sorted(row.items())).encode())
+                one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
+                place = str(row["d"]), path
+                found[place] = found.get(place, Checksum.empty(_SHAPE)) + one
         return found
 
     def measure(
         self, old: Any, new: Any, scope: Scope, measures: Any, *ignored: Any, **named: Any
     ) -> Measured:
-        return Measured(self.checksums(*old, scope), self.checksums(*new, scope), totals=())
+        before, after = self.by_file(*old, scope), self.by_file(*new, scope)
+        return Measured(
+            fingerprints.by_label(before), fingerprints.by_label(after), (), before, after
+        )
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
         rows = self._source(plan, plan.resolved.scope)

@@ -102,7 +102,8 @@ class Ended:
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.said)["data"]
+        # What libraries log comes before.
+        found: dict[str, Any] = json.loads(self.said.splitlines()[-1])["data"]
         return found
 
     @property
@@ -203,7 +204,7 @@ class Lab:
     def make(self) -> None:
         """Write the declarations and the tables: three rows a day, all of them wrong."""
         for name, text in {
-            "catalog/profiles.yaml": PROFILES,
+            "catalog/profiles.yaml": self.profiles(),
             f"catalog/contracts/{TARGET}.yaml": CONTRACT,
             "jobs/tenfold.py": "# The lab's engine multiplies; see engine.py.\n",
         }.items():
@@ -217,14 +218,26 @@ class Lab:
             catalog.create_namespace(table.partition(".")[0])
             made = catalog.create_table(table, _SCHEMA, partition_spec=_SPEC)
             made.append(_arrow([(d, k, v * factor) for d, k, v in rows]))
-        catalog.engine.dispose()
+        if isinstance(catalog, SqlCatalog):
+            catalog.engine.dispose()
 
-    def catalog(self) -> SqlCatalog:
+    def profiles(self) -> str:
+        """Say where the lake is."""
+        return PROFILES
+
+    def catalog(self) -> Any:
         """Open the lake beside the product, as anybody may."""
         lake = self.folder / "lake"
         return SqlCatalog(
             "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
         )
+
+
+def tables_of(lab: Lab) -> list[str]:
+    """Name all tables of the lab's lake."""
+    catalog = lab.catalog()
+    spaces = catalog.list_namespaces()
+    return [".".join(name) for space in spaces for name in catalog.list_tables(space)]
 
 
 _SCHEMA = Schema(

@@ -61,6 +61,7 @@ def _commit(name: str) -> tuple[str, ...]:
 
 _APPEND = _method("Runs.append", *_commit("ControlLog.run_event"))
 _EVIDENCE = _method("Evidence.record", *_commit("ControlLog.evidence"))
+_FINGERPRINTS = _method("Fingerprints.record", *_commit("ControlLog.file_fingerprint"))
 _MOVE = _method("Versions.move", *_commit("ControlLog.accepted_output_version"))
 _FENCES = _method(
     "Fences.fence",
@@ -114,7 +115,9 @@ SCENARIOS = (
         *_FENCES, *_APPEND, *_method("Shadows.open"), *_SHADOW_FENCE, *_RECORD, *_RECORD, *_CHUNK,
         *_RECORD, *_EVIDENCE, *_APPEND,
     ), first=22),
-    Scenario("validate", "staged", _VALIDATE, (_VALIDATE,), (*_APPEND, *_EVIDENCE, *_APPEND)),
+    Scenario("validate", "staged", _VALIDATE, (_VALIDATE,), (
+        *_APPEND, *_FINGERPRINTS, *_EVIDENCE, *_APPEND,
+    )),
     Scenario("publish", "accepted", _PUBLISH, (_PUBLISH,), (
         *_APPEND, *_MOVE, *_ADOPT, *_MOVE, *_EVIDENCE, *_APPEND,
     )),

@@ -47,6 +47,8 @@ ELSEWHERE = {
     "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
     "Carrying.carry": "only where a publication catches up; killed in test_catching_up.py",
     "Shadows.evolve": "only with target.schema_change; cut off in contract/test_schema_change.py",
+    "Shadows.create": "only where a catalog registers none; cut off in contract/test_building.py",
+    "Shadows.fill": "only where a catalog registers none; cut off in contract/test_building.py",
     "Shadows.keep": "only for versions by name; killed in test_mode_kills.py",
     "Tables.create": "only for a product that has no table; the same call again does nothing",
     "Pins.unpin": "maintain takes tags out by Upkeep.let_go",

@@ -41,6 +41,8 @@ class Question:
     ignore: tuple[str, ...] = ()
     keeps: Callable[[Row], bool] = lambda _: True
     shapes: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    #: By column: whether two numbers are near enough to be equal.
+    near: dict[str, Callable[[Any, Any], bool]] = field(default_factory=dict)
     #: Partitions that are read, so that their duplicate keys are seen; None: all.
     duplicates_in: set[str] | None = None
 
@@ -58,7 +60,7 @@ def answer(question: Question) -> Expected:
     duplicates = 0
     old, new = (_by_label(question, rows) for rows in (question.old, question.new))
     for label in {*old, *new}:
-        one = _Partition(question.key, values, old[label], new[label])
+        one = _Partition(question.key, values, old[label], new[label], question.near)
         partitions[label] = one.counts
         cells |= {(label, name): count for name, count in one.changed.items()}
         samples.update(one.samples)
@@ -96,8 +98,14 @@ def seen(diff: Diff) -> Expected:
 
 class _Partition:
     def __init__(
-        self, key: tuple[str, ...], values: tuple[str, ...], old: list[Row], new: list[Row]
+        self,
+        key: tuple[str, ...],
+        values: tuple[str, ...],
+        old: list[Row],
+        new: list[Row],
+        near: dict[str, Callable[[Any, Any], bool]],
     ) -> None:
+        self._near = near
         self.changed: Counter[str] = Counter()
         self.samples: Counter[str] = Counter()
         self.duplicates = 0
@@ -133,11 +141,17 @@ class _Partition:
             self._sample("removed", row, self._part(row, self._values), None)
 
     def _compare_one(self, old: Row, new: Row) -> None:
-        names = [n for n in self._values if norm(old.get(n)) != norm(new.get(n))]
+        names = [n for n in self._values if self._differs(n, old.get(n), new.get(n))]
         self.changed.update(names)
         if names:
             self._changed += 1
             self._sample("changed", new, self._part(old, names), self._part(new, names))
+
+    def _differs(self, name: str, one: Any, other: Any) -> bool:
+        if norm(one) == norm(other):
+            return False
+        near = self._near.get(name)
+        return near is None or one is None or other is None or not near(one, other)
 
     def _same(self, one: Row, other: Row) -> bool:
         return all(norm(one.get(name)) == norm(other.get(name)) for name in self._values)
@@ -187,7 +201,8 @@ def norm(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Give the value as a sample shows it."""
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
+        odd = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+        return odd.get(str(value), value + 0.0)
     if isinstance(value, Decimal | UUID):
         return str(value)
     if isinstance(value, date | datetime | time):

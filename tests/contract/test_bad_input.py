@@ -405,14 +405,20 @@ FILES_OF_OTHERS = {
     ),
 }  # fmt: skip
 CHANGED_AFTER_APPROVAL = {
-    name: Case(
+    "suite": Case(
         "stage {approved}", "approval-missing", "--revise {approved}", exit_code=3,
-        edit=edit, problem=f"{edit[0]} changed since {{approved}} was planned",
+        edit=(SUITE, '"column": "id"', '"column": "day"'),
+        problem=f"{SUITE} changed since {{approved}} was planned",
+    ),
+}  # fmt: skip
+OTHER_CODE = {
+    name: Case(
+        PLAN, "invalid-config", "raise the version", field="transform.version", line=9,
+        edit=edit, problem=f"is other code than in {{approved}}: {edit[0]} differs",
     )
     for name, edit in {
         "version reused with other code": (JOB, "return events", "return events.limit(0)"),
         "imported module": (HELPER, "RATE = 2", "RATE = 3"),
-        "suite": (SUITE, '"column": "id"', '"column": "day"'),
     }.items()
 }  # fmt: skip
 COMMANDS = {
@@ -492,7 +498,7 @@ COMMANDS = {
     ),
     "schema of nothing": Case("schema plan", "not-found", "use one of: manifest, contract"),
 }  # fmt: skip
-CASES = MANIFESTS | FILES_OF_OTHERS | CHANGED_AFTER_APPROVAL | COMMANDS
+CASES = MANIFESTS | FILES_OF_OTHERS | CHANGED_AFTER_APPROVAL | OTHER_CODE | COMMANDS
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from lakehouse_backfill.rules import audit as audit_rules
+from lakehouse_backfill.rules import pointer as pointer_rules
 from lakehouse_backfill.rules.lifecycle import next_event
 from tests.contract.catalogs import catalog_of
 from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
@@ -257,6 +258,20 @@ def test_the_newest_row_of_each_chunk_counts_in_chunk_order(ledger: Ledger):
 # --- the pointer ------------------------------------------------------------------------------
 
 
+def bare(value: Any) -> Any:
+    """Take the seals away, which no test can know beforehand."""
+    if isinstance(value, tuple):
+        return tuple(bare(one) for one in value)
+    if isinstance(value, dict):
+        return {name: bare(one) for name, one in value.items()}
+    if isinstance(value, Publication):
+        return value.model_copy(update={"seal": ""})
+    if isinstance(value, Pointer):
+        changes = {"accepted": bare(value.accepted), "pending": bare(value.pending), "head": ""}
+        return value.model_copy(update=changes)
+    return value
+
+
 def a_row(version: int, action: str, product: str = PRODUCT, **changes: Any) -> Publication:
     row = Publication(
         product=product,
@@ -305,18 +320,35 @@ def test_each_action_moves_the_pointer_as_the_port_says(
         pending=None if pending is None else by_version[pending],
         last_version=last_version,
     )
-    assert after == expected
-    assert versions.pointer(PRODUCT) == expected
-    assert versions.history(PRODUCT) == tuple(reversed(rows))
+    assert bare(after) == expected
+    assert bare(versions.pointer(PRODUCT)) == expected
+    assert bare(versions.history(PRODUCT)) == tuple(reversed(rows))
 
 
 @pytest.mark.req("U12")
 def test_one_move_may_write_several_rows(versions: Versions):
     rows = (a_row(0, "baseline"), a_row(1, "reserve"))
-    assert versions.move(PRODUCT, lambda _: rows) == Pointer(
+    assert bare(versions.move(PRODUCT, lambda _: rows)) == Pointer(
         accepted=rows[0], pending=rows[1], last_version=1
     )
-    assert versions.history(PRODUCT) == (rows[1], rows[0])
+    assert bare(versions.history(PRODUCT)) == (rows[1], rows[0])
+
+
+@pytest.mark.req("O4", "V4")
+def test_each_row_is_sealed_over_the_one_before_it_and_the_pointer_knows_the_last(
+    versions: Versions,
+):
+    for version, action in enumerate(("baseline", "reserve", "publish", "reserve", "release")):
+        one = a_row(version, action)
+        versions.move(PRODUCT, lambda _, row=one: (row,))
+    rows, pointer = tuple(reversed(versions.history(PRODUCT))), versions.pointer(PRODUCT)
+    assert pointer_rules.fault(PRODUCT, rows, pointer) is None
+    assert (len({row.seal for row in rows}), pointer.head) == (5, rows[-1].seal)
+    for at, row in enumerate(rows):
+        edited = (*rows[:at], row.model_copy(update={"reason": "other"}), *rows[at + 1 :])
+        assert pointer_rules.fault(PRODUCT, edited, pointer) is not None
+        gone = (*rows[:at], *rows[at + 1 :])
+        assert pointer_rules.fault(PRODUCT, gone, pointer) is not None
 
 
 def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):
@@ -330,7 +362,7 @@ def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):
 
     assert versions.move(PRODUCT, leave) == before
     assert seen == [before]
-    assert versions.history(PRODUCT) == (row,)
+    assert bare(versions.history(PRODUCT)) == (row,)
 
 
 def test_what_a_decision_raises_comes_out_and_nothing_is_written(versions: Versions):
@@ -351,9 +383,9 @@ def test_products_do_not_touch_each_other(versions: Versions):
     mine, other = a_row(1, "publish"), a_row(3, "publish", "gold.other", scope=None, run_id=None)
     versions.move(PRODUCT, lambda _: (mine,))
     versions.move("gold.other", lambda _: (other,))
-    assert versions.pointer(PRODUCT) == Pointer(accepted=mine, last_version=1)
-    assert versions.pointer("gold.other") == Pointer(accepted=other, last_version=3)
-    assert versions.history("gold.other") == (other,)
+    assert bare(versions.pointer(PRODUCT)) == Pointer(accepted=mine, last_version=1)
+    assert bare(versions.pointer("gold.other")) == Pointer(accepted=other, last_version=3)
+    assert bare(versions.history("gold.other")) == (other,)
 
 
 @pytest.mark.req("U2")
@@ -373,7 +405,7 @@ def test_pointers_of_several_products_move_in_one_commit(versions: Versions):
         "gold.untouched": Pointer(),
     }
     assert seen == [dict.fromkeys(products, Pointer())]
-    assert (moved, versions.pointers(products)) == (expected, expected)
+    assert (bare(moved), bare(versions.pointers(products))) == (expected, expected)
 
 
 @pytest.mark.req("U2")
@@ -538,7 +570,7 @@ def test_a_fence_lets_its_own_epoch_later_ones_and_other_runs_through(control):
         ("c6", 6),
     ]
     assert control.ledger.chunks("bf-10") == (other,)
-    assert control.versions.pointer(PRODUCT).accepted == rollback
+    assert bare(control.versions.pointer(PRODUCT).accepted) == rollback
 
 
 @pytest.mark.req("X9")

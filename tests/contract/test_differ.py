@@ -16,9 +16,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.local.diff import LocalDiffer
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
+from tests.contract.differ_more_cases import MORE_CASES
 
 _numbers = itertools.count(1)
-LOCAL_CASES = [pytest.param(case, id=case.name) for case in CASES if "local" in case.engines]
+LOCAL_CASES = [
+    pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
+]
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,20 @@ from lakehouse_backfill.stages.plan import Declared
 from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.carrying import FakeCarrying, FakeErasing
 from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
-from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
+from tests.fakes.control import (
+    FakeEvidence,
+    FakeFences,
+    FakeFingerprints,
+    FakeLedger,
+    FakeRuns,
+    FakeVersions,
+)
+from tests.fakes.data_files import FakeDataFiles
 from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake, FixedClock
 from tests.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
 from tests.fakes.rollout import FakeCorrections, FakeReading
+from tests.fakes.stored import FakeStored
 
 PRODUCT = "silver.daily"
 
@@ -43,6 +52,8 @@ def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -
         "compute": lambda: compute, "differ": lambda engine: compute,
         "records": compute, "views": compute, "hooks": FakeHooks(),
         "reading": FakeReading(where), "corrections": FakeCorrections(),
+        "stored": FakeStored(where),
+        "fingerprints": FakeFingerprints(), "data_files": FakeDataFiles(where),
         "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",

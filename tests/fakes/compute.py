@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.errors import EnvironmentDown
+from lakehouse_backfill.model.attribution import Factor, State
 from lakehouse_backfill.model.checks import (
     CheckResult,
     Diff,
+    DiffSample,
     EdgePartition,
     MeasureTotal,
     PartitionDiff,
@@ -22,12 +24,14 @@ from lakehouse_backfill.model.composed import Counts
 from lakehouse_backfill.model.inspection import ChunkFacts
 from lakehouse_backfill.model.plan import Plan, SourcePin
 from lakehouse_backfill.model.predicate import Predicate
+from lakehouse_backfill.model.preview import DiffPreview, Load
 from lakehouse_backfill.model.restoring import RestoreChunk
 from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.model.run import ChunkRecord
 from lakehouse_backfill.model.scope import Chunk, Scope
+from lakehouse_backfill.ports.attributing import Pattern, Swapped, SwapRequest
 from lakehouse_backfill.ports.compute import DiffRequest, Measured
-from lakehouse_backfill.rules import catching_up, completeness, run_log
+from lakehouse_backfill.rules import attribution, catching_up, completeness, run_log
 from tests.fakes.carrying import FakeErasing, key_of
 from tests.fakes.lake import DAY, FakeLake, FixedClock
 
@@ -72,6 +76,13 @@ class FakeCompute:
     merged: Counts = field(default_factory=lambda: Counts(updated_rows=10))
     #: partitions of which rows beside the row predicate differ
     touched: set[str] = field(default_factory=set)
+    #: What was read file by file: tables with their partitions.
+    scanned: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    #: what was asked of attribution, and the factors and rows that it finds: pattern -> rows
+    swaps: list[SwapRequest] = field(default_factory=list)
+    factors: tuple[Factor, ...] = ()
+    patterns: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @property
     def staging(self) -> FakeCompute:
@@ -80,6 +91,7 @@ class FakeCompute:
     measuring = staging
     inspecting = staging
     restoring = staging
+    attributing = staging
 
     @property
     def judge(self) -> Any:
@@ -93,6 +105,20 @@ class FakeCompute:
             names = old.get(label, frozenset())
             content[label] = frozenset(f"{name} rewritten" for name in names)
         return shadow.commit(content, chunk=chunk.chunk_id)
+
+    def swap(self, request: SwapRequest) -> Swapped:
+        self.swaps.append(request)
+        states = (
+            State("replaced"), State("published"), *attribution.computed(len(self.factors)),
+            State("candidate"),
+        )  # fmt: skip
+        key = {"day": request.partition, "id": 1}
+        sample = DiffSample(kind="changed", key=key, old={"amount": 1}, new={"amount": 2})
+        found = tuple(
+            Pattern(values, rows, {"amount": rows}, (sample,))
+            for values, rows in self.patterns.items()
+        )
+        return Swapped(self.factors, states, found, (), ())
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
@@ -175,18 +201,36 @@ class FakeCompute:
 
     def measure(
         self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = (),
-        change: Any = (),
+        change: Any = (), *, old_is_known: bool = False, earlier: Any = (),
     ) -> Measured:  # fmt: skip
         return Measured(
-            old=self.checksums(*old, scope, ignore),
+            old={} if old_is_known else self.checksums(*old, scope, ignore),
             new=self.checksums(*new, scope, ignore),
             totals=self.totals(measures),
+            old_files={} if old_is_known or change else self.by_file(*old, scope, ignore),
+            new_files=self.by_file(*new, scope, ignore),
         )
+
+    def by_file(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Any,
+        ignore: tuple[str, ...] = (),
+        skip: frozenset[str] = frozenset(),
+    ) -> dict[tuple[str, str], Checksum]:
+        self.scanned.append((table, scope.partitions))
+        content = self.lake.tables[table].content(snapshot_id)
+        return {
+            (label, path): checksum(frozenset({path}))
+            for label in scope.partitions
+            for path in content.get(label, frozenset()) - skip
+        }
 
     def totals(self, measures: Any) -> tuple[MeasureTotal, ...]:
         return tuple(MeasureTotal(name=item.name, old=100, new=100) for item in measures)
 
-    def source_totals(self, plan: Plan, wanted: Any, measures: Any) -> tuple[CheckResult, ...]:
+    def source_totals(self, *asked: Any) -> tuple[CheckResult, ...]:
         return ()
 
     def output(self, plan: Plan) -> str:
@@ -220,6 +264,13 @@ class FakeCompute:
 
     def weigh(self, request: DiffRequest) -> int:
         return 0
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        return DiffPreview(
+            old=request.old_table, new=request.new_table, key=request.key, identical=True,
+            shared=Load(), equal_by_fingerprint=Load(), old_to_read=Load(), new_to_read=Load(),
+            partitions=(),
+        )  # fmt: skip
 
     def diff(self, request: DiffRequest) -> Diff:
         old = self.checksums(request.old_table, request.old_snapshot_id, request.scope)
@@ -293,6 +344,11 @@ class _FakeJudge:
         passed = passed and frame not in self.compute.bad_rows
         return (
             CheckResult(name=f"{suite_file} on {frame}", group=group, passed=passed, detail="…"),
+        )
+
+    def judge_all(self, frame: Any, suites: Any, group: Any) -> tuple[CheckResult, ...]:
+        return tuple(
+            check for file, given in suites for check in self.judge(frame, file, given, group)
         )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.errors import RunMoved, Tampered
+from lakehouse_backfill.model.fingerprint import FileFingerprint
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Pointer, Publication
 from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.model.value import canonical_json, digest
-from lakehouse_backfill.rules import audit, run_log
+from lakehouse_backfill.rules import audit, fingerprints, run_log
 from lakehouse_backfill.rules import pointer as pointer_rules
+from lakehouse_backfill.rules.code_identity import code_files
 from lakehouse_backfill.rules.sealed import is_right, open_document, open_plan
 
 
@@ -40,6 +42,14 @@ class FakeRuns:
         if run_id not in self.plans:
             raise run_log.unknown(run_id)
         return self.plans[run_id]
+
+    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
+        return {
+            run_id: code_files(plan.resolved)
+            for run_id, plan in self.plans.items()
+            if (plan.resolved.manifest.transform.name, plan.resolved.manifest.transform.version)
+            == (name, version)
+        }
 
     def status(self, run_id: str) -> RunStatus:
         if run_id not in self.statuses:
@@ -151,12 +161,14 @@ class FakeVersions:
         decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
     ) -> dict[str, Pointer]:
         pointers = self.pointers(products)
-        rows = decide(dict(pointers))
-        for row in rows:
+        rows = []
+        for row in decide(dict(pointers)):
             if row.product not in pointers:
                 raise ValueError(f"a move of {products} cannot write a row of {row.product}")
             self.fences.require(row.run_id, row.epoch)
-            pointers[row.product] = pointer_rules.after(pointers[row.product], row)
+            sealed = pointer_rules.sealed(pointers[row.product], row)
+            pointers[row.product] = pointer_rules.after(pointers[row.product], sealed)
+            rows.append(sealed)
         self.rows.extend(rows)
         self.states |= pointers
         return pointers
@@ -169,6 +181,21 @@ class FakeVersions:
 
     def pending(self) -> tuple[Publication, ...]:
         return tuple(one.pending for one in self.states.values() if one.pending is not None)
+
+
+class FakeFingerprints:
+    """`ports.fingerprints.Fingerprints` in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[FileFingerprint] = []
+
+    def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
+        return fingerprints.agreeing([row for row in self.rows if row.path in paths])
+
+    def record(self, found: tuple[FileFingerprint, ...]) -> None:
+        paths = {one.path for one in found}
+        stored = [row for row in self.rows if row.path in paths]
+        self.rows += fingerprints.not_stored(stored, found)
 
 
 class FakeEvidence:

@@ -29,6 +29,7 @@ from lakehouse_backfill.model.plan import Estimate, Plan, Question, Resolved, So
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus, State
 from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.model.watched import Bar, Distribution
 
 RUN, PRODUCT, SHADOW = "bf-0f3a9c2e71", "silver.arrivals_daily", "lhb_shadow.arrivals_daily__bf_1"
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=timezone.utc)
@@ -48,6 +49,17 @@ WAIVER = {
     "observed": 0.013,
     "reason": "the old days were wrong by this much",
 }
+#: Delays of 32 minutes in each bar; the new ones are a little later.
+SPREAD = Distribution(
+    test="ks", value=0.13, limit=0.1,
+    bars=tuple(
+        Bar(name=str(low), low=low, high=low + 32, old=old / 100, new=new / 100)
+        for low, old, new in zip(
+            range(-64, 320, 32), (9, 31, 24, 13, 8, 5, 4, 2, 1, 1, 1, 1),
+            (5, 22, 29, 17, 10, 6, 4, 3, 1, 1, 1, 1), strict=True,
+        )
+    ),
+)  # fmt: skip
 #: What `code` of a document holds: the text of the job as it ran.
 CODE = (
     '@transform(name="arrivals_daily", version="1.2.0")\n'
@@ -204,6 +216,7 @@ def diff() -> Diff:
                 name="mean_delay", changed=changed["mean_delay"], shift=0.004,
                 old={"nulls": 61, "min": "-57.00", "max": "301.00", "mean": 6.2},
                 new={"nulls": 58, "min": "-57.00", "max": "301.00", "mean": 6.3},
+                distribution=SPREAD,
             ),
         ),
         samples=(

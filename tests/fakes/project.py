@@ -223,10 +223,58 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
         "control_files": {"files": 0, "size_bytes": 0}, "versions_let_go": [],
     },
+    "attribute": {
+        "old": "silver.a@1", "new": "silver.a@2", "key": ["day"], "summary": SUMMARY,
+        "attribution": {
+            "changed_rows": 9, "changed_partitions": 3, "sampled_rows": 6, "sampled_share": 0.6667,
+            "counts": {"code": 5, "several": 1},
+            "partitions": [
+                {"partition": "2013-02-15", "changed_rows": 6, "basis": "run", "made_by": "bf-0",
+                 "live": [], "notes": ["the published snapshot is gone"], "inputs": [],
+                 "groups": [
+                     {"cause": "code", "rows": 5, "columns": {"flights": 5}, "samples": [],
+                      "factors": [{"cause": "code", "input": None}]},
+                     {"cause": "several", "rows": 1, "columns": {}, "samples": [],
+                      "factors": [{"cause": "code", "input": None},
+                                  {"cause": "late_input", "input": "flights"}]},
+                 ]},
+            ],
+        },
+    },
     "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
     "audit_verify": {"events": 12, "runs": 2, "unchained": 3, "intact": True, "first_bad": None,
                      "products": 1,
                      "heads": {"bf-1": "a" * 64, "bf-2": "b" * 64}},
+    "verify": {
+        "run_id": "bf-1", "deep": True, "files_read": 3, "partitions_read_by_spark": 0,
+        "intact": True,
+        "checks": [
+            {"name": "plan", "ok": True, "expected": "a" * 64, "found": "a" * 64,
+             "because": "its manifest hash, worked out again"},
+            {"name": "metadata of the candidate", "ok": None, "expected": None, "found": None,
+             "because": "none of it is there any more"},
+        ],
+    },
+    "reproduce": {
+        "run_id": "bf-1", "equal": True, "code": "c" * 64, "scratch_table": "shadow.t__again",
+        "partitions": [
+            {"partition": "2013-02-15", "accepted": "lhb-rowhash-1:0a:3:0b", "equal": True,
+             "again": "lhb-rowhash-1:0a:3:0b"},
+        ],
+        "notes": ["chunks carried over from bf-0 were computed from what that run read"],
+    },
+    "audit_guarantees": {
+        "held": True,
+        "sampled": [
+            {"product": "silver.arrivals_daily", "run_id": "bf-1", "chunk_id": "c1",
+             "partitions": ["2013-02-15"], "because": "chunk 1 of 3, drawn by run and day"},
+        ],
+        "checks": [
+            {"product": "silver.arrivals_daily", "run_id": "bf-1", "chunk_id": "c1",
+             "name": "fences", "ok": True, "expected": 7, "found": 7,
+             "because": "a write of an overtaken epoch was refused"},
+        ],
+    },
 }  # fmt: skip
 
 

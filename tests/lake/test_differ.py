@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.local.diff import LocalDiffer
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.spark.diff import SparkDiffer
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
+from tests.contract.differ_more_cases import MORE_CASES
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-SPARK_CASES = [pytest.param(case, id=case.name) for case in CASES if "spark" in case.engines]
+SPARK_CASES = [
+    pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "spark" in case.engines
+]
 _numbers = itertools.count(1)
 
 
@@ -95,3 +99,32 @@ def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
     ]
     expected = sum(size for path, size in sizes[1].items() if path not in sizes[0])
     assert SparkDiffer(spark, "lake").weigh(built.request) == expected > 0
+
+
+@pytest.mark.req("Q5")
+def test_both_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog: Catalog) -> None:
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.vectors")
+    spark.sql(
+        "CREATE TABLE lake.vectors.t (d date, k bigint, v bigint) USING iceberg PARTITIONED BY (d) "
+        "TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read', "
+        "'write.update.mode' = 'merge-on-read')"
+    )
+    spark.sql(
+        "INSERT INTO lake.vectors.t SELECT date_add(DATE'2024-01-01', int(id % 3)), id, id "
+        "FROM range(0, 30, 1, 1)"
+    )
+    states = [catalog.load_table("vectors.t").current_snapshot()]
+    spark.sql("DELETE FROM lake.vectors.t WHERE k IN (0, 3, 4)")
+    states.append(catalog.load_table("vectors.t").current_snapshot())
+    spark.sql("UPDATE lake.vectors.t SET v = -1 WHERE k IN (6, 7)")
+    states.append(catalog.load_table("vectors.t").current_snapshot())
+    ids = [state.snapshot_id for state in states if state is not None]
+    for old, new, counts in ((0, 1, (0, 3, 0)), (1, 2, (0, 0, 2)), (0, 2, (0, 3, 2))):
+        request = DiffRequest("vectors.t", ids[old], "vectors.t", ids[new], ("d", "k"))
+        local = LocalDiffer(catalog).diff(request)
+        distributed = SparkDiffer(spark, "lake").diff(request)
+        for found in (local, distributed):
+            total = found.summary
+            assert (total.added, total.removed, total.changed) == counts
+        assert local.partitions == distributed.partitions
+        assert local.samples == distributed.samples

@@ -38,7 +38,7 @@ _PYICEBERG_ONLY = {
 #: Of the tests of other ports, those that write through the two that commit.
 _WRITING = ("_pin", "shadow", "crash", "catalog_that_keeps", "places", "chunk_ledger")
 #: In format 3: those that need no PyIceberg as a live writer of another shape.
-_IN_FORMAT_3 = {
+IN_FORMAT_3 = {
     "test_a_live_append_to_another_partition_survives",
     "test_a_live_delete_of_another_partition_survives",
     "test_runs_of_other_partitions_both_land",
@@ -95,19 +95,19 @@ def days(kit: JavaKit) -> JavaKit:
 def test_every_rule_holds_in_format_2(
     name: str, kit: JavaKit, request: pytest.FixtureRequest
 ) -> None:
-    _hold(name, kit, request)
+    hold(name, kit, request)
 
 
 @pytest.mark.req("U1", "U11", "U12")
 @pytest.mark.parametrize("kit", [3], indirect=True)
-@pytest.mark.parametrize("name", sorted(_IN_FORMAT_3))
+@pytest.mark.parametrize("name", sorted(IN_FORMAT_3))
 def test_the_rules_hold_in_format_3(
     name: str, kit: JavaKit, request: pytest.FixtureRequest
 ) -> None:
-    _hold(name, kit, request)
+    hold(name, kit, request)
 
 
-def _hold(name: str, kit: JavaKit, request: pytest.FixtureRequest) -> None:
+def hold(name: str, kit: JavaKit, request: pytest.FixtureRequest) -> None:
     rule: Any = RULES[name]
     if rule.__module__.endswith("test_deletes"):
         kit.create(("d", "identity"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stack.proxy import Fault, Proxy
 from tests.stack.servers import BUCKET, TABLE_BUCKET, Postgres, Rest, Seaweed
 
 
@@ -37,6 +38,14 @@ class Catalogs:
     def _rest(self) -> dict[str, str]:
         server: Rest = self._request.getfixturevalue("rest")
         return {"type": "rest", "uri": f"{server.uri}/{self._name}"}
+
+    def _refusing(self) -> dict[str, str]:
+        """The REST catalog behind a proxy that knows no `register`."""
+        properties = self._rest()
+        proxy = Proxy(properties["uri"], [Fault("POST", "/register$", "before", 404, 10**6)])
+        proxy.__enter__()
+        self._undo.append(lambda: proxy.__exit__())
+        return {**properties, "uri": proxy.uri}
 
     def _s3(self) -> dict[str, str]:
         server: Seaweed = self._request.getfixturevalue("seaweed")

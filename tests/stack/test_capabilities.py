@@ -11,8 +11,8 @@ from lakehouse_backfill.model.capability import Capabilities
 from tests.contract.catalogs import catalog_of
 
 FULL = Capabilities(
-    tags=True, branches=True, branch_commits=True, register_table=True, new_uuid=True,
-    data_path=True, views=True, multi_table_commit=True,
+    tags=True, branches=True, branch_commits=True, register_table=True,
+    built_clones=True, new_uuid=True, data_path=True, views=True, multi_table_commit=True,
 )  # fmt: skip
 #: PyIceberg's SQL catalog has no request for several tables, and refuses a sequence number that a
 #: commit on a branch took meanwhile.

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, Unsupported
+from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown
 from lakehouse_backfill.iceberg.capabilities import probe
 from lakehouse_backfill.iceberg.control import ControlTables
+from lakehouse_backfill.iceberg.names import BUILT_AS
 from lakehouse_backfill.iceberg.runs import IcebergRuns
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
@@ -149,18 +150,31 @@ def test_a_run_event_lands_once_whatever_was_answered(
     assert runs.status("bf-1").seq == 2
 
 
-@pytest.mark.req("X1")
+@pytest.mark.req("U1", "X1")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 501])
-def test_a_server_that_refuses_to_register_is_unsupported_and_nothing_is_left(
-    kit: Kit, proxy: Proxy, status: int
-):
+def test_a_server_that_refuses_to_register_gets_a_built_shadow(kit: Kit, proxy: Proxy, status: int):
     proxy.fail(Fault("POST", "/register$", "before", status))
 
-    with pytest.raises(Unsupported, match=r"refuses to register shadow\.r1"):
-        kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
+    made = kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
 
-    assert kit.tables.describe("shadow.r1") is None
-    assert [one[3] for one in kit.rows()] == ["old", "old", "old"]
+    assert "refuses to register" in made.properties[BUILT_AS]
+    assert (made.snapshot_id, kit.rows("shadow.r1")) == (kit.head(), kit.rows())
+
+
+@pytest.mark.req("T4", "X1")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_shadow_that_was_half_built_is_finished_by_the_next_try(
+    kit: Kit, proxy: Proxy, when: Any
+):
+    proxy.fail(Fault("POST", "/register$", "before", 404, 9))
+    proxy.fail(Fault("POST", "/shadow/tables/r1$", when, 503))
+    head = kit.head()
+
+    with pytest.raises(CatalogDown):
+        kit.shadows.open(TARGET, head, "shadow.r1", {})
+
+    assert kit.shadows.open(TARGET, head, "shadow.r1", {}).snapshot_id == head
+    assert kit.rows("shadow.r1") == kit.rows()
 
 
 @pytest.mark.req("T4", "X1")
@@ -204,7 +218,7 @@ def test_doctor_finds_out_that_a_server_refuses_to_register(kit: Kit, proxy: Pro
 
     found = probe(kit.catalog, "shadow")
 
-    assert (found.register_table, found.clones) == (False, False)
+    assert (found.register_table, found.built_clones, found.clones) == (False, True, True)
     assert "refuses to register" in found.seen["register_table"]
     assert (found.tags, found.branches, found.new_uuid, found.views) == (True,) * 4
 

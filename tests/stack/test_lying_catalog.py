@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.iceberg.capabilities import probe
 from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.evidence import IcebergEvidence
+from lakehouse_backfill.iceberg.names import BUILT_AS
 from lakehouse_backfill.iceberg.runs import IcebergRuns
+from lakehouse_backfill.iceberg.upkeep import IcebergUpkeep
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.capability import Capabilities
+from lakehouse_backfill.observe.clock import SystemClock
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 from tests.contract.test_control_ports import PRODUCT, a_row, move
@@ -31,14 +33,27 @@ def kit(named, tmp_path: Path) -> Kit:
     return kit
 
 
-@pytest.mark.req("X1")
-def test_a_clone_that_came_back_empty_is_refused_and_the_target_is_whole(kit: Kit):
-    with pytest.raises(Unsupported, match=r"did not keep shadow\.r1 as registered: .*snapshot"):
-        kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
+@pytest.mark.req("U1", "X1")
+def test_a_shadow_is_built_where_a_clone_came_back_empty(kit: Kit):
+    made = kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
 
-    assert kit.tables.describe("shadow.r1") is None
-    assert [one[3] for one in kit.rows()] == ["old", "old", "old"]
-    assert kit.tables.files(TARGET, kit.head(), DAY)
+    assert "does not keep what is registered" in made.properties[BUILT_AS]
+    assert (made.snapshot_id, kit.rows("shadow.r1")) == (kit.head(), kit.rows())
+    assert kit.tables.files(TARGET, kit.head(), DAY) == kit.tables.files(
+        "shadow.r1", kit.head(), DAY
+    )
+
+
+@pytest.mark.req("U1", "U12")
+def test_a_retired_shadow_keeps_its_files_though_a_drop_would_delete_them(kit: Kit):
+    request = kit.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    kit.publisher.adopt(request)
+
+    kit.shadows.retire(request.shadow)
+    kit.shadows.retire(request.shadow)
+
+    assert [one[3] for one in kit.rows()] == ["old", "new", "old"]
+    assert request.shadow not in IcebergUpkeep(kit.catalog, "shadow", SystemClock()).shadows()
 
 
 @pytest.mark.req("S1")
@@ -86,10 +101,11 @@ def test_doctor_says_what_it_does(named, tmp_path: Path):
         branches=True,
         branch_commits=False,
         register_table=False,
+        built_clones=True,
         new_uuid=True,
         data_path=True,
         views=False,
         multi_table_commit=False,
     )
-    assert "as registered" in found.seen["register_table"]
+    assert "what is registered" in found.seen["register_table"]
     assert "sequence number" in found.seen["branch_commits"]

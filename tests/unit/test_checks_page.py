@@ -43,13 +43,17 @@ def judged() -> dict[str, list[CheckResult]]:
         detail="",
     )  # fmt: skip
     compute.golden = lambda _: golden  # type: ignore[assignment,method-assign,return-value]
-    compute.source_totals = lambda *_: (total,)  # type: ignore[method-assign]
+    each = total.model_copy(update={"name": "rows of each partition equals rows of raw"})
+    compute.source_totals = lambda *_: (total, each)  # type: ignore[method-assign]
     found = bench(where, compute)
     asked = contract(
         measures=[{"name": "rows", "count": "id"}],
         source_totals=[{"measure": "rows", "source": "raw"}],
         tombstones=[{"table": "privacy.gone", "columns": {"id": "id"}}],
-        thresholds=[{"measure": "rows", "max_change": 0.2}],
+        thresholds=[
+            {"measure": "rows", "max_change": 0.2},
+            {"measure": "rows", "max_change": 0.2, "each_partition": True},
+        ],
         suites=[{"file": "in.json", "on": "raw"}, {"file": "out.json", "on": "output"}],
         assumptions=[{"text": "one row each", "file": "one.json", "on": "raw"}],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,22 @@ def test_evidence_is_not_exported_into_a_file(project: Project, tmp_path: Path) 
         with pytest.raises(ConfigError, match="is a file, not a folder"):
             project.evidence("bf-1", export)
     assert file.read_text() == "mine"
+
+
+@pytest.mark.req("Q3")
+def test_a_drafted_product_comes_with_a_suite_unless_there_is_one(project: Project) -> None:
+    found = project.add_product("silver.orders")
+    suite = project.folder / "expectations/silver.orders.json"
+    assert found["suite"] == str(suite)
+    assert json.loads(suite.read_text()) == {
+        "name": "silver.orders",
+        "expectations": [
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+        ],
+    }
+    text = (project.folder / "catalog/contracts/silver.orders.yaml").read_text()
+    assert "expectations/silver.orders.json" in text
+    suite.write_text("mine")
+    (project.folder / "catalog/contracts/silver.orders.yaml").unlink()
+    project.add_product("silver.orders")
+    assert suite.read_text() == "mine"

@@ -49,7 +49,10 @@ VIEWS: dict[str, Callable[[Page, Data], None]] = {
     "evidence": publications.evidence,
     "recover": runs.recovered,
     "maintain": retention.maintained,
+    "verify": audits.compared,
+    "reproduce": audits.reproduced,
     "audit verify": audits.verified,
+    "audit guarantees": audits.guaranteed,
 }
 
 

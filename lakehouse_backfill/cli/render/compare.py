@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakehouse_backfill.cli.render import causes, previews
 from lakehouse_backfill.cli.render.page import Page, cell, mark
 
 Data = Mapping[str, Any]
@@ -12,7 +13,10 @@ _COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
 
 
 def diff(page: Page, data: Data) -> None:
-    """Draw the sums, then where, which columns, and a few rows."""
+    """Draw the sums, then where, which columns, and a few rows; of a preview what would be read."""
+    if data.get("preview"):
+        previews.drawn(page, data)
+        return
     summary = data["summary"]
     page.line(f"{data.get('old', 'old')}  ->  {data.get('new', 'new')}", "bold")
     page.facts((name.replace("_", " "), summary[name]) for name in _COUNTS)
@@ -23,17 +27,19 @@ def diff(page: Page, data: Data) -> None:
     page.facts(
         [
             ("key", data.get("key") or "none: rows are compared as a multiset"),
-            ("engine", data.get("engine")),
+            ("engine", previews.engine(data)),
             ("rows that repeat a key", data.get("duplicate_keys") or None),
         ]
     )
     _partitions(page, data.get("partitions") or ())
-    changed = [item for item in data.get("columns") or () if item["changed"]]
-    rows = [(item["name"], item["changed"], _shift(item)) for item in changed]
-    page.table("changed columns", ("column", "changed rows", "shift"), rows)
+    moved = [item for item in data.get("columns") or () if item["changed"] or _is_shifted(item)]
+    rows = [(item["name"], item["changed"], _shift(item), _spread(item)) for item in moved]
+    page.table("changed columns", ("column", "changed rows", "shift", "distribution"), rows)
     new = [(item["name"], item["rows"]) for item in data.get("added_columns") or ()]
     page.table("new columns", ("column", "rows with a value"), new)
     _samples(page, data.get("samples") or ())
+    if data.get("attribution"):
+        causes.drawn(page, data["attribution"])
 
 
 def reconcile(page: Page, data: Data) -> None:
@@ -92,6 +98,20 @@ def _shift(column: Mapping[str, Any]) -> str | None:
         return None
     is_number = "mean" in (column.get("old") or {})
     return f"{shift:.2f} standard deviations" if is_number else f"{shift:.2f} stability index"
+
+
+def _is_shifted(column: Mapping[str, Any]) -> bool:
+    found = column.get("distribution") or {"value": 0, "limit": 0}
+    return bool(found["value"] > found["limit"])
+
+
+def _spread(column: Mapping[str, Any]) -> str | None:
+    """Say how far the distribution moved, and whether that is more than the limit."""
+    found = column.get("distribution")
+    if not found:
+        return None
+    text = f"{found['test'].upper()} {found['value']:.3f}"
+    return f"{text}, shifted (over {found['limit']:.2f})" if _is_shifted(column) else text
 
 
 def _digits(checksum: Any) -> str:

@@ -20,8 +20,8 @@ def dual_read(page: Page, data: Data) -> None:
     )
     page.facts(
         (
-            ("accepted", f"{_state(found['old'])}, {found['old_answer']['rows']:,} rows"),
-            ("candidate", f"{_state(found['new'])}, {found['new_answer']['rows']:,} rows"),
+            ("accepted", _answer(found, 0)),
+            ("candidate", _answer(found, 1)),
             ("tolerance", found["tolerance"] or None),
         )
     )
@@ -59,6 +59,12 @@ def steps(page: Page, found: Sequence[Any]) -> None:
         for item in found
     ]
     page.table("published in steps", ("", "step", "partitions", "version"), rows, most=None)
+
+
+def _answer(found: Data, at: int) -> str:
+    side, took = ("old", "new")[at], found.get("seconds")
+    said = f"{_state(found[side])}, {found[f'{side}_answer']['rows']:,} rows"
+    return f"{said} in {took[at]:.2f} s" if took else said
 
 
 def _state(state: Mapping[str, Any]) -> str:

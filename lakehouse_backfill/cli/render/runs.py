@@ -99,6 +99,7 @@ def validated(page: Page, data: Data) -> None:
     verdicts.summary(page, data)
     verdicts.totals(page, data.get("totals") or ())
     verdicts.edge(page, data.get("edge") or {})
+    verdicts.spent(page, data)
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
     page.next(next_of(data))
 

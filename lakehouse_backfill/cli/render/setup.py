@@ -64,6 +64,8 @@ def draft(page: Page, data: Data) -> None:
     """Draw where the draft lies and what a person has to answer in it."""
     file = here(str(data["file"]))
     page.line(f"drafted {file}")
+    if data.get("suite"):
+        page.line(f"        {here(str(data['suite']))}: its key and required columns; add to it")
     questions = list(data.get("questions", ()))
     if questions:
         page.line()

@@ -47,6 +47,17 @@ def summary(page: Page, data: Data) -> None:
         )
 
 
+def spent(page: Page, data: Data) -> None:
+    """Say how much of the run's time the suites took."""
+    took = data.get("spent")
+    if took and took["suites_s"]:
+        share = took.get("suites_share")
+        part = f", {share:.0%} of the run's {took['run_s']:.1f} s" if share is not None else ""
+        page.facts(
+            [("suites", f"{took['suites_s']:.1f} s of {took['validate_s']:.1f} s here{part}")]
+        )
+
+
 def totals(page: Page, totals: Sequence[Any]) -> None:
     """Draw the measures of both sides."""
     rows = [(item.get("name"), item.get("old"), item.get("new")) for item in totals]

@@ -17,6 +17,9 @@ SUITES = {
     ),
     "rest": ("adopt", "revert", "shadow_fence", "lake_ports", "control_ports"),
     "s3": ("adopt", "revert", "lake_ports"),
+    # They register no clone: one says so, one gives an empty table. Shadows are built there.
+    "refusing": ("adopt", "revert", "shadow_fence", "lake_ports"),
+    "seaweed": ("adopt", "revert", "lake_ports"),
 }  # fmt: skip
 #: Tests that are about something else than the catalog, by what it is.
 ELSEWHERE = {
@@ -29,11 +32,26 @@ ELSEWHERE = {
         "test_a_wrong_partition_is_a_configuration_error",
     ),
 }
+SET_BACK = "test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either"
 #: What a kind of catalog does in its own way, and why the rule cannot hold there.
 NOT_ON = {
     # Iceberg's Java code cuts the snapshot log where a snapshot expired: that main was set back in
     # between cannot be seen any more. PyIceberg's own metadata keeps it.
-    ("rest", "test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either"),
+    ("rest", SET_BACK),
+    ("refusing", SET_BACK),
+    ("seaweed", SET_BACK),
+    # These lie in wait for a call of register_table, which is not made or not kept there.
+    ("refusing", "test_format_v3_is_refused"),
+    ("seaweed", "test_format_v3_is_refused"),
+    ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
+    # It deletes the files of a table that is dropped.
+    ("seaweed", "test_a_table_that_was_made_again_is_refused"),
+    ("seaweed", "test_a_retired_shadow_is_gone_and_its_files_stay"),
+    # It numbers nested columns in an order of its own.
+    ("seaweed", "test_create_makes_the_table_of_the_contract_once"),
+    # It decides itself where tables lie.
+    ("seaweed", "test_a_shadow_inside_its_target_is_refused"),
+    ("seaweed", "test_what_doctor_tries_out_leaves_nothing_behind"),
 }
 #: Of the partitionings of this test: one of each kind of file layout.
 SHAPES = "test_only_rows_of_the_partition_are_replaced"

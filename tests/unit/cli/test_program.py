@@ -61,10 +61,21 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "status bf-1 --all": ("status", ("bf-1", True)),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
-    "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana")),
+    "diff bf-1 --by ana": (
+        "diff",
+        ("bf-1", None, None, None, "auto", 5, "ana", (), (), None, False),
+    ),
     "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9 --by ana": (
         "diff",
-        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana"),
+        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana", (), (), None, False),
+    ),
+    "diff a.b c.d --ignore p,q --tolerance v=1 --tolerance w=2% --local-limit 9 --by ana": (
+        "diff",
+        ("a.b", "c.d", None, None, "auto", 5, "ana", ("p", "q"), ("v=1", "w=2%"), 9, False),
+    ),
+    "diff bf-1 --attribute --partitions 2 --samples 9 --by ana": (
+        "attribute",
+        ("bf-1", 2, "auto", 9, "ana"),
     ),
     "dual-read bf-1 --reader app --sql q.sql --tolerance 0.1 --accept-difference why --by ana": (
         "dual_read",

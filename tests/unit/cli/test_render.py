@@ -16,10 +16,12 @@ VERBS = {
     "add_product": "product add",
     "new_manifest": "new",
     "audit_verify": "audit verify",
+    "audit_guarantees": "audit guarantees",
     "dual_read": "dual-read",
     "publish_together": "publish",
     "rollback_together": "rollback",
     "rejudge": "validate",
+    "attribute": "diff",
     "shadow_open": "shadow open",
     "shadow_close": "shadow close",
 }

@@ -29,6 +29,8 @@ def test_a_contract_is_found_by_its_product(tmp_path: Path) -> None:
     assert list_contracts(tmp_path) == ("silver.arrivals_daily",)
 
 
+MEASURE = "measures:\n  - {name: flights, sum: flights}"
+COUNTED = "measures:\n  - {name: flights, counts_by: dest}\nsource_totals:\n  - "
 WRONG = {
     "key of no column": (
         ("key: [arrival_date, dest]", "key: [arrival_date, destt]"),
@@ -60,11 +62,27 @@ WRONG = {
     ),
     "a measure of both": (
         ("sum: flights}", "sum: flights, count: dest}"),
-        (14, "measures[0]", "has both sum and count", "give exactly one"),
+        (14, "measures[0]", "has sum and count", "give exactly one"),
+    ),
+    "counts by value without partitions": (
+        (MEASURE, COUNTED + "{measure: flights, source: s, counts_by: x}"),
+        (16, "source_totals[0]", "without partitions", "add `partition:`"),
+    ),
+    "counts by value against one total": (
+        (MEASURE, COUNTED + "{measure: flights, source: s, sum: x, partition: d}"),
+        (16, "source_totals[0]", "with a single total", "give `counts_by:`"),
+    ),
+    "counts by value with a sum": (
+        (MEASURE, COUNTED + "{measure: flights, source: s, counts_by: x, sum: y, partition: d}"),
+        (16, "source_totals[0]", "has sum and counts_by", "give one of them"),
+    ),
+    "counts by no column": (
+        (MEASURE, "measures:\n  - {name: flights, counts_by: destt}"),
+        (14, "measures[0].counts_by", "is no column of this contract", "did you mean `dest`?"),
     ),
     "a measure of nothing": (
         ("{name: flights, sum: flights}", "{name: flights}"),
-        (14, "measures[0]", "has neither sum nor count", "give exactly one"),
+        (14, "measures[0]", "has none of sum, count, counts_by", "give exactly one"),
     ),
     "a measure of no column": (
         ("sum: flights}", "sum: flight}"),

@@ -90,7 +90,7 @@ def test_page_and_archive_are_written_beside_each_other(
 ) -> None:
     page = write(document, tmp_path / "evidence")
     names = sorted(path.name for path in page.parent.iterdir())
-    assert names == ["bf-0f3a9c2e71.html", "bf-0f3a9c2e71.json"]
+    assert names == ["bf-0f3a9c2e71.html", "bf-0f3a9c2e71.json", "bf-0f3a9c2e71.sha256"]
     assert page.name == "bf-0f3a9c2e71.html"
     assert json.loads(page.with_suffix(".json").read_text(encoding="utf-8")) == document
 

@@ -10,18 +10,20 @@ import pytest
 
 from lakehouse_backfill.errors import (
     ApprovalMissing,
+    Blocked,
     ConfigError,
     NotFound,
     Tampered,
     Unsupported,
 )
-from lakehouse_backfill.model.contract import Consumer
+from lakehouse_backfill.model.contract import Consumer, Profile
 from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.model.table import Column
 from lakehouse_backfill.rules import lineage
 from lakehouse_backfill.rules.sealed import open_plan
 from lakehouse_backfill.stages import decide
+from lakehouse_backfill.stages.keeping_code import changed_code
 from lakehouse_backfill.stages.plan import make_plan, register_plan
 from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.stage import stage
@@ -57,8 +59,50 @@ def test_every_file_that_decides_is_part_of_the_manifest_hash() -> None:
     assert first.manifest_hash != second.manifest_hash
 
 
+@pytest.mark.req("M4", "D6")
+@pytest.mark.parametrize("file", ["jobs/daily.py", "jobs/rates.py"])
+def test_code_that_was_planned_is_executed_whatever_its_file_says_by_now(file: str) -> None:
+    hashes = dict(HASHES)
+    found = with_files(hashes)
+    run_id = planned(found)
+    decide.approve(found, run_id, "ana", "")
+    hashes[file] = "0ther"
+    stage(found, run_id, "bob")
+    assert changed_code(found, found.runs.plan(run_id)) == (file,)
+
+
+@pytest.mark.req("D6")
+def test_one_transform_version_is_one_code_over_all_runs() -> None:
+    found = with_files(dict(HASHES))
+    first = planned(found)
+    other = dataclasses.replace(declared(), files={**HASHES, "jobs/rates.py": "ab"})
+    with pytest.raises(ConfigError) as caught:
+        make_plan(found, other, "bob", None)
+    said = (caught.value.problem, caught.value.field)
+    assert said == (
+        f"daily 1.0.0 is other code than in {first}: jobs/rates.py differs", "transform.version"
+    )  # fmt: skip
+    assert caught.value.fix.startswith("raise the version")
+    transform = {"name": "daily", "version": "1.1.0", "file": "jobs/daily.py"}
+    raised = dataclasses.replace(declared(transform=transform), files=other.files)
+    make_plan(found, raised, "bob", None)
+
+
+@pytest.mark.req("D6")
+def test_changes_that_are_in_no_commit_are_recorded_and_block_prod() -> None:
+    dirty = dataclasses.replace(declared(), git_commit=f"{'a' * 40}-dirty")
+    dev = bench(lake())
+    plan, _ = register_plan(dev, make_plan(dev, dirty, "bob", None), "bob")
+    assert plan.resolved.git_commit == dirty.git_commit
+    profile = Profile(catalog={"name": "lake"}, environment="prod")
+    with pytest.raises(Blocked, match="not committed"):
+        make_plan(dataclasses.replace(dev, profile=profile), dirty, "bob", None)
+    with pytest.raises(Blocked, match="not committed"):
+        decide.approve(dataclasses.replace(dev, profile=profile), plan.run_id, "ana", "")
+
+
 @M4
-@pytest.mark.parametrize("file", HASHES)
+@pytest.mark.parametrize("file", ["expectations/daily.json"])
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_computed(
     file: str, how: str

@@ -199,7 +199,9 @@ def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
     publish(found, accepted_run(found, _wanted()), "bob")
     head = where.tables[PRODUCT].head
     run_id = accepted_run(found, declared("2020-01-03", "2020-01-04"))
-    with pytest.raises(Unsupported, match="correction events of .* stand for 2020-01-03") as caught:
+    with pytest.raises(
+        Unsupported, match=r"correction events of .* stand for 2020-01-03"
+    ) as caught:
         publish(found, run_id, "bob")
     assert "rollback" in caught.value.fix
     assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (head, State.ACCEPTED)

@@ -109,8 +109,8 @@ class _Wrong(FakeCompute):
     day = "2020-01-02"
     is_right = False
 
-    def measure(self, old: Any, new: Any, scope: Any, measures: Any, *more: Any) -> Any:
-        found = super().measure(old, new, scope, measures, *more)
+    def measure(self, old: Any, new: Any, scope: Any, *more: Any, **named: Any) -> Any:
+        found = super().measure(old, new, scope, *more, **named)
         if new[0] == PRODUCT and self.day in found.new and not self.is_right:
             found.new[self.day] = found.new[self.day] + found.new[self.day]
         return found

@@ -24,6 +24,7 @@ from lakehouse_backfill.model.publication import RevertRequest, Swap
 from lakehouse_backfill.model.run import State
 from lakehouse_backfill.stages import decide
 from lakehouse_backfill.stages.accepted import resolve_accepted
+from lakehouse_backfill.stages.keeping_code import MOST_CHARACTERS
 from lakehouse_backfill.stages.plan import make_plan, register_plan
 from lakehouse_backfill.stages.publish import publish
 from lakehouse_backfill.stages.rollback import RolledBack, plan_rollback, rollback
@@ -294,9 +295,9 @@ def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
 
 
 @pytest.mark.req("E5")
-def test_other_code_than_was_planned_is_neither_staged_nor_validated() -> None:
+def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was_kept() -> None:
     where = lake()
-    found = bench(where)
+    found = bench(where, file_text=lambda file: "x" * (MOST_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")

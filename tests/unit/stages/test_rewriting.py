@@ -50,10 +50,8 @@ def _world() -> tuple[FakeLake, Workbench, FakeCompute]:
 
 
 def _watched(found: Workbench, compute: FakeCompute, driver: str) -> Workbench:
-    ports = Compute(
-        staging=compute, measuring=compute, inspecting=compute, restoring=compute,
-        judge=compute.judge,
-    )  # fmt: skip
+    names = [one.name for one in dataclasses.fields(Compute)]
+    ports = Compute(**dict.fromkeys(names, compute) | {"judge": compute.judge})
     own = dataclasses.replace(found, compute=lambda: fault_points.watch(ports), driver=driver)
     return fault_points.watch(own)
 

@@ -70,6 +70,17 @@ def test_a_swap_is_judged_by_the_scope_it_changes():
     assert (pyiceberg.tables["new"].head, java.tables["new"].head) == (1, 2)
 
 
+@pytest.mark.req("U1")
+def test_through_spark_connect_format_3_is_written_by_rows():
+    pyiceberg, rows = lakes()
+    ways = Ways(Survey(**SURVEY), lambda: Engine(is_connect=True))
+    pins = PinsByWay(ways, {"pyiceberg": pyiceberg, "rewrite": rows})
+
+    pins.pin("new", 1, "there")
+
+    assert rows.tables["new"].refs == {"there": 1}
+
+
 def test_a_way_that_the_profile_does_not_have_is_refused_with_its_reason():
     pyiceberg, java = lakes()
     ways = Ways(Survey(**SURVEY), lambda: Engine(is_connect=True))

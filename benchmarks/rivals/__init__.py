@@ -1,0 +1,1 @@
+"""Other tools that compare tables, each in an environment of its own."""

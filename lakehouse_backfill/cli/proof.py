@@ -1,0 +1,51 @@
+"""Commands that prove something about a run: it is stored as accepted, it comes out again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.options import Run
+from lakehouse_backfill.cli.session import session
+
+PHASE = "after"
+
+
+def verify(
+    context: typer.Context,
+    run: Run,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where page and archive were exported to."),
+    ] = None,
+    *,
+    deep: Annotated[bool, typer.Option("--deep", help="Read the data files too.")] = False,
+) -> None:
+    """Check that what is stored is what was accepted.
+
+    Sizes of data files, hashes of metadata, log, ledger, pointer, archive, evidence files; no data
+    is read. With --deep also the bytes of all data files, and the rows of all partitions; Spark
+    starts only for rows that the bytes do not vouch for.
+
+    Examples:
+      lakehouse-backfill verify bf-4f1c09a2d7
+      lakehouse-backfill verify bf-4f1c09a2d7 --deep --json
+      lakehouse-backfill verify bf-4f1c09a2d7 --evidence audit/
+    """
+    project = session(context).project(computes=deep)
+    session(context).show(context, project.verify(run, deep, evidence))
+
+
+def reproduce(context: typer.Context, run: Run) -> None:
+    """Execute a run's archived code on its pinned inputs again.
+
+    Into a scratch table that is never published and dropped at the end. Each partition must come
+    out with the checksum that was accepted; lineage columns are left out.
+
+    Examples:
+      lakehouse-backfill reproduce bf-4f1c09a2d7
+      lakehouse-backfill reproduce bf-4f1c09a2d7 --json
+    """
+    session(context).show(context, session(context).project(computes=True).reproduce(run))

@@ -1,0 +1,72 @@
+"""Finishing a swap by rows: proof that it is the candidate, and the tags of both states.
+
+Such a swap is one snapshot, and nothing else comes by the same commit. What is left to do stands
+in its summary, so that whoever finds it does it: the tag of the new state is the last, and says
+that all is done.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill.errors import OutcomeUnknown
+from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.metadata import summary_of
+from lakehouse_backfill.iceberg.names import REWRITING
+from lakehouse_backfill.iceberg.pins import IcebergPins
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.table_commit import Rewriting
+from lakehouse_backfill.ports.table_commits import RowProof, TagCommits
+
+
+class Settling:
+    """Settles swaps on the tables of one catalog."""
+
+    def __init__(self, catalog: Catalog, proof: RowProof, tags: TagCommits) -> None:
+        self._catalog = catalog
+        self._proof = proof
+        self._pins = IcebergPins(catalog, tags)
+
+    def settle(self, target: str, snapshot: Snapshot) -> None:
+        """Prove the snapshot and tag it, unless that is done; other snapshots need nothing.
+
+        Raises OutcomeUnknown when it holds something else than the candidate: it is visible then,
+        and neither accepted nor given back.
+        """
+        text = summary_of(snapshot).get(REWRITING)
+        if text is None:
+            return
+        done = Rewriting.model_validate_json(text)
+        table = load(self._catalog, target)
+        if done.after is not None and done.after in table.metadata.refs:
+            return
+        with translated():
+            _require_within(target, table, snapshot, done)
+        self._proof.require_equal(target, snapshot.snapshot_id, done.contents)
+        if done.before is not None and snapshot.parent_snapshot_id is not None:
+            self._pins.pin(target, snapshot.parent_snapshot_id, done.before)
+        if done.after is not None:
+            self._pins.pin(target, snapshot.snapshot_id, done.after)
+
+
+def _require_within(target: str, table: Table, snapshot: Snapshot, done: Rewriting) -> None:
+    """Look at every file that the snapshot added or removed: all lie in its partitions."""
+    labels = tuple(label for one in done.contents for label in one.scope.partitions)
+    scope = Scope(field=done.contents[0].scope.field, partitions=labels)
+    reader = ScopedReader(table, scope, ManifestCache())
+    for manifest in snapshot.manifests(table.io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            is_own = entry.status != ManifestEntryStatus.EXISTING
+            if is_own and not reader.holds(entry):
+                raise OutcomeUnknown(
+                    f"{target}@{snapshot.snapshot_id} changed {entry.data_file.file_path}, which "
+                    f"lies outside the partitions {', '.join(labels)}",
+                    state="the snapshot is visible, and not accepted",
+                    fix="look at who wrote to the table, and set it back by hand",
+                )

@@ -1,0 +1,111 @@
+"""Reading files of which nothing has to be changed on the way: by pyarrow alone.
+
+PyIceberg's own scan applies deletes, promotes types, fills in defaults and casts batch by batch. A
+Parquet file that needs none of this is read in half the time, and its columns of few values stay
+dictionaries, so that counting and comparing them works on small numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.manifest import FileFormat
+
+from lakehouse_backfill.local.scan import Side, read, translated
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask
+
+_READERS = 4
+_FIELD_ID = b"PARQUET:field_id"
+#: A text column takes less than this per row when its chunks are dictionaries of few values.
+_NARROW_BYTES = 2
+
+
+def read_rows(
+    side: Side,
+    tasks: Sequence[FileScanTask],
+    columns: Sequence[str],
+    rows: BooleanExpression | None = None,
+) -> list[pa.Table]:
+    """Read the columns of each file as `scan.read` does; text columns may be dictionaries."""
+    if side.table is None or not tasks:
+        return []
+    wanted = side.schema.select(*columns)
+    found: list[pa.Table | None] = [None] * len(tasks)
+    if rows is None or isinstance(rows, AlwaysTrue):
+        io = side.table.io
+        with translated(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
+            found = list(pool.map(lambda task: _plain(io, task, wanted), tasks))
+    others = [task for task, table in zip(tasks, found, strict=True) if table is None]
+    rest = iter(read(side, others, columns, rows) if others else ())
+    return [table if table is not None else next(rest) for table in found]
+
+
+def _plain(io: Any, task: FileScanTask, wanted: Schema) -> pa.Table | None:
+    """Read a file, or give None when its rows are not the table's as they lie there."""
+    if task.delete_files or task.file.file_format != FileFormat.PARQUET:
+        return None
+    with io.new_input(task.file.file_path).open() as stored:
+        metadata = pq.read_metadata(stored)
+        names = _names(metadata.schema.to_arrow_schema(), wanted)
+        if names is None:
+            return None
+        stored.seek(0)
+        file = pq.ParquetFile(
+            stored, metadata=metadata, read_dictionary=_narrow(metadata, set(names))
+        )
+        found = file.read(columns=names, use_threads=False)
+    by_name = dict(zip(names, (field.name for field in wanted.fields), strict=True))
+    ordered = found.select(names).rename_columns([by_name[name] for name in names])
+    return ordered.replace_schema_metadata(None)
+
+
+def _names(stored: pa.Schema, wanted: Schema) -> list[str] | None:
+    """Name the stored columns in the order wanted; None unless all have the type wanted."""
+    by_id = {
+        int(field.metadata[_FIELD_ID]): field
+        for field in stored
+        if field.metadata and _FIELD_ID in field.metadata
+    }
+    names = []
+    for field, expected in zip(wanted.fields, wanted.as_arrow(), strict=True):
+        own = by_id.get(field.field_id)
+        if own is None or pa.types.is_nested(expected.type) or not _alike(own.type, expected.type):
+            return None
+        names.append(own.name)
+    return names if len(set(stored.names)) == len(stored.names) else None
+
+
+def _alike(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(_small(one) == _small(other))
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Give the type without the width of its offsets, which is no property of a value."""
+    wide = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return wide.get(kind, kind)
+
+
+def _narrow(metadata: pq.FileMetaData, names: set[str]) -> list[str]:
+    """Name the text columns whose chunks are small: those of few values."""
+    sizes: dict[str, int] = {}
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(at)
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.path_in_schema in names:
+                size = sizes.get(chunk.path_in_schema, 0) + chunk.total_uncompressed_size
+                sizes[chunk.path_in_schema] = size
+    limit = _NARROW_BYTES * metadata.num_rows
+    texts = {field.name for field in metadata.schema.to_arrow_schema() if _is_text(field.type)}
+    return [name for name, size in sizes.items() if size < limit and name in texts]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

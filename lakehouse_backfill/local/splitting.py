@@ -1,0 +1,87 @@
+"""Which files of two sides a diff has to read, and which rows metadata alone accounts for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.grouping import (
+    Layout,
+    Piece,
+    Reading,
+    content_key,
+    pieces,
+    sorted_labels,
+)
+from lakehouse_backfill.model.checks import SharedFiles
+from lakehouse_backfill.rules.where import columns_of
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.local.scan import Side
+    from lakehouse_backfill.model.scope import Scope
+
+
+@dataclass(frozen=True)
+class Split:
+    """Files of both sides: shared ones, and those that have to be read on each side."""
+
+    shared: list[Piece]
+    old: list[Piece]
+    new: list[Piece]
+    files: SharedFiles
+
+
+def split_files(
+    old: Side,
+    new: Side,
+    how: Layout,
+    scope: Scope | None,
+    columns: tuple[Column, ...],
+    known_equal: frozenset[str] = frozenset(),
+) -> Split:
+    """Leave out files that both sides read alike, and partitions that are known to be equal."""
+    mine, theirs = pieces(old, how, scope), pieces(new, how, scope)
+    equal = known_equal if how.is_split else frozenset()
+    in_old = Counter(content_key(piece.task) for piece in mine)
+    common = in_old & Counter(content_key(piece.task) for piece in theirs)
+    reading = Reading(old.schema, new.schema, [column.name for column in columns])
+    skipped = {
+        content_key(piece.task)
+        for piece in theirs
+        if content_key(piece.task) in common and reading.is_alike(piece.task)
+    }
+    shared = common.total()
+
+    def is_skipped(piece: Piece) -> bool:
+        return piece.label in equal or content_key(piece.task) in skipped
+
+    return Split(
+        shared=[piece for piece in theirs if is_skipped(piece)],
+        old=[piece for piece in mine if not is_skipped(piece)],
+        new=[piece for piece in theirs if not is_skipped(piece)],
+        files=SharedFiles(
+            shared=shared, old_only=len(mine) - shared, new_only=len(theirs) - shared
+        ),
+    )
+
+
+def labels_of(split: Split, how: Layout, scope: Scope | None) -> list[str | None]:
+    """Give the partitions of the diff in order; they are numbered by their place."""
+    if scope is not None:
+        return sorted_labels(scope.partitions, how)
+    found = {piece.label for piece in (*split.shared, *split.old, *split.new)}
+    return sorted_labels(found, how) or [None]
+
+
+def is_counted(piece: Piece, how: Layout) -> bool:
+    """Tell whether metadata alone says how many rows of the scope the file holds."""
+    return not piece.task.delete_files and (how.is_split or how.field is None)
+
+
+def asked_columns(where: str | None, old: Side, new: Side) -> frozenset[str]:
+    """Name the columns that the condition reads, in the tables' own spelling."""
+    asked = {name.lower() for name in columns_of(where)} if where else set()
+    names = {field.name for side in (old, new) for field in side.schema.fields}
+    return frozenset(name for name in names if name.lower() in asked)

@@ -1,0 +1,201 @@
+"""Whether the values of a column are spread as they were: PSI for categories, KS for numbers.
+
+Both engines hand in the same exact counts, so both report the same numbers. Numbers are counted in
+bins as wide as a power of two: such bins nest, so counts of parts of the rows can be added up
+whatever range each part has, and no value has to be kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lakehouse_backfill.model.checks import CheckResult, ColumnDiff
+from lakehouse_backfill.model.watched import Bar, Distribution
+from lakehouse_backfill.rules.drift import grouped, stability_index
+
+#: From this index on, categories count as shifted (with PSI, above 0.2 is taken as significant).
+PSI_LIMIT = 0.2
+#: Numbers whose cumulative shares are never farther apart are spread as before, however many.
+KS_LIMIT = 0.1
+#: One in a thousand: what chance alone may exceed.
+_KS_CHANCE, _NORMAL_CHANCE = 1.949, 3.09
+#: Numbers of one column are counted in at most so many bins, and drawn in so many.
+BINS, BARS = 256, 32
+#: Columns of one diff whose bars are kept.
+DRAWN = 24
+_LOWEST, _HIGHEST = -1000, 1000
+_EXACT_BITS = 52
+
+
+@dataclass
+class Histogram:
+    """Numbers counted in bins: `bins[n]` are those in `[n * 2^exponent, (n + 1) * 2^exponent)`.
+
+    The exponent is that of the numbers' range, from `low` to `high`.
+    """
+
+    low: float = math.inf
+    high: float = -math.inf
+    bins: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def exponent(self) -> int:
+        """How wide its bins are."""
+        return bin_exponent(self.low, self.high) if self.bins else _LOWEST
+
+    def add(self, low: Any, high: Any, counted: Mapping[int, int]) -> None:
+        """Add other rows with numbers from low to high, counted in the bins of that range."""
+        if not counted:
+            return
+        before, theirs = self.exponent, bin_exponent(low, high)
+        first, last = min(self.low, float(low)), max(self.high, float(high))
+        wide = bin_exponent(first, last)
+        self.bins = Counter(coarsened(self.bins, wide - before))
+        self.bins.update(coarsened(counted, wide - theirs))
+        self.low, self.high = first, last
+
+    def at(self, exponent: int) -> Counter[int]:
+        """Give the counts in bins that are at least as wide as its own."""
+        return Counter(coarsened(self.bins, exponent - self.exponent))
+
+
+def bin_exponent(low: Any, high: Any) -> int:
+    """Give the exponent of the narrowest bins of which the numbers from low to high fill 256."""
+    first, last = float(low), float(high)
+    biggest = max(abs(first), abs(last))
+    lowest = max(_LOWEST, math.frexp(biggest)[1] - _EXACT_BITS) if biggest else _LOWEST
+    spread = last / 2 - first / 2
+    exponent = max(lowest, math.frexp(spread)[1] - 10 if spread else _LOWEST)
+    while exponent < _HIGHEST and _bin(last, exponent) - _bin(first, exponent) >= BINS:
+        exponent += 1
+    return exponent
+
+
+def coarsened(counted: Mapping[int, int], by: int) -> dict[int, int]:
+    """Give counts in bins that are 2^by times as wide."""
+    if by <= 0:
+        return dict(counted)
+    found: Counter[int] = Counter()
+    for number, rows in counted.items():
+        found[number >> min(by, 4096)] += rows
+    return dict(found)
+
+
+def of_numbers(old: Histogram, new: Histogram, *, draw: bool = True) -> Distribution | None:
+    """Give the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
+
+    It never exceeds that of the values themselves; it is smaller at most by the share of rows in
+    the fullest bin.
+    """
+    if not old.bins or not new.bins:
+        return None
+    exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
+    before, after = old.at(exponent), new.at(exponent)
+    sizes = before.total(), after.total()
+    distance, sums = 0.0, [0, 0]
+    for number in sorted({*before, *after}):
+        sums = [sums[0] + before[number], sums[1] + after[number]]
+        distance = max(distance, abs(sums[0] / sizes[0] - sums[1] / sizes[1]))
+    by_chance = _KS_CHANCE * math.sqrt(1 / sizes[0] + 1 / sizes[1])
+    return Distribution(
+        test="ks",
+        value=round(distance, 6),
+        limit=round(min(1.0, max(KS_LIMIT, by_chance)), 6),
+        bars=_bars(before, after, exponent) if draw else (),
+    )
+
+
+def of_categories(
+    old: Mapping[str, int], new: Mapping[str, int], *, draw: bool = True
+) -> Distribution | None:
+    """Give the population stability index; None when a side has no rows.
+
+    With few rows chance alone gives an index of about bins times (1/old + 1/new): the limit is
+    never below what it exceeds once in a thousand times.
+    """
+    rows = sum(old.values()), sum(new.values())
+    if not all(rows):
+        return None
+    groups = grouped(old, new)
+    by_chance = (1 / rows[0] + 1 / rows[1]) * _chi_square(len(groups) - 1)
+    bars = (
+        Bar(name=name.removeprefix("="), old=_share(one, rows[0]), new=_share(other, rows[1]))
+        for name, one, other in groups
+    )
+    return Distribution(
+        test="psi",
+        value=stability_index(groups),
+        limit=round(max(PSI_LIMIT, by_chance), 6),
+        bars=tuple(bars) if draw else (),
+    )
+
+
+def drawn(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff, ...]:
+    """Keep the bars of the columns that moved most: those of a wide table would be megabytes."""
+    moved = [
+        (-found.value / found.limit, column.name)
+        for column in columns
+        if (found := column.distribution) is not None and found.bars
+    ]
+    kept = {name for _, name in sorted(moved)[:DRAWN]}
+    return tuple(
+        column
+        if column.distribution is None or column.name in kept
+        else column.model_copy(
+            update={"distribution": column.distribution.model_copy(update={"bars": ()})}
+        )
+        for column in columns
+    )
+
+
+def check(columns: Iterable[ColumnDiff], gate: Literal["report", "block"]) -> CheckResult:
+    """Name the columns whose values are spread otherwise than before."""
+    known = [(one.name, one.distribution) for one in columns if one.distribution is not None]
+    moved = [(name, found) for name, found in known if found.is_shifted]
+    moved.sort(key=lambda each: each[1].limit / each[1].value)
+    said = [f"{name} ({f.test.upper()} {f.value:.3g} over {f.limit:.3g})" for name, f in moved]
+    text = f"{len(moved)} of {len(known)} columns shifted"
+    return CheckResult(
+        name="values are spread as before",
+        group="distribution",
+        passed=not moved,
+        detail=text + (f": {', '.join(said)}" if said else "") if known else "nothing to compare",
+        observed=len(moved),
+        limit=0,
+        blocking=gate == "block",
+    )
+
+
+def _bin(value: float, exponent: int) -> int:
+    return math.floor(math.ldexp(value, -exponent))
+
+
+def _share(rows: int, of: int) -> float:
+    return round(rows / of, 6)
+
+
+def _bars(before: Counter[int], after: Counter[int], exponent: int) -> tuple[Bar, ...]:
+    by, every = 0, {*before, *after}
+    while (max(every) >> by) - (min(every) >> by) >= BARS:
+        by += 1
+    old, new = coarsened(before, by), coarsened(after, by)
+    width, sizes = 2.0 ** (exponent + by), (before.total(), after.total())
+    return tuple(
+        Bar(
+            name=f"{number * width:.6g}", low=number * width, high=(number + 1) * width,
+            old=_share(old.get(number, 0), sizes[0]), new=_share(new.get(number, 0), sizes[1]),
+        )
+        for number in range(min(every) >> by, (max(every) >> by) + 1)
+    )  # fmt: skip
+
+
+def _chi_square(freedom: int) -> float:
+    """What a chi-square variable exceeds once in a thousand times (Wilson and Hilferty, 1931)."""
+    if freedom < 1:
+        return 0.0
+    step = 2 / (9 * freedom)
+    return float(freedom * (1 - step + _NORMAL_CHANCE * math.sqrt(step)) ** 3)

@@ -1,0 +1,75 @@
+"""Imports of a job's own modules: from the folder of its code, and from nowhere else.
+
+Two versions of one job may be loaded by one process: their modules have the same names, so none of
+them stays in `sys.modules` beyond the block.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+#: By folder: the modules that were imported from it, by name.
+_known: dict[Path, dict[str, ModuleType]] = {}
+
+
+@contextmanager
+def importing_from(folder: Path, job: Path) -> Iterator[None]:
+    """Let imports find the modules in `folder` and beside the job, first of all."""
+    places = [str(folder), str(job.parent)]
+    own = _known.setdefault(folder, {})
+    hidden = {name: sys.modules.pop(name) for name in _names(folder, job) if name in sys.modules}
+    sys.modules.update(own)
+    sys.path[:0] = places
+    try:
+        yield
+    finally:
+        # Packages without a file look their places up in sys.path: asked before it changes.
+        imported = _imported(folder)
+        for place in places:
+            sys.path.remove(place)
+        for name, module in imported.items():
+            if name not in own:
+                _travels(module)
+            own[name] = module
+            del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _names(folder: Path, job: Path) -> set[str]:
+    """Give the names under which the folder's modules, and their packages, may be imported."""
+    found: set[str] = set()
+    for root in (folder, job.parent):
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return found
+
+
+def _imported(folder: Path) -> dict[str, ModuleType]:
+    """Give the modules and packages of the folder that are imported now, but for jobs."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if not name.startswith("lakehouse_backfill_job_") and _lies_in(module, folder)
+    }
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    try:
+        places = [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    # A package without a file may have a part in the working directory too.
+    return any(place is not None and Path(place).is_relative_to(folder) for place in places)
+
+
+def _travels(module: ModuleType) -> None:
+    """Executors do not have the file: what it holds travels with the tasks."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -1,0 +1,186 @@
+"""What `diff` does: two states are compared by the engine that fits, or only weighed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.model.checks import Diff
+from lakehouse_backfill.model.lineage import LINEAGE_NAMES
+from lakehouse_backfill.model.preview import DiffPreview, EngineChoice
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.tolerance import Tolerance
+from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.stages import fingerprinting
+from lakehouse_backfill.stages.compare import Sides, candidate_request, limit_of
+from lakehouse_backfill.stages.workbench import Workbench
+
+MEBIBYTE = 1024 * 1024
+#: Below this reading the rows is as fast as asking what is known of their files.
+_WORTH_ASKING_BYTES = 32 * MEBIBYTE
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of two states is compared, and how; no key: that of the contract."""
+
+    key: tuple[str, ...] = ()
+    where: str | None = None
+    samples: int = 5
+    ignore: tuple[str, ...] = ()
+    tolerances: tuple[Tolerance, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A diff, and why this engine made it."""
+
+    diff: Diff
+    choice: EngineChoice
+
+
+def request_of_states(bench: Workbench, sides: Sides, asked: Asked) -> DiffRequest:
+    """Ask for two table states, of one table or of two; raises NotFound."""
+    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
+    return DiffRequest(
+        old_table=sides.old.table,
+        old_snapshot_id=old.snapshot_id,
+        new_table=sides.new.table,
+        new_snapshot_id=new.snapshot_id,
+        key=asked.key or (sides.contract.key if sides.contract else ()),
+        ignore=(*LINEAGE_NAMES, *asked.ignore),
+        samples=asked.samples,
+        where=asked.where,
+        tolerances=asked.tolerances,
+    )
+
+
+def request_of_run(bench: Workbench, run_id: str, asked: Asked) -> DiffRequest:
+    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    plan = bench.runs.plan(run_id)
+    shadow = bench.tables.describe(plan.shadow_table)
+    if shadow is None:
+        raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
+    found = candidate_request(plan, shadow, asked.samples, asked.where)
+    return replace(
+        found,
+        key=asked.key or found.key,
+        ignore=(*found.ignore, *asked.ignore),
+        tolerances=asked.tolerances,
+    )
+
+
+def compare(
+    bench: Workbench, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+) -> Compared:
+    """Compare with the engine asked for; `auto` chooses by the bytes that must be read.
+
+    Partitions that fingerprints prove to be equal are not read, where that saves more than asking.
+    """
+    limit = limit_of(bench) if limit_bytes is None else limit_bytes
+    weight: int | None = None
+    if engine == "auto":
+        try:
+            weight = bench.differ("local").weigh(request)
+        except Unsupported as error:
+            choice = EngineChoice(
+                engine="spark",
+                why=f"the engine in this process cannot: {error.problem}",
+                bytes_to_read=None,
+                limit_bytes=limit,
+            )
+            return Compared(bench.differ("spark").diff(request), choice)
+        if weight > _WORTH_ASKING_BYTES:
+            request = with_known(bench, request)
+            weight = bench.differ("local").weigh(request) if request.known_equal else weight
+    choice = chosen(engine, weight, limit)
+    return Compared(bench.differ(choice.engine).diff(request), choice)
+
+
+def preview(
+    bench: Workbench, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+) -> tuple[DiffPreview, EngineChoice]:
+    """Say from metadata what is the same and what would be read; no row is read, no JVM started.
+
+    Raises Unsupported where only Spark can list what delete files hide.
+    """
+    limit = limit_of(bench) if limit_bytes is None else limit_bytes
+    found = bench.differ("local").preview(with_known(bench, request))
+    return found, chosen(engine, found.bytes_to_read, limit)
+
+
+def chosen(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineChoice:
+    """Choose the engine: the one asked for, else by how much must be read. Raises ConfigError."""
+    if engine not in ("auto", "local", "spark"):
+        raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+    named: Literal["local", "spark"] = "spark" if engine == "spark" else "local"
+    why = "it was asked for"
+    if engine == "auto":
+        weight = bytes_to_read or 0
+        named = "local" if weight <= limit_bytes else "spark"
+        size, limit = (f"{each / MEBIBYTE:,.1f} MiB" for each in (weight, limit_bytes))
+        why = f"{size} to read, {'at most' if named == 'local' else 'more than'} {limit}"
+    return EngineChoice(engine=named, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes)
+
+
+def with_known(bench: Workbench, request: DiffRequest) -> DiffRequest:
+    """Add the partitions whose fingerprints are the same on both sides.
+
+    Fingerprints say nothing of columns that a run adds, so there nothing counts as known.
+    """
+    scope = _scope(bench, request)
+    if scope is None or request.change or None in _snapshots(request):
+        return request
+    old, new = (
+        fingerprinting.look(bench, table, snapshot_id, scope).known
+        for table, snapshot_id in _states(request)
+    )
+    unread = {*old.unknown, *new.unknown}
+    equal = {
+        label
+        for label, checksum in old.checksums.items()
+        if label not in unread and new.checksums.get(label) == checksum
+    }
+    return replace(request, known_equal=frozenset(equal))
+
+
+def _states(request: DiffRequest) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
+    return (
+        (request.old_table, request.old_snapshot_id),
+        (request.new_table, request.new_snapshot_id),
+    )
+
+
+def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
+    return request.old_snapshot_id, request.new_snapshot_id
+
+
+def _scope(bench: Workbench, request: DiffRequest) -> Scope | None:
+    """Give the partitions whose files differ; None where the sides have no common partitions."""
+    if request.scope is not None:
+        return request.scope
+    fields: list[ScopeField] = []
+    for table, _ in _states(request):
+        info = bench.tables.describe(table)
+        if info is None or len(info.partitioning) != 1:
+            return None
+        try:
+            fields.append(bench.tables.scope_field(info, info.partitioning[0].column))
+        except (ConfigError, NotFound, Unsupported):
+            return None
+    if fields[0] != fields[1]:
+        return None
+    paths = [
+        {file.path: file.partition for file in bench.tables.files(table, snapshot_id, fields[0])}
+        for table, snapshot_id in _states(request)
+        if snapshot_id is not None
+    ]
+    differing = {
+        label
+        for side in paths
+        for path, label in side.items()
+        if not all(path in other for other in paths)
+    }
+    labels = tuple(sorted(label for label in differing if label is not None))
+    return Scope(field=fields[0], partitions=labels) if labels else None

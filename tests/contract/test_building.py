@@ -1,0 +1,142 @@
+"""Clones on a catalog that registers none: built by create_table and one commit, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.types import LongType, StringType
+
+from lakehouse_backfill import fault_points
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.model.scope import Scope
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
+
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+MARK = "lakehouse-backfill."
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    made = Kit(tmp_path)
+    made.create(("d", "identity"))
+    made.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    refuse(made.catalog)
+    return made
+
+
+def refuse(catalog: Catalog) -> None:
+    def register(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no register_table here")
+
+    vars(catalog)["register_table"] = register
+
+
+def opened(kit: Kit, name: str = "shadow.r1") -> Any:
+    return kit.shadows.open(TARGET, kit.head(), name, {f"{MARK}run-id": "r1"})
+
+
+@pytest.mark.req("U1", "X1")
+def test_a_built_clone_is_what_a_registered_one_is(kit: Kit, tmp_path: Path) -> None:
+    registered = Kit(tmp_path)
+    one = registered.shadows.open(TARGET, kit.head(), "shadow.r0", {f"{MARK}run-id": "r1"})
+
+    other = opened(kit)
+
+    assert "no register_table here" in other.properties[f"{MARK}built-because"]
+    own = {"table", "uuid", "location", "properties"}
+    assert other.model_dump(exclude=own) == one.model_dump(exclude=own)
+    assert {k: v for k, v in other.properties.items() if ".built-" not in k} == one.properties
+    assert kit.tables.files(other.table, kit.head(), DAY) == kit.tables.files(
+        one.table, kit.head(), DAY
+    )
+
+
+@pytest.mark.req("U1", "U11", "U12")
+def test_files_move_between_a_target_whose_columns_and_specs_moved_on_and_its_built_clone(
+    kit: Kit,
+) -> None:
+    """A column that was dropped and added again has another id: by order it would be lost."""
+    table = kit.live.load_table(TARGET)
+    with table.update_schema() as change:
+        change.delete_column("v")
+    with table.update_schema() as change:
+        change.add_column("more", LongType())
+        change.add_column("v", StringType())
+    with table.update_spec() as spec:
+        spec.add_field("region", "identity", "p1_region")
+    kit.append(row(7, DAYS[2], "later"))
+    base = kit.rows()
+
+    swap = kit.publisher.adopt(kit.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]}))
+    after = kit.rows()
+    kit.publisher.revert(kit.revert_request(swap, Scope(field=DAY, partitions=(DAYS[1],))))
+
+    assert [(one[0], one[3]) for one in after] == [
+        (0, None), (11, "new"), (2, None), (7, "later"),
+    ]  # fmt: skip
+    assert kit.rows() == base
+
+
+@pytest.mark.req("U1")
+def test_a_clone_of_an_empty_table_is_built_empty(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    refuse(kit.catalog)
+
+    assert (opened(kit).snapshot_id, kit.rows("shadow.r1")) == (None, [])
+
+
+@pytest.mark.req("T3", "U1")
+@pytest.mark.parametrize("number", range(1, 3))
+@pytest.mark.parametrize(
+    "point",
+    [f"Shadows.{act}:{when}" for act in ("create", "drop", "fill")
+     for when in ("committing", "committed")],
+)  # fmt: skip
+def test_one_that_was_cut_off_is_finished_by_the_next(kit: Kit, point: str, number: int) -> None:
+    seen: list[str] = []
+
+    def kill(reached: str) -> None:
+        seen.append(reached)
+        if seen.count(point) == number and reached == point:
+            raise Killed
+
+    fault_points.install(kill)
+    try:
+        opened(kit)
+    except Killed:
+        pass
+    finally:
+        fault_points.install(None)
+
+    made = opened(kit)
+
+    assert point in seen
+    assert (made.snapshot_id, kit.rows("shadow.r1")) == (kit.head(), kit.rows())
+    assert f"{MARK}being-built" not in made.properties
+
+
+@pytest.mark.req("U1", "X1")
+def test_a_catalog_that_keeps_neither_is_refused_with_both_reasons(kit: Kit) -> None:
+    commit = kit.catalog.commit_table
+
+    def numbering(table: Any, requirements: Any, updates: Any) -> Any:
+        """Keep no snapshot that another table wrote."""
+        kept = [one for one in updates if "snapshot" not in one.action]
+        return commit(table, requirements, tuple(kept))
+
+    vars(kit.catalog)["commit_table"] = numbering
+
+    with pytest.raises(Unsupported, match=r"no register_table here; as a plain table: snapshot"):
+        opened(kit)
+
+    assert kit.tables.describe("shadow.r1") is None
+    assert [one[3] for one in kit.rows()] == ["old"] * 3

@@ -1,0 +1,250 @@
+"""verify on a real lake: who changes what is stored is named, wherever it was changed (O4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.chaos.lab import BY, TARGET, Lab
+from tests.contract.verify_kit import (
+    Found,
+    control_files,
+    data_file,
+    edit_rows,
+    published,
+    verify,
+)
+
+pytestmark = pytest.mark.req("O4")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return published(tmp_path_factory.mktemp("verify"))
+
+
+@pytest.fixture
+def lab(saved: Lab) -> Lab:
+    saved.restore("published")
+    return saved
+
+
+def summaries(lab: Lab) -> list[dict[str, str]]:
+    catalog = lab.catalog()
+    found = [
+        dict(one.summary.additional_properties) if one.summary else {}
+        for one in catalog.load_table(TARGET).snapshots()
+    ]
+    catalog.engine.dispose()
+    return found
+
+
+def pointer_rows(lab: Lab) -> list[dict[str, Any]]:
+    catalog = lab.catalog()
+    table = catalog.load_table("lakehouse_backfill.accepted_output_version")
+    found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+    catalog.engine.dispose()
+    return found
+
+
+def accept_event(lab: Lab) -> dict[str, Any]:
+    events = lab.must("log", lab.run).data["events"]
+    return next(event["detail"] for event in events if event["verb"] == "accept")
+
+
+def test_what_was_accepted_is_found_intact_and_nothing_is_left_out(lab: Lab) -> None:
+    shallow, deep = verify(lab), verify(lab, "--deep")
+    assert (shallow.code, shallow.bad, shallow.unknown) == (0, {}, set())
+    assert (deep.code, deep.bad, deep.unknown) == (0, {}, set())
+    assert (shallow.data["deep"], shallow.data["files_read"]) == (False, 0)
+    # The bytes of the files vouch for their rows: no engine read any.
+    assert (deep.data["files_read"], deep.data["partitions_read_by_spark"]) == (3, 0)
+
+
+def test_the_archives_hash_stands_in_the_log_the_pointer_and_the_snapshot(lab: Lab) -> None:
+    digest = accept_event(lab)["archive"]
+    rows = {row["action"]: row["evidence_digest"] for row in pointer_rows(lab)}
+    marks = [one["lakehouse-backfill.evidence-digest"] for one in summaries(lab)[1:]]
+    assert (rows, marks) == (
+        {"baseline": None, "reserve": digest, "publish": digest},
+        [digest],
+    )
+
+
+def test_a_flipped_byte_in_a_data_file_is_named_by_reading_data_only(lab: Lab) -> None:
+    path = data_file(lab)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert verify(lab).bad == {}
+    found = verify(lab, "--deep")
+    assert found.code == 3
+    assert set(found.bad) == {"SHA-256 of the data files of version 1", "rows of version 1"}
+    assert path.name in found.bad["SHA-256 of the data files of version 1"]
+    assert "2024-01-03" in found.bad["rows of version 1"]
+
+
+def test_a_swapped_data_file_is_named_by_its_size(lab: Lab) -> None:
+    path = data_file(lab)
+    rows = pq.read_table(path)
+    pq.write_table(rows.slice(0, 1), path)
+    found = verify(lab)
+    assert (found.code, list(found.bad)) == (3, ["files of version 1"])
+    assert path.name in found.bad["files of version 1"]
+
+
+def test_a_data_file_that_is_gone_is_named(lab: Lab) -> None:
+    path = data_file(lab)
+    path.unlink()
+    found = verify(lab)
+    assert (found.code, list(found.bad)) == (3, ["files of version 1"])
+    assert path.name in found.bad["files of version 1"]
+
+
+@pytest.mark.parametrize("suffix", ["json", "html"])
+def test_an_edited_evidence_file_is_named(lab: Lab, suffix: str) -> None:
+    path = lab.folder / ".lakehouse-backfill" / "evidence" / f"{lab.run}.{suffix}"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("wrong rate", "right rate"), encoding="utf-8")
+    found = verify(lab)
+    assert found.code == 3
+    assert f"evidence file {path.name}" in found.bad
+
+
+def test_an_exported_archive_is_checked_where_it_lies_also_when_it_is_older(lab: Lab) -> None:
+    folder = lab.folder / "audit"
+    lab.must("evidence", lab.run, "--export", str(folder))
+    lab.must("rollback", TARGET, "--reason", "not yet", *BY)
+    assert verify(lab, "--evidence", str(folder)).bad == {}
+    path = folder / f"{lab.run}.json"
+    held = json.loads(path.read_text(encoding="utf-8"))
+    held["events"][1]["actor"] = "eve"
+    path.write_text(json.dumps(held), encoding="utf-8")
+    assert f"evidence file {path.name}" in verify(lab, "--evidence", str(folder)).bad
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="no sha256sum here")
+def test_page_and_archive_can_be_checked_without_this_tool(lab: Lab) -> None:
+    folder = lab.folder / ".lakehouse-backfill" / "evidence"
+    done = subprocess.run(
+        ["sha256sum", "--check", f"{lab.run}.sha256"],
+        cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ, LC_ALL="C"),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.count(": OK")) == (0, 2)
+
+
+def _set(field: str, value: Any, **where: Any) -> Any:
+    def change(row: dict[str, Any]) -> bool:
+        if any(row[name] != wanted for name, wanted in where.items()):
+            return False
+        row[field] = value(row[field]) if callable(value) else value
+        return True
+
+    return change
+
+
+def _rate(text: str) -> str:
+    return text.replace("wrong rate", "right rate")
+
+
+EDITS: dict[str, tuple[str, Any, str]] = {
+    "plan": ("pipeline_run", _set("plan", _rate), "plan"),
+    "event": ("run_event", _set("actor", "eve", verb="approve"), "log and pointers"),
+    "validation": (
+        "evidence",
+        _set("document", lambda text: text.replace('"passed":true', '"passed":false'),
+             kind="validation"),
+        "validation",
+    ),
+    "archive": (
+        "evidence",
+        _set("document", lambda text: text.replace('"rows":3', '"rows":4'), kind="acceptance"),
+        "archive of the acceptance",
+    ),
+    "publication": (
+        "evidence",
+        _set("document", _rate, kind="publication"),
+        "row of version 1",
+    ),
+    "ledger": (
+        "backfill_chunk_run", _set("output_rows", 4, chunk_id="c0001-2024-01-02"), "chunk ledger"
+    ),
+    "version": (
+        "accepted_output_version", _set("reason", "right rate", action="publish"),
+        "row of version 1",
+    ),
+    "older version": (
+        "accepted_output_version", _set("reason", "nothing was wrong", action="baseline"),
+        "log and pointers",
+    ),
+    "fingerprint": (
+        "file_fingerprint", _set("sha256", "0" * 64), "fingerprints"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_control_row_is_named(lab: Lab, name: str) -> None:
+    table, change, check = EDITS[name]
+    assert edit_rows(lab, table, change) > 0
+    found = verify(lab)
+    assert found.code == 3
+    assert check in found.bad, found.bad
+
+
+def test_an_edited_row_of_the_pointer_is_named_by_the_audit_too(lab: Lab) -> None:
+    edit_rows(lab, *EDITS["older version"][:2])
+    said = lab.do("audit", "verify")
+    assert said.code == 3
+    assert "version 0 (baseline by ana) was edited" in json.loads(said.said)["data"]["first_bad"]
+
+
+def test_a_manifest_that_was_edited_is_named(lab: Lab) -> None:
+    catalog = lab.catalog()
+    table = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifest = Path(snapshot.manifests(table.io)[0].manifest_path.removeprefix("file://"))
+    catalog.engine.dispose()
+    data = bytearray(manifest.read_bytes())
+    data[-1] ^= 1
+    manifest.write_bytes(data)
+    found = verify(lab)
+    assert "metadata of the candidate" in found.bad
+    assert manifest.name in found.bad["metadata of the candidate"]
+
+
+def test_after_a_rollback_what_was_accepted_is_still_verified(lab: Lab) -> None:
+    lab.must("rollback", TARGET, "--reason", "not yet", *BY)
+    found: Found = verify(lab, "--deep")
+    assert (found.code, found.bad) == (0, {})
+
+
+def test_control_tables_are_only_read(lab: Lab) -> None:
+    before = lab.oracle.state()
+    verify(lab, "--deep")
+    assert (lab.oracle.state(), bool(control_files(lab, "evidence"))) == (before, True)
+
+
+def _forget_fingerprints(lab: Lab) -> None:
+    catalog = lab.catalog()
+    catalog.drop_table("lakehouse_backfill.file_fingerprint")
+    catalog.engine.dispose()
+
+
+def test_rows_that_no_bytes_vouch_for_are_read_again(tmp_path: Path) -> None:
+    lab = published(tmp_path, _forget_fingerprints)
+    found = verify(lab, "--deep")
+    assert (found.code, found.data["partitions_read_by_spark"]) == (0, 3)
+    assert found.unknown == {"fingerprints", "SHA-256 of the data files of version 1"}
+    path = data_file(lab)
+    rows = pq.read_table(path)
+    pq.write_table(rows.set_column(2, rows.schema.field(2), [[10, 20, 31]]), path)
+    assert "2024-01-03" in verify(lab, "--deep").bad["rows of version 1"]

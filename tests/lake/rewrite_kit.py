@@ -1,0 +1,36 @@
+"""The kit of the lake's contract tests, with commits by Spark row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.iceberg.file_clones import FileClones
+from lakehouse_backfill.iceberg.pins import IcebergPins
+from lakehouse_backfill.iceberg.publisher import IcebergPublisher
+from lakehouse_backfill.iceberg.settling import Settling
+from lakehouse_backfill.iceberg.shadows import IcebergShadows
+from lakehouse_backfill.model.table_commit import Rewriting, RowsOf
+from lakehouse_backfill.spark.rewriting import SparkRewrites
+from tests.lake.java_kit import JavaKit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RewriteKit(JavaKit):
+    """What runs through Spark Connect: nothing of the session but its public API."""
+
+    def __init__(
+        self, root: Path, spark: SparkSession, version: int = 3, budget_s: float = 30.0
+    ) -> None:
+        super().__init__(root, spark, version, budget_s)
+        self.rows_way = SparkRewrites(lambda: spark, self.name)
+        settling = Settling(self.catalog, self.rows_way, self.rows_way)
+        self.pins = IcebergPins(self.catalog, self.rows_way)
+        self.shadows = IcebergShadows(self.catalog, "shadow", FileClones(self.catalog))
+        self.publisher = IcebergPublisher(self.catalog, budget_s, self.rows_way, settling)
+
+    def rewriting(self, text: str) -> tuple[RowsOf, ...]:
+        """Read what a swap left in its summary."""
+        return Rewriting.model_validate_json(text).contents

@@ -1,0 +1,266 @@
+"""Restatements with known causes on Spark: attribution names what the test did, and nothing else.
+
+The truth is kept by the test itself: which keys of which day it touched, and how.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from lakehouse_backfill.model.contract import Profile
+from tests.lake.kit import Lake
+from tests.lake.modes_kit import Modes
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+
+@transform(name="job", version="{version}", inputs=("src", "rates"))
+def job(context, src, rates):
+    amount = F.col("v") * F.col("rate")
+    value = {value}
+    return (
+        src.join(rates, "tenant").withColumn("v", value.cast("bigint"))
+        .where({keep}).select("d", "k", "tenant", "v", "ver")
+    )
+"""
+OLD_CODE = {"version": "1.0.0", "value": "amount", "keep": "F.lit(True)"}
+Key = tuple[int, int]
+KEYS = range(1, 5)
+#: Even keys of tenant B become negative.
+NEW_CODE = OLD_CODE | {
+    "version": "1.1.0",
+    "value": "F.when((F.col('tenant') == 'B') & (F.col('k') % 2 == 0), -amount).otherwise(amount)",
+}
+
+
+class Restated(Modes):
+    """A product that a run has published: rows of keys 1 to 4 on each of some days.
+
+    Even keys are of tenant B, the others of A; those of two days are of tenants R and S.
+    """
+
+    def __init__(self, lake: Lake, profile: Profile, folder: Path, days: range) -> None:
+        self.version = "1.0.0"
+        super().__init__(lake, profile, folder)
+        lake.sql("CREATE TABLE {ns}.rates (tenant string, rate bigint)")
+        lake.sql("INSERT INTO {ns}.rates VALUES ('A', 1), ('B', 1), ('R', 1), ('S', 1)")
+        self.source(*(f"{d}, {k}, {_tenant(d, k)}, {100 * d + k}, 1" for d in days for k in KEYS))
+        self.code(OLD_CODE)
+        self.maker = self.published(**self.days(days[0], days[-1]))
+
+    def code(self, code: dict[str, str]) -> None:
+        """Put the job into the project; it has a version of its own."""
+        self.version = code["version"]
+        self._write("jobs/job.py", JOB.format(**code))
+
+    def days(self, first: int, last: int) -> dict[str, Any]:
+        """Give what a run of some days says beside what all say."""
+        chosen = {"column": "d", "from": f"2024-01-{first:02}", "to": f"2024-01-{last + 1:02}"}
+        return {"transform": {"version": self.version}, "target": {"partitions": chosen}}
+
+    def restate(self, first: int, last: int, **changes: Any) -> str:
+        """Stage a run of some days; nobody has to like what it gives."""
+        run = self.plan(**(self.days(first, last) | changes))
+        self.project.stage(run, "ann")
+        return run
+
+    def found(self, run: str, **asked: Any) -> dict[str, Any]:
+        """Ask for the causes."""
+        return self.project.attribute(run, samples=100, **asked)["attribution"]
+
+    def _write(self, file: str, text: str) -> None:
+        if file == "jobs/run.yaml":
+            rates = {"rates": {"table": self.lake.table("rates")}}
+            limits = {"partitions_per_chunk": 50}
+            text = yaml.safe_dump(
+                yaml.safe_load(text) | {"reference_data": rates, "limits": limits}
+            )
+        super()._write(file, text)
+
+
+def causes(found: dict[str, Any]) -> dict[tuple[str, str], set[Key]]:
+    """Give for each class and its factors the keys that it was found for."""
+    keys: dict[tuple[str, str], set[Key]] = {}
+    for part in found["partitions"]:
+        assert part["changed_rows"] == sum(group["rows"] for group in part["groups"])
+        for group in part["groups"]:
+            names = " + ".join(
+                sorted(f"{one['cause']}:{one['input'] or ''}" for one in group["factors"])
+            )
+            mine = {_key(sample["key"]) for sample in group["samples"]}
+            assert len(mine) == group["rows"]
+            keys.setdefault((group["cause"], names), set()).update(mine)
+    return keys
+
+
+def _tenant(day: int, key: int) -> str:
+    return {7: "R", 15: "S"}.get(day, "BA"[key % 2])
+
+
+def _key(key: dict[str, Any]) -> Key:
+    return int(key["d"][-2:]), int(key["k"])
+
+
+@pytest.fixture(scope="module")
+def restated(
+    spark: SparkSession,
+    catalog: Catalog,
+    profile: Profile,
+    lake_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Restated:
+    """Give one product for all tests: each works on days of its own."""
+    spark.sql("CREATE NAMESPACE lake.attributed")
+    project = tmp_path_factory.mktemp("attributed")
+    lake = Lake(spark, catalog, profile, lake_folder, project, "attributed")
+    return Restated(lake, profile, lake_folder, range(1, 21))
+
+
+@pytest.mark.req("Q5")
+def test_six_restatements_with_one_known_cause_each_are_told_apart(restated: Restated) -> None:
+    """Each restates its own day; what was done for the others is in its inputs all the same."""
+    lake = restated.lake
+    restated.code(OLD_CODE)
+    lake.sql("UPDATE {ns}.out SET v = 0 WHERE d = date'2024-01-06' AND k = 3")
+    written = restated.restate(6, 6)
+    restated.source("3, 9, A, 309, 1", "3, 10, B, 310, 1")
+    late = restated.restate(3, 3)
+    lake.sql("UPDATE {ns}.src SET v = v + 7 WHERE d = date'2024-01-04' AND k IN (1, 2)")
+    upstream = restated.restate(4, 4)
+    lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-05' AND k = 1")
+    deleted = restated.restate(5, 5)
+    lake.sql("UPDATE {ns}.rates SET rate = 2 WHERE tenant = 'R'")
+    reference = restated.restate(7, 7)
+    restated.code(NEW_CODE)
+    code = restated.restate(2, 2)
+    runs = (code, late, upstream, reference, deleted, written)
+    assert [causes(restated.found(run)) for run in runs] == [
+        {("code", "code:"): {(2, 2), (2, 4)}},
+        {("late_input", "late_input:src"): {(3, 9), (3, 10)}},
+        {("upstream", "upstream:src"): {(4, 1), (4, 2)}},
+        {("reference", "reference:rates"): {(7, 1), (7, 2), (7, 3), (7, 4)}},
+        {("deletion", "deletion:src"): {(5, 1)}},
+        {("live_write", "live_write:"): {(6, 3)}},
+    ]
+
+
+@pytest.mark.req("Q5")
+def test_mixed_causes_are_each_named_and_their_meeting_is_several(restated: Restated) -> None:
+    lake = restated.lake
+    restated.code(NEW_CODE)
+    restated.source("11, 9, A, 1109, 1", "11, 10, B, 1110, 1")
+    lake.sql("UPDATE {ns}.src SET v = v + 7 WHERE d = date'2024-01-10' AND k IN (1, 2)")
+    lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-11' AND k IN (3, 4)")
+    lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-11' AND k = 1")
+    lake.sql("UPDATE {ns}.out SET v = 0 WHERE d = date'2024-01-10' AND k IN (3, 4)")
+    lake.sql("UPDATE {ns}.rates SET rate = 2 WHERE tenant = 'S'")
+    run = restated.restate(10, 15, target={"partitions": {
+        "column": "d", "values": ["2024-01-10", "2024-01-11", "2024-01-15"],
+    }})  # fmt: skip
+    assert causes(restated.found(run)) == {
+        ("code", "code:"): {(11, 2)},
+        ("several", "code: + upstream:src"): {(10, 2)},
+        ("upstream", "upstream:src"): {(10, 1)},
+        ("late_input", "late_input:src"): {(11, 9)},
+        ("several", "code: + late_input:src"): {(11, 10)},
+        ("deletion", "deletion:src"): {(11, 3), (11, 4)},
+        ("deletion", "deletion:target"): {(11, 1)},
+        ("live_write", "live_write:"): {(10, 3)},
+        ("several", "code: + live_write:"): {(10, 4)},
+        ("reference", "reference:rates"): {(15, 1), (15, 2), (15, 3), (15, 4)},
+    }
+    kept = restated.project.evidence_document(run)["attribution"]
+    assert kept["sampled"] == ["2024-01-10", "2024-01-11", "2024-01-15"]
+    assert {part["made_by"] for part in kept["partitions"]} == {restated.maker}
+    first = kept["partitions"][0]
+    assert len(first["live"]) == 1
+    assert "overwrite" in first["live"][0]
+    (src,) = [one for one in first["inputs"] if one["input"] == "src"]
+    assert (src["late_rows"], src["upstream_rows"], src["deleted_rows"]) == (0, 2, 0)
+    columns = {group["cause"]: group["columns"] for group in first["groups"]}
+    assert columns["upstream"] == {"v": 1}
+
+
+@pytest.mark.req("Q5")
+def test_without_a_known_maker_only_inputs_can_be_told_and_that_is_said(
+    restated: Restated,
+) -> None:
+    """A live job wrote day 25, of the inputs of that time."""
+    restated.code(OLD_CODE)
+    restated.source("25, 1, A, 901, 1", "25, 2, B, 902, 1")
+    restated.holds("25, 1, A, 901, 1", "25, 2, B, 5, 1")
+    restated.source("25, 3, A, 903, 1")
+    restated.lake.sql("UPDATE {ns}.src SET v = 0 WHERE d = date'2024-01-25' AND k = 1")
+    found = restated.found(restated.restate(25, 25))
+    assert causes(found) == {
+        ("late_input", "late_input:src"): {(25, 3)},
+        ("upstream", "upstream:src"): {(25, 1)},
+        ("unexplained", "unexplained:"): {(25, 2)},
+    }
+    (part,) = found["partitions"]
+    assert (part["basis"], part["made_by"]) == ("assumed", None)
+    assert "no known run made it" in part["notes"][0]
+
+
+@pytest.mark.req("Q5")
+def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(
+    restated: Restated,
+) -> None:
+    """A row predicate on day 19, a merge on day 20: the mode itself is part of the code."""
+    restated.code(OLD_CODE)
+    restated.source("19, 9, A, 1909, 1", "19, 10, B, 1910, 1")
+    days = restated.days(19, 19)["target"]
+    run = restated.restate(19, 19, target=days | {"row_predicate": {"tenant": "B"}})
+    assert causes(restated.found(run)) == {("late_input", "late_input:src"): {(19, 10)}}
+    restated.source("20, 1, A, 5, 2", "20, 9, B, 6, 1")
+    merge = {"publish_mode": "merge", "merge": {"version": "ver"}}
+    run = restated.restate(20, 20, target=restated.days(20, 20)["target"] | merge)
+    assert causes(restated.found(run)) == {
+        ("several", "code: + late_input:src"): {(20, 1)},
+        ("late_input", "late_input:src"): {(20, 9)},
+    }
+
+
+@pytest.mark.req("Q5")
+def test_what_a_job_does_not_give_again_is_unexplained(restated: Restated) -> None:
+    """The clock of the run decides about one key: no input and no code differs."""
+    clock = "F.lit(int(context.clock.timestamp() * 1e6))"
+    value = f"F.when(F.col('k') == 1, {clock}).otherwise(amount)"
+    restated.code(OLD_CODE | {"version": "3.0.0", "value": value})
+    first = restated.published(**restated.days(18, 18))
+    restated.source("18, 9, A, 1809, 1")
+    run = restated.restate(18, 18, validation={"edge_partitions": 1})
+    found = restated.found(run)
+    assert causes(found) == {
+        ("unexplained", "unexplained:"): {(18, 1)},
+        ("late_input", "late_input:src"): {(18, 9)},
+    }
+    assert found["partitions"][0]["made_by"] == first
+
+
+@pytest.mark.req("Q5")
+def test_code_that_needs_a_column_that_came_later_is_the_code(
+    lake: Lake, profile: Profile, lake_folder: Path
+) -> None:
+    restated = Restated(lake, profile, lake_folder, range(1, 3))
+    lake.sql("ALTER TABLE {ns}.src ADD COLUMN bonus bigint")
+    lake.sql("UPDATE {ns}.src SET bonus = 5 WHERE d = date'2024-01-02' AND k = 1")
+    value = "amount + F.coalesce('bonus', F.lit(0))"
+    restated.code(OLD_CODE | {"version": "2.0.0", "value": value})
+    found = restated.found(restated.restate(2, 2))
+    assert causes(found) == {("code", "code:"): {(2, 1)}}
+    (part,) = found["partitions"]
+    assert [note.split(":")[0] for note in part["notes"]] == [
+        "old with new code could not be computed"
+    ]
+    (src,) = part["inputs"]
+    assert src["told_by"] == "its columns changed: swapped as a whole"

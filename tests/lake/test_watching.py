@@ -1,0 +1,255 @@
+"""A restatement beside earlier partitions, its sources by partition, and its suites' one read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.local.diff import LocalDiffer
+from lakehouse_backfill.model.contract import Measure, Profile, SourceTotal
+from lakehouse_backfill.observe.progress import NullProgress
+from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.quality.judge import ExpectationsJudge
+from lakehouse_backfill.spark.diff import SparkDiffer
+from lakehouse_backfill.spark.measuring import SparkMeasuring
+from lakehouse_backfill.wiring import Wiring
+from tests.lake.kit import DAYS, Lake, PlanMaker
+
+pytestmark = pytest.mark.lake
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+
+@transform(name="orders", version="1.0.0", inputs=("src",))
+def orders(context, src):
+    found = src.select("d", "k", "state", "v")
+    if context.config.get("twice"):
+        found = found.unionAll(found.selectExpr("d", "k + 1000 AS k", "state", "v"))
+    return found
+"""
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "v"}}
+STATES = {
+    "type": "expect_column_values_to_be_in_set",
+    "kwargs": {"column": "state", "value_set": ["open", "paid"]},
+}
+
+
+@pytest.fixture
+def orders(lake: Lake, profile: Profile, lake_folder: Path) -> Callable[..., dict[str, Any]]:
+    """Restate Friday, 2024-03-29, of a product with 12 weeks of history; gives the validation."""
+    for table in ("src", "out"):
+        lake.sql(
+            f"CREATE TABLE {{ns}}.{table} (d date, k bigint, state string, v double) "
+            "USING iceberg PARTITIONED BY (d)"
+        )
+        # Weekdays have 40 orders and weekends 10, a few more or less; a quarter is open.
+        lake.sql(
+            f"INSERT INTO {{ns}}.{table} SELECT d, k, if(k % 4 = 0, 'open', 'paid'), 1.0 * k FROM ("
+            "SELECT date_add(date'2024-01-05', CAST(n AS int)) d, n, explode(sequence(1, "
+            "if(weekday(date_add(date'2024-01-05', CAST(n AS int))) < 5, 40, 10) "
+            "+ CAST(n * 7 % 3 AS int))) k FROM (SELECT id AS n FROM range(85)))"
+        )
+    real = {k: v.replace("${project}", str(lake_folder)) for k, v in profile.catalog.items()}
+    profile = profile.model_copy(update={"catalog": real})
+    project = Project(Wiring(lake.project, profile, NullProgress(), "dev"))
+    return lambda config=None, **contract: _restated(lake, project, config or {}, contract)
+
+
+def _restated(
+    lake: Lake, project: Project, config: dict[str, Any], contract: dict[str, Any]
+) -> dict[str, Any]:
+    product = lake.table("out")
+    lake.job(JOB)
+    lake.job(json.dumps({"expectations": [NOT_NULL]}), "expectations/a.json")
+    lake.job(json.dumps({"expectations": [STATES]}), "expectations/b.json")
+    declared = {
+        "api_version": "lakehouse-backfill/v1", "product": product, "table": product,
+        "description": "Orders.", "owner": "lead", "key": ["d", "k"],
+        "partitioning": [{"column": "d"}],
+        "columns": [
+            {"name": "d", "type": "date"}, {"name": "k", "type": "long"},
+            {"name": "state", "type": "string"}, {"name": "v", "type": "double"},
+        ],
+        "measures": [{"name": "amount", "sum": "v"}, {"name": "orders", "counts_by": "state"}],
+        "source_totals": [
+            {"measure": "amount", "source": "src", "sum": "v", "partition": "d"},
+            {"measure": "orders", "source": "src", "counts_by": "state", "partition": "d"},
+        ],
+        "suites": [{"file": f"expectations/{name}.json", "on": "output"} for name in "ab"],
+        "consumers": [], "classification": "internal", "retention_days": "unlimited",
+    } | contract  # fmt: skip
+    lake.job(yaml.safe_dump(declared), f"catalog/contracts/{product}.yaml")
+    manifest = {
+        "api_version": "lakehouse-backfill/v1",
+        "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
+        "product": product,
+        "transform": {
+            "name": "orders", "version": "1.0.0", "file": "jobs/job.py", "config": config,
+        },
+        "sources": {"src": {
+            "table": lake.table("src"),
+            "range": {"column": "d", "from": "2024-03-01", "to": "2024-04-10"},
+        }},
+        "target": {"partitions": {"column": "d", "from": "2024-03-29", "to": "2024-03-30"}},
+        "validation": {"edge_partitions": 0, "chunk_checks": "counts"},
+    }  # fmt: skip
+    lake.job(yaml.safe_dump(manifest), "jobs/run.yaml")
+    run_id = str(project.plan("jobs/run.yaml", by="ann")["run_id"])
+    project.approve(run_id, by="lead")
+    project.stage(run_id, "ann")
+    return project.validate(run_id, "ann") | {"project": project}
+
+
+def _failed(found: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["detail"] for check in found["checks"] if not check["passed"]}
+
+
+@pytest.mark.req("Q4", "Q6", "Q3")
+def test_a_usual_result_is_quiet_and_says_what_its_suites_cost(
+    orders: Callable[..., dict[str, Any]],
+) -> None:
+    found = orders()
+    assert (found["state"], _failed(found)) == ("validated", {})
+    judged = {report["measure"]: report["judged"] for report in found["anomalies"]}
+    assert judged == {"rows": 1, "amount": 1, "orders: open": 1, "orders: paid": 1}
+    spent = found["spent"]
+    assert 0 < spent["suites_s"] < spent["validate_s"] < spent["run_s"]
+    assert spent["suites_share"] == pytest.approx(spent["suites_s"] / spent["run_s"], abs=1e-3)
+    names = [check["name"] for check in found["checks"]]
+    assert "amount of each partition equals v of src" in names
+    assert "orders of each partition equals rows by state of src" in names
+
+
+@pytest.mark.req("Q4", "Q6", "Q5", "Q8")
+def test_rows_that_stand_twice_are_an_anomaly_and_no_partition_equals_its_source(
+    orders: Callable[..., dict[str, Any]],
+) -> None:
+    found = orders({"twice": True}, watch={"anomalies": "block"})
+    assert found["state"] == "rejected"
+    said = _failed(found)
+    assert said["rows is like that of earlier partitions"].startswith(
+        "1 of 1 partitions far from earlier partitions of the same weekday; 2024-03-29: 80, median "
+    )
+    assert said["amount of each partition equals v of src"].startswith(
+        "1 partitions compared, 1 differ; 2024-03-29, amount: candidate 1640"
+    )
+    assert said["orders of each partition equals rows by state of src"] == (
+        "1 partitions compared, 1 differ; "
+        "2024-03-29, orders: open: candidate 20, source 10; "
+        "2024-03-29, orders: paid: candidate 60, source 30"
+    )
+    project, run_id = found["project"], found["run_id"]
+    for gate in [gate["name"] for gate in project.waive(run_id)["gates"]]:
+        passed = project.waive(run_id, gate, "lead", "orders really doubled that day")
+    assert passed["state"] == "validated"
+
+
+@pytest.mark.req("Q3")
+def test_all_suites_share_one_read_of_the_columns_that_they_name(
+    lake: Lake, tmp_path: Path
+) -> None:
+    rows = lake.spark.createDataFrame([(1, "open"), (2, "paid")], "v int, state string")
+    frame = rows.selectExpr("v", "state", "assert_true(v IS NULL) AS never_read")
+    files = []
+    for name, entry in (("a", NOT_NULL), ("b", STATES)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"expectations": [entry]}))
+        files.append((f"{name}.json", {}))
+    found = ExpectationsJudge(tmp_path).judge_all(frame, tuple(files), "quality")
+    assert [check.passed for check in found] == [True, True]
+    assert not frame.select("v", "state").is_cached
+
+
+@pytest.mark.req("Q6")
+def test_earlier_partitions_are_read_in_the_same_pass(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    plan = daily().make()
+    measures = (Measure(name="total", sum="v"), Measure(name="by_k", counts_by="k"))
+    side = (lake.table("out"), lake.head("out"))
+    found = SparkMeasuring(lake.spark, lake.name).measure(
+        side, side, plan.resolved.scope, measures, earlier=DAYS[0:2]
+    )
+    values = {day: [row for row in lake.rows("out") if str(row[0]) == day] for day in DAYS[0:2]}
+    keys = {str(row[1]) for rows in values.values() for row in rows}
+    assert found.earlier == {
+        day: {
+            "rows": len(rows),
+            "total": sum(row[2] for row in rows),
+            **{f"by_k: {key}": sum(str(row[1]) == key for row in rows) for key in keys},
+        }
+        for day, rows in values.items()
+    }
+
+
+@pytest.mark.req("Q4")
+def test_a_counted_column_of_too_many_values_is_refused(
+    lake: Lake, daily: Callable[..., PlanMaker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_backfill.spark.partition_sums.MAX_GROUPS", 3)
+    plan = daily().make()
+    side = (lake.table("out"), lake.head("out"))
+    with pytest.raises(ConfigError, match="counts by_k: more than 3 groups"):
+        SparkMeasuring(lake.spark, lake.name).measure(
+            side, side, plan.resolved.scope, (Measure(name="n", counts_by="k"),)
+        )
+
+
+@pytest.mark.req("Q4")
+def test_a_partition_column_of_another_type_is_refused(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    plan = daily().make()
+    total = SourceTotal(measure="total", source="src", sum="v", partition="k")
+    with pytest.raises(ConfigError, match=r"src\.k is bigint, and partitions are of d"):
+        SparkMeasuring(lake.spark, lake.name).source_totals(
+            plan, (total,), (Measure(name="total", sum="v"),)
+        )
+
+
+@pytest.mark.req("Q5")
+def test_both_engines_report_the_same_distributions(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE {ns}.t (d date, k bigint, n int, x double, m decimal(12, 2), s string, "
+        "b boolean) USING iceberg PARTITIONED BY (d)"
+    )
+    rows = (
+        "SELECT date_add(date'2024-01-01', CAST(id % 3 AS int)), id, CAST(id * {f} % 97 AS int), "
+        "CASE WHEN id % 50 = 0 THEN double('NaN') WHEN id % 51 = 0 THEN double('-inf') "
+        "ELSE id * {f} / 7.0 - 300 END, CAST(id * {f} / 3 AS decimal(12, 2)), "
+        "if(id % 11 = 0, NULL, concat('s', id * {f} % 30)), id % {f} = 0 FROM range(900)"
+    )
+    lake.sql("INSERT INTO {ns}.t " + rows.replace("{f}", "2"))
+    old = lake.head("t")
+    lake.sql("INSERT OVERWRITE {ns}.t " + rows.replace("{f}", "3"))
+    table = lake.table("t")
+    request = DiffRequest(table, old, table, lake.head("t"), ("d", "k"))
+    spark = SparkDiffer(lake.spark, lake.name).diff(request).columns
+    local = LocalDiffer(lake.catalog, batch_rows=1).diff(request).columns
+    assert [c.distribution for c in spark] == [c.distribution for c in local]
+    tests = {c.name: c.distribution and c.distribution.test for c in spark}
+    assert tests == {"n": "ks", "x": "ks", "m": "ks", "s": "psi", "b": "psi"}
+
+
+@pytest.mark.req("Q4", "Q6")
+def test_the_toolkits_own_numbers_of_both_sides_come_from_one_query(
+    lake: Lake, daily: Callable[..., PlanMaker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = daily().make()
+    side = (lake.table("out"), lake.head("out"))
+    asked = []
+    frame = type(lake.spark.range(1))
+    collect = frame.collect
+    monkeypatch.setattr(frame, "collect", lambda self: asked.append(1) or collect(self))
+    SparkMeasuring(lake.spark, lake.name).measure(
+        side, side, plan.resolved.scope,
+        (Measure(name="total", sum="v"), Measure(name="by_k", counts_by="k")),
+        earlier=DAYS[0:3],
+    )  # fmt: skip
+    assert len(asked) == 1

@@ -1,0 +1,61 @@
+"""The library of ready expectations, its page, and the suite that is drafted for a table (Q3)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.config.ready_expectations import READY, draft_suite, increasing
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.quality.suite import check_form
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "expectations.md").read_text("utf-8")
+pytestmark = pytest.mark.req("Q3")
+WANTED = {
+    "uniqueness", "nulls", "ranges", "enums", "referential integrity", "timestamp bounds",
+    "PII patterns", "monotonic columns", "join cardinality", "one currency per amount",
+    "UTC normalised", "mappings total",
+}  # fmt: skip
+
+
+def test_there_is_one_for_each_kind_of_rule() -> None:
+    assert {ready.about for ready in READY.values()} == WANTED
+
+
+@pytest.mark.parametrize("name", READY)
+def test_the_page_prints_each_of_them(name: str) -> None:
+    ready = READY[name]
+    text = json.dumps(ready.entries, indent=2)
+    assert f"## {name}: {ready.about}\n\n{ready.make.__doc__}\n\n```json\n{text}\n```" in PAGE
+
+
+@pytest.mark.parametrize("name", READY)
+def test_each_of_them_is_what_the_library_knows(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps({"expectations": READY[name].entries}))
+    check_form(file, file.name)
+
+
+def test_a_drafted_suite_holds_the_key_and_the_required_columns() -> None:
+    suite = json.loads(draft_suite("silver.orders", ("id", "line"), ("id", "amount")))
+    found = [
+        (entry["type"], next(iter(entry["kwargs"].values()))) for entry in suite["expectations"]
+    ]
+    assert found == [
+        ("expect_compound_columns_to_be_unique", ["id", "line"]),
+        ("expect_column_values_to_not_be_null", "id"),
+        ("expect_column_values_to_not_be_null", "line"),
+        ("expect_column_values_to_not_be_null", "amount"),
+    ]
+
+
+def test_nothing_is_drafted_where_metadata_says_nothing() -> None:
+    assert draft_suite("silver.orders", (), ()) == ""
+
+
+@pytest.mark.parametrize("name", ["a b", "a`b", "x; DROP TABLE t", ""])
+def test_what_is_no_column_name_never_becomes_part_of_a_query(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no column name"):
+        increasing(name, "t", ["k"])
