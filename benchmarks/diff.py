@@ -85,13 +85,17 @@ class Measured:
     def ratios(self) -> list[Ratio]:
         """Give what can be said of what was measured."""
         variant = self.setting.variant
+        # The gates of variant C against one join depend on the scale.
+        scaled = _RATIOS if self._options.scale >= _LARGE else (*_RATIOS, *_SMALL)
+        left_out = _OF_LARGE if self._options.scale < _LARGE else frozenset()
         return [
             Ratio(
                 f"{variant}: {name}",
                 self._middle(one) / self._middle(other),
                 *gates.get(variant, (None, None)),
             )
-            for name, one, other, gates in _RATIOS
+            for name, one, other, gates in scaled
+            if name not in left_out
             if one in self.raw and other in self.raw and (not gates or variant in gates)
         ]
 
@@ -152,15 +156,21 @@ class Measured:
         return statistics.median(self.raw[name])
 
 
+_LARGE = 5
+_JOIN = ("local diff, process", "DuckDB join, process")
+_OF_LARGE = frozenset({"local / one DuckDB join, process", "  memory of that"})
 #: Name, what, of what, and by variant (gate, aim).
-_RATIOS: tuple[tuple[str, str, str, dict[str, tuple[float, float]]], ...] = (
+_Row = tuple[str, str, str, dict[str, tuple[float, float]]]
+_SMALL: tuple[_Row, ...] = (
+    ("small: local / one DuckDB join, process", *_JOIN, {"C": (1.2, 1.0)}),
+    ("  memory of the small one", f"{_JOIN[0]} MiB", f"{_JOIN[1]} MiB", {}),
+)
+_RATIOS: tuple[_Row, ...] = (
     ("local / DuckDB scan of the changed files", "local", "DuckDB scan", {"B": (3.0, 2.0)}),
     ("  counts only", "local, counts only", "DuckDB scan", {}),
     ("  local / DuckDB join of them", "local", "DuckDB join of the changed files", {}),
-    ("local / one DuckDB join, process", "local diff, process", "DuckDB join, process",
-     {"C": (0.8, 0.6)}),
-    ("  memory of the two", "local diff, process MiB", "DuckDB join, process MiB",
-     {"C": (1 / 8, 1 / 20)}),
+    ("local / one DuckDB join, process", *_JOIN, {"C": (0.8, 0.6)}),
+    ("  memory of that", f"{_JOIN[0]} MiB", f"{_JOIN[1]} MiB", {"C": (1 / 8, 1 / 20)}),
     ("diff --json / imports of PyIceberg", "diff --json, process", "imports, process",
      {"B": (2.5, 2.0)}),
     ("Spark / Spark scan of the changed months", "Spark", "Spark scan of the changed months",

@@ -76,7 +76,8 @@ def diff(
       lakehouse-backfill diff silver.orders@before-fix silver.orders --preview
     """
     columns = split_list([key]) if key else None
-    project = session(context).project(computes=not preview)
+    # Only job code, which attribution runs, and a diff that is to run on Spark may need pandas.
+    project = session(context).project(computes=attribute or engine == "spark")
     if attribute:
         if any((new, key, where, preview, ignore, tolerance)):
             raise typer.BadParameter("--attribute takes a run, and no other choice of rows")

@@ -216,11 +216,12 @@ def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(
     restated: Restated,
 ) -> None:
     """A row predicate on day 19, a merge on day 20: the mode itself is part of the code."""
-    restated.code(OLD_CODE)
     restated.source("19, 9, A, 1909, 1", "19, 10, B, 1910, 1")
+    restated.code(OLD_CODE | {"version": "4.0.0", "keep": "F.col('tenant') == 'B'"})
     days = restated.days(19, 19)["target"]
     run = restated.restate(19, 19, target=days | {"row_predicate": {"tenant": "B"}})
     assert causes(restated.found(run)) == {("late_input", "late_input:src"): {(19, 10)}}
+    restated.code(OLD_CODE)
     restated.source("20, 1, A, 5, 2", "20, 9, B, 6, 1")
     merge = {"publish_mode": "merge", "merge": {"version": "ver"}}
     run = restated.restate(20, 20, target=restated.days(20, 20)["target"] | merge)

@@ -195,7 +195,7 @@ def test_a_counted_column_of_too_many_values_is_refused(
     monkeypatch.setattr("lakehouse_backfill.spark.partition_sums.MAX_GROUPS", 3)
     plan = daily().make()
     side = (lake.table("out"), lake.head("out"))
-    with pytest.raises(ConfigError, match="counts by_k: more than 3 groups"):
+    with pytest.raises(ConfigError, match="counts by k: more than 3 groups"):
         SparkMeasuring(lake.spark, lake.name).measure(
             side, side, plan.resolved.scope, (Measure(name="n", counts_by="k"),)
         )
