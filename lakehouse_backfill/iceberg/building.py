@@ -8,6 +8,7 @@ So it is the clone that a registered metadata file would be, and nothing that re
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
@@ -42,10 +43,11 @@ _OWN = ("uuid", "location", "snapshot", "sequence number", "properties")
 
 
 class Builder:
-    """Builds clones in one catalog."""
+    """Builds clones in one catalog; `made` is told of each table that it creates."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, made: Callable[[Table], None] | None = None) -> None:
         self._catalog = catalog
+        self._made = made
 
     def build(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
         """Make the table `shadow` with the content that `wanted` describes, and compare it.
@@ -70,7 +72,7 @@ class Builder:
         form = {"format-version": str(wanted.format_version)}
         try:
             with around("Shadows.create"):
-                return self._catalog.create_table(
+                table = self._catalog.create_table(
                     shadow,
                     min(wanted.schemas, key=lambda schema: schema.schema_id),
                     partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
@@ -82,6 +84,9 @@ class Builder:
             if not is_refusal(error):
                 raise
             raise _cannot(shadow, marks[BUILT_AS], f"create_table: {brief(error)}") from error
+        if self._made is not None:
+            self._made(table)
+        return table
 
     def _created_again(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
         """Find out what a drop does to files, on the table itself while it lists none.

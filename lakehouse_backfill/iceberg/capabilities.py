@@ -171,7 +171,7 @@ class _Trial:
         source = self._table()
         base = source.metadata.current_snapshot_id
         wanted = clone_metadata(source.metadata, base, source.location(), {})
-        Builder(self._catalog).build(self._built, wanted, "tried out")
+        Builder(self._catalog, self._note).build(self._built, wanted, "tried out")
         self._table(self._built)
         return ""
 

@@ -23,7 +23,7 @@ def require_one_code(resolved: Resolved, earlier: Iterable[tuple[str, Mapping[st
     `earlier` are those runs with their code, `code_files` of each.
     """
     transform, mine = resolved.manifest.transform, code_files(resolved)
-    for run_id, theirs in earlier:
+    for run_id, theirs in sorted(earlier, key=lambda one: one[0]):
         differing = sorted(
             name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
         )

@@ -105,14 +105,16 @@ def find(
     scope: Scope | None,
 ) -> Layout:
     """Choose how rows are labelled: by the scope's field, else by the one layout of both sides."""
+    real = [(table, snapshot, schema) for table, snapshot, schema in sides if snapshot is not None]
     found = {
         (_parts(spark, catalog, table, snapshot_id), tuple(_kinds(schema).items()))
-        for table, snapshot_id, schema in sides
-        if snapshot_id is not None
+        for table, snapshot_id, schema in real
     }
     parts = {each for each, _ in found}
     # Sides that are laid out differently have no partitions in common, unless a scope names one.
     one = parts.pop() if len(parts) == 1 else ()
+    if one and scope is None and _was_laid_out_anew(spark, catalog, real):
+        one = ()
     if scope is not None:
         return Layout(scope.field, one)
     if len(one) != 1:
@@ -131,7 +133,10 @@ def of_side(
     """Give the layout with a side's own partition fields, by which its files are labelled."""
     if layout.field is None or snapshot_id is None:
         return layout
-    return replace(layout, parts=_parts(spark, catalog, table, snapshot_id))
+    parts = _parts(spark, catalog, table, snapshot_id)
+    if parts and not _hold_values(spark, catalog, table, snapshot_id):
+        parts = ()
+    return replace(layout, parts=parts)
 
 
 def _kinds(schema: StructType) -> dict[str, str]:
@@ -150,6 +155,41 @@ def _parts(
         kind: Any = files.schema["partition"].dataType if "partition" in files.columns else None
         width = len(kind.fields) if kind is not None else 0
     return parts if width == len(parts) else ()
+
+
+def _hold_values(spark: SparkSession, catalog: str, table: str, snapshot_id: int) -> bool:
+    """Tell whether all files are of one layout, and one of them has a partition value.
+
+    The files table shows the fields of all layouts that the table ever had. Files from before the
+    first of them have no value in any: their rows have to say where they belong.
+    """
+    name = full_name(catalog, table)
+    with translated(f"reading the partitioning of {table}"):
+        files = spark.read.option("versionAsOf", str(snapshot_id)).table(f"{name}.`files`")
+        kind: Any = files.schema["partition"].dataType
+        some = " OR ".join(f"partition.{quoted(part.name)} IS NOT NULL" for part in kind)
+        seen = f"count(DISTINCT spec_id) <= 1 AND (count(*) = 0 OR count_if({some}) > 0)"
+        return bool(files.selectExpr(seen).collect()[0][0])
+
+
+def _was_laid_out_anew(
+    spark: SparkSession, catalog: str, sides: list[tuple[str, int, StructType]]
+) -> bool:
+    """Tell whether two snapshots of one table hold files of different layouts."""
+    if len({table for table, _, _ in sides}) != 1:
+        return False
+    name = full_name(catalog, sides[0][0])
+    with translated(f"reading the partitioning of {sides[0][0]}"):
+        specs = {
+            row["spec_id"]
+            for _, snapshot_id, _ in sides
+            for row in spark.read.option("versionAsOf", str(snapshot_id))
+            .table(f"{name}.`files`")
+            .select("spec_id")
+            .distinct()
+            .collect()
+        }
+    return len(specs) > 1
 
 
 def _described(shown: list[tuple[str, str]]) -> tuple[Part, ...]:

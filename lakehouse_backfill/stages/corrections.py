@@ -36,9 +36,7 @@ def write_events(
         scope=resolved.scope,
         ignore=LINEAGE_NAMES,
     )
-    engine = compare.choose_engine(
-        bench.differ("local").weigh(request), compare.limit_of(bench)
-    )
+    engine = compare.choose_engine(bench.differ("local").weigh(request), compare.limit_of(bench))
     return bench.corrections.write(
         EventsRequest(
             sink=corrections.sink(resolved.manifest, resolved.contract),

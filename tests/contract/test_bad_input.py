@@ -414,7 +414,7 @@ CHANGED_AFTER_APPROVAL = {
 OTHER_CODE = {
     name: Case(
         PLAN, "invalid-config", "raise the version", field="transform.version", line=9,
-        edit=edit, problem=f"is other code than in {{approved}}: {edit[0]} differs",
+        edit=edit, problem=f": {edit[0]} differs",
     )
     for name, edit in {
         "version reused with other code": (JOB, "return events", "return events.limit(0)"),
