@@ -9,8 +9,12 @@ RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
 PYTEST := $(RUN) pytest
-# The tests of `make test`, the longest first.
-PARTS := lake contract unit
+# The tests of `make test`, the longest first; those with Spark as two, each with a session.
+PARTS := lake-a-i lake-j-z contract unit
+FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
+FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
+FILES_contract := tests/contract
+FILES_unit := tests/unit
 # What each part proved, until all are judged together.
 PROOFS := .tools/proofs
 # Two at a time: most of these tests wait for other processes.
@@ -19,7 +23,7 @@ BY_TWO = $(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=t
 SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test part-lake part-contract part-unit check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
+.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -37,12 +41,12 @@ demo: setup ## restate a real table in front of you (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
 
 test: setup ## tests that need no server and no root
-	@$(if $(ARGS),,echo "side by side, each heard of when it ends: $(addprefix tests/,$(PARTS))")
-	$(if $(ARGS),$(PYTEST) $(addprefix tests/,$(PARTS)) --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
-	$(if $(ARGS),,$(RUN) tests.req_plugin $(PROOFS)/lake $(PROOFS)/contract $(PROOFS)/unit)
+	@$(if $(ARGS),,echo "side by side, each heard of when it ends: $(PARTS)")
+	$(if $(ARGS),$(PYTEST) tests/unit tests/contract tests/lake --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
+	$(if $(ARGS),,$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS)))
 
-part-lake part-contract part-unit: part-%: setup
-	$(PYTEST) tests/$* $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*)
+$(addprefix part-,$(PARTS)): part-%: setup
+	$(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*)
 
 lint: setup ## style, types, layers and house rules
 	$(RUN) ruff check .

@@ -21,13 +21,18 @@ def shown(path: Path, project: Path) -> str:
 
 
 def inside(project: Path, name: str) -> Path | None:
-    """Give the file that `name` means in the project; None when it lies outside, also by a link."""
+    """Give the file that `name` means in the project; None when it lies outside, also by a link.
+
+    None too for a name with `..`: the archived code of a run is put back under the same name.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
     root = project.resolve()
     try:
         path = (root / name).resolve()
     except (OSError, ValueError, RuntimeError):
         return None
-    return path if path.is_relative_to(root) and not Path(name).is_absolute() else None
+    return path if path.is_relative_to(root) else None
 
 
 def path_faults(
@@ -40,7 +45,8 @@ def path_faults(
     found = inside(project, name)
     if found is None:
         fix = "write a path relative to the project's folder, without .."
-        return [document.fault(path, f"is {name!r}, which lies outside the project", fix)]
+        what = "which lies outside the project, or leaves it by .."
+        return [document.fault(path, f"is {name!r}, {what}", fix)]
     if must_exist and not found.is_file():
         return [document.fault(path, f"is {name!r}, which does not exist", _nearby(project, found))]
     return []

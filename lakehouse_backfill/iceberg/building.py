@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -52,13 +58,12 @@ class Builder:
     def build(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
         """Make the table `shadow` with the content that `wanted` describes, and compare it.
 
-        One that was cut off goes on: until its second commit it says that it is being built.
-        Raises Unsupported, and drops the table, when the catalog does not keep what it was given.
+        One that was cut off goes on: until its second commit it says that it is being built. What
+        a drop does to files is found out before, on a table of its own. Raises Unsupported, and
+        drops the table, when the catalog does not keep what it was given.
         """
-        table = self._created(shadow, wanted, {BUILT_AS: because, BUILDING: "yes"})
+        table = self._begun(shadow, wanted, because)
         if BUILDING in table.metadata.properties:
-            if DROP_DELETES not in table.metadata.properties:
-                table = self._created_again(shadow, table, wanted)
             table = self._filled(shadow, table, wanted)
         if EPOCH in table.metadata.properties:
             # Another process found it, and drives the run by now: it is not ours to judge.
@@ -68,38 +73,51 @@ class Builder:
             raise self._given_up(shadow, table, f"{', '.join(faults)} differ from the target's")
         return table
 
-    def _created(self, shadow: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
-        form = {"format-version": str(wanted.format_version)}
+    def _begun(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
         try:
-            with around("Shadows.create"):
-                table = self._catalog.create_table(
-                    shadow,
-                    min(wanted.schemas, key=lambda schema: schema.schema_id),
-                    partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
-                    properties={**wanted.properties, **marks, **form},
-                )
+            return self._catalog.load_table(shadow)
+        except NoSuchTableError:
+            pass
+        try:
+            marks = {BUILT_AS: because, BUILDING: "yes"}
+            deletes = "yes" if self._drop_deletes(shadow, wanted) else "no"
+            return self._created(shadow, wanted, {**marks, DROP_DELETES: deletes})
         except TableAlreadyExistsError:
             return self._catalog.load_table(shadow)
         except Exception as error:
             if not is_refusal(error):
                 raise
-            raise _cannot(shadow, marks[BUILT_AS], f"create_table: {brief(error)}") from error
+            raise _cannot(shadow, because, f"create_table: {brief(error)}") from error
+
+    def _created(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
+        form = {"format-version": str(wanted.format_version)}
+        with around("Shadows.create"):
+            table = self._catalog.create_table(
+                name,
+                min(wanted.schemas, key=lambda schema: schema.schema_id),
+                partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
+                properties={**wanted.properties, **marks, **form},
+            )
         if self._made is not None:
             self._made(table)
         return table
 
-    def _created_again(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
-        """Find out what a drop does to files, on the table itself while it lists none.
+    def _drop_deletes(self, shadow: str, wanted: TableMetadata) -> bool:
+        """Find out what a drop does to files, on a table that lists none and that nobody else has.
 
         SeaweedFS deletes all that lies under the table: once files of a shadow are published, it
-        must not be dropped any more.
+        must not be dropped any more. Cut off in between, the table is left as a scratch table.
         """
-        because = _because(table)
+        name = f"{shadow}__drop_{uuid4().hex[:8]}"
+        table = self._created(name, wanted, {})
         with around("Shadows.drop"):
-            self._catalog.drop_table(shadow)
-        deletes = "no" if table.io.new_input(table.metadata_location).exists() else "yes"
-        marks = {BUILT_AS: because, BUILDING: "yes", DROP_DELETES: deletes}
-        return self._created(shadow, wanted, marks)
+            self._catalog.drop_table(name)
+        if not table.io.new_input(table.metadata_location).exists():
+            return True
+        # Nothing lists it any more; where it may not be deleted it is litter, and no harm.
+        with suppress(OSError):
+            table.io.delete(table.metadata_location)
+        return False
 
     def _filled(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
         """Give the table the state of `wanted`, unless somebody else did meanwhile."""
@@ -119,8 +137,13 @@ class Builder:
         return self._catalog.load_table(shadow)
 
     def _given_up(self, shadow: str, table: Table, why: str) -> Unsupported:
-        """Take away what was made, where that deletes no file that the target may list."""
-        if table.metadata.properties.get(DROP_DELETES) == "no":
+        """Take away what was made, where that deletes no file that the target may list.
+
+        Not what another process drives by now, and not where it is unknown what a drop does.
+        """
+        found = self._catalog.load_table(shadow).metadata
+        is_same = found.table_uuid == table.metadata.table_uuid and EPOCH not in found.properties
+        if is_same and found.properties.get(DROP_DELETES) == "no":
             with around("Shadows.drop"):
                 self._catalog.drop_table(shadow)
         return _cannot(shadow, _because(table), why)

@@ -10,7 +10,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.iceberg.names import EPOCH, PUBLICATION
 
-_CLONE = {
+#: Properties that every clone has.
+CLONE = {
     # Expiry or a purge of the shadow would delete files that the target lists.
     "gc.enabled": "false",
     # With the default of 4, parallel chunks lose commits.
@@ -50,7 +51,7 @@ def clone_metadata(
             "current_snapshot_id": snapshot_id,
             "statistics": [],
             "partition_statistics": [],
-            "properties": {**inherited, **_CLONE, **marks},
+            "properties": {**inherited, **CLONE, **marks},
         }
     )
 

@@ -6,6 +6,7 @@ hidden by merge-on-read show in no list of data files (pitfall 40).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,30 @@ class Content:
 
     data: Live = field(default_factory=dict)
     deletes: Live = field(default_factory=dict)
+    #: Further listings of the files in `data`: readers see their rows once for each.
+    again: list[Live] = field(default_factory=list)
+
+    def add_data(self, entries: Iterable[ManifestEntry]) -> None:
+        """Add listings of data files; `data` holds the last one of each file."""
+        for entry in entries:
+            name, earlier = name_of(entry.data_file), entry
+            for listed in (self.data, *self.again):
+                if name not in listed:
+                    listed[name] = earlier
+                    break
+                earlier, listed[name] = listed[name], earlier
+            else:
+                self.again.append({name: earlier})
+
+    @property
+    def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
+        """Give each listing of a data file, with the delete files that apply to it."""
+        hidden = [self.hidden_by, *(applying(listed, self.deletes) for listed in self.again)]
+        return [
+            (path, entry, names[path])
+            for listed, names in zip((self.data, *self.again), hidden, strict=True)
+            for path, entry in listed.items()
+        ]
 
     @cached_property
     def hidden_by(self) -> dict[str, frozenset[str]]:

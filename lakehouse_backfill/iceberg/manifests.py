@@ -114,10 +114,10 @@ class ScopedReader:
             if not is_live(manifest) or not self.may_hold(manifest):
                 continue
             if manifest.content == ManifestContent.DELETES:
-                entries, files = self.live_deletes(manifest), found.deletes
+                entries = self.live_deletes(manifest)
+                found.deletes.update((name_of(entry.data_file), entry) for entry in entries)
             else:
-                entries, files = [e for e in self.live(manifest) if self.holds(e)], found.data
-            files.update((name_of(entry.data_file), entry) for entry in entries)
+                found.add_data(entry for entry in self.live(manifest) if self.holds(entry))
         return found
 
     def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:

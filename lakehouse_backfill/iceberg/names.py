@@ -9,8 +9,6 @@ TAGS = "lhb-"
 PUBLICATION = PREFIX + "publication"
 RUN_ID = PREFIX + "run-id"
 CHUNK_ID = PREFIX + "chunk-id"
-#: What is left to do for a swap by rows, in its summary.
-REWRITING = PREFIX + "rewriting"
 #: Attempts that a swap took, in its summary.
 ATTEMPTS = PREFIX + "attempts"
 #: On a shadow: what it was cloned from.

@@ -180,15 +180,18 @@ class IcebergPublisher(Publisher):
             then, now = reader.in_scope(since), reader.in_scope(head)
         return Window(target, table.metadata, since_id, head), reader, then, now
 
-    def find(self, target: str, token: str) -> Swap | None:
-        """Look in the target for the commit of publication `token`; a found one took 0 seconds."""
+    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+        """Look in the target for the commit of publication `token`; a found one took 0 seconds.
+
+        With `settle=False` one by rows that was cut off is left as it is: nothing is written.
+        """
         try:
             table = load(self._catalog, target)
         except NotFound as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise
             return None
-        done = self._landed(target, table, token)
+        done = self._landed(target, table, token, settle=settle)
         return None if done is None else swap_of(target, done, 0.0)
 
     def _run(self, intent: Intent, cache: ManifestCache) -> Swap:
@@ -204,10 +207,12 @@ class IcebergPublisher(Publisher):
         self._landed(intent.target, load(self._catalog, intent.target), intent.token)
         return swap
 
-    def _landed(self, target: str, table: Table, token: str) -> Snapshot | None:
+    def _landed(
+        self, target: str, table: Table, token: str, *, settle: bool = True
+    ) -> Snapshot | None:
         """Find what the token committed, and finish it."""
         done = landed(table.metadata, token)
-        if done is not None and self._settling is not None:
+        if settle and done is not None and self._settling is not None:
             self._settling.settle(target, done)
         return done
 

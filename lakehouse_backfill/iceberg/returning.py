@@ -105,7 +105,8 @@ class Returning:
             return {}
         scope = Scope(field=self._field, partitions=restore.partitions)
         then = self._then(restore, scope)
-        why = self._renamed(restore) if self._by_rows else self._untagged(restore)
+        renamed = self._renamed(restore) if self._by_rows else ""
+        why = renamed or self._untagged(restore)
         if why and then.data:
             return dict.fromkeys(restore.partitions, why)
         return self._hidden(restore, scope, then)
@@ -148,9 +149,10 @@ class Returning:
         """Say which snapshot no tag of ours holds; empty when both sides are held."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
+                what = "what its rows are proven by" if self._by_rows else "files that come back"
                 return (
                     f"no tag holds snapshot {snapshot_id} any more, so that an expiry could delete "
-                    "files that come back"
+                    f"{what}"
                 )
         return ""
 

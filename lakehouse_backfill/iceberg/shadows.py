@@ -25,6 +25,7 @@ from lakehouse_backfill.iceberg.metadata import (
 from lakehouse_backfill.iceberg.names import (
     BASE_SNAPSHOT_ID,
     BUILDING,
+    BUILT_AS,
     CHUNK_ID,
     DROP_DELETES,
     EPOCH,
@@ -36,6 +37,7 @@ from lakehouse_backfill.iceberg.names import (
 from lakehouse_backfill.iceberg.patience import until_committed
 from lakehouse_backfill.iceberg.refusals import is_refusal
 from lakehouse_backfill.iceberg.shadow_fence import set_fence
+from lakehouse_backfill.iceberg.taking_up import require_clone, require_marks
 from lakehouse_backfill.model.publication import ChunkCommit
 from lakehouse_backfill.model.schema_change import SchemaChange
 from lakehouse_backfill.model.table import TableInfo
@@ -72,12 +74,12 @@ class IcebergShadows(Shadows):
             TARGET: target,
             TARGET_UUID: str(source.metadata.table_uuid),
         }
-        existing = self._existing(shadow, marks)
-        if existing is None:
-            existing = self._clone(source, snapshot_id, shadow, marks)
-        elif BUILDING in existing.metadata.properties:
-            existing = self._built(source, snapshot_id, shadow, marks)
-        return info_of(shadow, existing)
+        found = self._existing(shadow, marks)
+        if found is None:
+            found = self._clone(source, snapshot_id, shadow, marks)
+        else:
+            found = self._taken_up(found, source, snapshot_id, marks)
+        return info_of(shadow, found)
 
     def fence(self, shadow: str, epoch: int) -> None:
         """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
@@ -148,7 +150,9 @@ class IcebergShadows(Shadows):
         properties = table.metadata.properties
         if BASE_SNAPSHOT_ID not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
-        if properties.get(DROP_DELETES) == "yes":
+        # It was not written down what a drop does: then it counts as one that deletes files.
+        is_unknown = BUILT_AS in properties and DROP_DELETES not in properties
+        if is_unknown or properties.get(DROP_DELETES) == "yes":
             until_committed(lambda: _set_retired(self._catalog, shadow), f"end of {shadow}")
             return
         try:
@@ -172,6 +176,7 @@ class IcebergShadows(Shadows):
                 raise
             return None
         held = found.metadata.properties
+        require_marks(shadow, found.metadata)
         other = {key: held.get(key) for key in marks if held.get(key) != marks[key]}
         if other:
             raise Conflict(
@@ -200,7 +205,8 @@ class IcebergShadows(Shadows):
                 with around("Shadows.register"):
                     self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
-                return self._existing(shadow, marks) or load(self._catalog, shadow)
+                found = self._existing(shadow, marks) or load(self._catalog, shadow)
+                return self._taken_up(found, source, snapshot_id, marks)
             except Exception as error:
                 if not is_refusal(error):
                     raise
@@ -208,13 +214,21 @@ class IcebergShadows(Shadows):
                 return Builder(self._catalog).build(shadow, wanted, because)
             return self._verified(shadow, wanted)
 
-    def _built(
-        self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
+    def _taken_up(
+        self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
     ) -> Table:
-        """Go on with a clone that was cut off while it was built."""
+        """Give back a clone that was there; before its first fence it is built on, or compared."""
+        if EPOCH in found.metadata.properties:
+            return found
+        shadow = ".".join(found.name())
+        if snapshot_id is not None:
+            snapshot_in(source.metadata, snapshot_id, marks[TARGET])
         wanted = clone_metadata(source.metadata, snapshot_id, source.location(), marks)
-        with translated():
-            return Builder(self._catalog).build(shadow, wanted, "it was begun so")
+        if BUILDING in found.metadata.properties:
+            with translated():
+                return Builder(self._catalog).build(shadow, wanted, "it was begun so")
+        require_clone(shadow, found.metadata, wanted)
+        return found
 
     def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
         if self._commits is None:

@@ -30,23 +30,22 @@ class IcebergStored:
         self._catalog = catalog
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
-        """List the live data files of the scope, by path, as the snapshot's manifests say."""
+        """List the live data files of the scope, by path, as often as the manifests do."""
         loaded, snapshot = self._snapshot(table, snapshot_id)
         with translated():
             reader = ScopedReader(loaded, scope, ManifestCache())
-            content = reader.in_scope(snapshot)
-            hidden = content.hidden_by
-            return tuple(
+            found = [
                 LiveFile(
                     path=path,
-                    spec_id=content.data[path].data_file.spec_id,
-                    partition=reader.labels.of(content.data[path].data_file),
-                    rows=content.data[path].data_file.record_count,
-                    size_bytes=content.data[path].data_file.file_size_in_bytes,
-                    deletes=tuple(sorted(hidden[path])),
+                    spec_id=entry.data_file.spec_id,
+                    partition=reader.labels.of(entry.data_file),
+                    rows=entry.data_file.record_count,
+                    size_bytes=entry.data_file.file_size_in_bytes,
+                    deletes=tuple(sorted(deletes)),
                 )
-                for path in sorted(content.data)
-            )
+                for path, entry, deletes in reader.in_scope(snapshot).listings
+            ]
+            return tuple(sorted(found, key=lambda each: (each.path, each.partition or "")))
 
     def metadata(self, table: str, snapshot_id: int, scope: Scope) -> tuple[MetadataFile, ...]:
         """Hash the snapshot's manifest list and the manifests that may list files of the scope."""

@@ -155,15 +155,17 @@ class IcebergTables(Tables):
 
 
 def _live_files(table: Table, manifests: list[ManifestFile], labels: Labels) -> list[LiveFile]:
-    """Label each live data file, and name the delete files that apply to it."""
+    """Label each listing of a live data file, and name the delete files that apply to it."""
     content = Content()
     for manifest in filter(is_live, manifests):
         entries = [e for e in read_entries(table.io, manifest) if is_live_entry(e)]
         is_data = manifest.content == ManifestContent.DATA
         if is_data and entries and not labels.knows(manifest.partition_spec_id):
             raise labels.uncovered(manifest.partition_spec_id, len(entries))
-        files = content.data if is_data else content.deletes
-        files.update((name_of(entry.data_file), entry) for entry in entries)
+        if is_data:
+            content.add_data(entries)
+        else:
+            content.deletes.update((name_of(entry.data_file), entry) for entry in entries)
     return [
         LiveFile(
             path=path,
@@ -171,10 +173,10 @@ def _live_files(table: Table, manifests: list[ManifestFile], labels: Labels) -> 
             partition=labels.of(entry.data_file),
             rows=entry.data_file.record_count,
             size_bytes=entry.data_file.file_size_in_bytes,
-            deletes=tuple(sorted(content.hidden_by[path])),
+            deletes=tuple(sorted(deletes)),
             spans=labels.spans(entry.data_file),
         )
-        for path, entry in content.data.items()
+        for path, entry, deletes in content.listings
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
@@ -78,6 +79,13 @@ class IcebergUpkeep(Upkeep):
             for name, ref in loaded.metadata.refs.items()
             if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(TAGS)
         }
+
+    def written(self, table: str) -> datetime | None:
+        """Say when a table was last committed to; None when there is no such table."""
+        loaded = self._load(table)
+        if loaded is None:
+            return None
+        return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
 
     def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
         """Say what `let_go` would do now."""

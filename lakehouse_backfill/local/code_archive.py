@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lakehouse_backfill.errors import ApprovalMissing
+from lakehouse_backfill.errors import ApprovalMissing, Tampered
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.rules import commands
@@ -33,9 +33,11 @@ class CodeArchive:
         """Put the code of the plan into a folder of its own; the same again changes nothing.
 
         A file that is not kept (of an older release, or too large) is taken from the project if it
-        is the one that was planned. Raises ApprovalMissing when it is not.
+        is the one that was planned. Raises ApprovalMissing when it is not, Tampered when a name
+        leads out of the folder.
         """
         wanted = code_files(plan.resolved)
+        _refuse_outside(plan, wanted)
         found = self._folder / digest(wanted)[:16]
         if not _is_whole(found, wanted):
             kept = {one["file"]: one for one in self._kept(plan.code_of or plan.run_id)}
@@ -58,6 +60,18 @@ class CodeArchive:
             state="nothing was computed",
             fix=f"put {name} back, or {commands.plan(plan.manifest_file, plan.run_id)}, and let it "
             "be approved again",
+        )
+
+
+def _refuse_outside(plan: Plan, names: Mapping[str, str]) -> None:
+    """Files are written under these names: one that somebody stored must not lead elsewhere."""
+    paths = {name: PurePosixPath(name) for name in names}
+    outside = [name for name, path in paths.items() if path.is_absolute() or ".." in path.parts]
+    if outside:
+        raise Tampered(
+            f"the plan of {plan.run_id} names code outside the project: {', '.join(outside)}",
+            state="nothing was written or computed",
+            fix=f"name it without .. and {commands.plan(plan.manifest_file, plan.run_id)}",
         )
 
 

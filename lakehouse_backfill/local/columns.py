@@ -73,6 +73,12 @@ class Column:
         return "category" if texts else "other"
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the values of both sides are whole numbers."""
+        fields = [field for field in (self.old, self.new) if field is not None]
+        return all(isinstance(field.field_type, (IntegerType, LongType)) for field in fields)
+
+    @property
     def is_floating(self) -> bool:
         """Whether a side's values may be NaN or infinite."""
         fields = [field for field in (self.old, self.new) if field is not None]

@@ -21,6 +21,7 @@ from lakehouse_backfill.local.grouping import (
     Layout,
     batches,
     layout,
+    portions,
 )
 from lakehouse_backfill.local.listing import both
 from lakehouse_backfill.local.preview import preview
@@ -134,13 +135,14 @@ class LocalDiffer:
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Tell from metadata what is the same on both sides, and what a diff would read.
 
-        A condition leaves rows out only while they are read: it changes nothing here.
+        A condition leaves rows out only while they are read: for it shared files are read too.
         """
         rows = ranges(request.scope) if request.scope else ()
         old, new = self._sides(request, rows)
         ignore = (*request.ignore, *added(request.change))
+        asked = asked_columns(request.where, old, new)
         columns = columns_of_diff(
-            old.schema, new.schema, request.key, ignore, (), request.tolerances
+            old.schema, new.schema, request.key, ignore, asked, request.tolerances
         )
         how = layout(old, new, request.scope)
         split = split_files(old, new, how, request.scope, columns, request.known_equal)
@@ -178,10 +180,10 @@ class LocalDiffer:
         condition = render(request.where, slots, "duckdb") if request.where else None
         unread = []
         for piece in split.shared:
-            if condition or not is_counted(piece, how):
-                unread.append(piece)
-            else:
+            if is_counted(piece, how, request.where):
                 tally.add_shared(numbers[piece.label], piece.rows)
+            else:
+                unread.append(piece)
         if not (condition or unread or split.old or split.new):
             return
         comparison = Comparison(self._connection(), tally, condition)
@@ -191,7 +193,7 @@ class LocalDiffer:
                 comparison.check(empty[0], empty[1], request.where or "")
             asked = asked_columns(request.where, *sides)
             read = tuple(column for column in tally.columns if column.name in asked)
-            for group, _ in batches(unread, [], how, self._batch_rows):
+            for group in portions(unread, self._batch_rows):
                 comparison.count(new.gather(group, read))
             for one, other in batches(split.old, split.new, how, self._batch_rows):
                 comparison.compare(*gather_both((old, one), (new, other), tally.columns))

@@ -1,12 +1,12 @@
 """Which files of a diff are shared, and in which groups the others are read.
 
-A file is the same content on both sides when path and delete files are equal, and when both schemas
-read the compared columns from it in the same way.
+A file is the same content on both sides when path, partition and delete files are equal, and when
+both schemas read the compared columns from it in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -92,9 +92,14 @@ class Reading:
         )
 
 
-def content_key(task: FileScanTask) -> tuple[str, frozenset[str]]:
-    """Give what identifies the rows of a file: its path, and the delete files that apply."""
-    return task.file.file_path, frozenset(each.file_path for each in task.delete_files)
+def content_key(task: FileScanTask) -> Hashable:
+    """Give what identifies the rows of a file: its path, partition, and delete files that apply.
+
+    A file may lack the columns of identity partitions: their values come from its partition.
+    """
+    file = task.file
+    deletes = frozenset(each.file_path for each in task.delete_files)
+    return file.file_path, deletes, file.spec_id, file.partition
 
 
 def batches(
@@ -121,6 +126,20 @@ def batches(
         rows += size
     if any(sides):
         yield sides
+
+
+def portions(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Yield groups of at most `limit` rows, across partitions; a file of more rows comes alone."""
+    group: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        if group and rows + piece.rows > limit:
+            yield group
+            group, rows = [], 0
+        group.append(piece)
+        rows += piece.rows
+    if group:
+        yield group
 
 
 def sorted_labels(labels: Iterable[str | None], how: Layout) -> list[str | None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.types import DecimalType, IcebergType, UUIDType
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.rows import PARTITION
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 ROW = "r"
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 _BITS = 32
+#: Decimals of more digits are 128-bit numbers to DuckDB.
+_NARROW_DIGITS = 18
 
 
 def numbered(rows: pa.Table) -> pa.Table:
@@ -153,10 +156,17 @@ class Matching:
 def _is_hashed(column: Column) -> bool:
     """Tell whether different values have different hashes, but for chance.
 
-    Of nested types, empty and missing ones may not; of two types, equal values may not.
+    Of nested types, empty and missing ones may not; of two types, equal values may not. Nor have
+    128-bit numbers: DuckDB 2.0 joins the hashes of their halves by XOR, so that 0 and -1 share one.
     """
     types = {field.field_type for field in (column.old, column.new) if field is not None}
-    return len(types) == 1 and all(each.is_primitive for each in types)
+    return len(types) == 1 and all(each.is_primitive and not _is_wide(each) for each in types)
+
+
+def _is_wide(kind: IcebergType) -> bool:
+    """Tell whether DuckDB holds the values as 128-bit numbers."""
+    is_wide_decimal = isinstance(kind, DecimalType) and kind.precision > _NARROW_DIGITS
+    return is_wide_decimal or isinstance(kind, UUIDType)
 
 
 def _or_null(numbers: pa.Array) -> pa.Array:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.local.grouping import Layout, Piece
-from lakehouse_backfill.local.splitting import Split
+from lakehouse_backfill.local.splitting import Split, is_counted
 from lakehouse_backfill.model.preview import DiffPreview, Load, PartitionPreview
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ def preview(
         old_to_read=_load(split.old),
         new_to_read=_load(split.new),
         partitions=partitions,
+        shared_to_count=_load(
+            piece for piece in split.shared if not is_counted(piece, how, request.where)
+        ),
     )
 
 

@@ -6,7 +6,7 @@ what its readers saw (Iceberg spec, time travel).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,13 +71,19 @@ def plan(
     # PyIceberg 0.12 fails on a file of the null partition when a bound of the filter is compared
     # with its null (ResidualEvaluator): nulls are asked for in a scan of their own.
     asked = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
-    tasks: dict[str, FileScanTask] = {}
+    tasks: list[FileScanTask] = []
     with translated(name, snapshot_id):
         for some in [part for part in asked if part] or [[]]:
+            # Both scans may find a file; one that is listed twice has its rows twice.
+            seen = {_place(task) for task in tasks}
             found = _scan(table, snapshot_id, any_of(some)).plan_files()
-            tasks.update({task.file.file_path: task for task in found})
+            tasks += [task for task in found if _place(task) not in seen]
     schema = projection(table, snapshot_id)
-    return Side(name, table, snapshot_id, schema, tuple(tasks.values()), table.specs())
+    return Side(name, table, snapshot_id, schema, tuple(tasks), table.specs())
+
+
+def _place(task: FileScanTask) -> Hashable:
+    return task.file.file_path, task.file.spec_id, task.file.partition
 
 
 def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:

@@ -44,15 +44,16 @@ def split_files(
     """Leave out files that both sides read alike, and partitions that are known to be equal."""
     mine, theirs = pieces(old, how, scope), pieces(new, how, scope)
     equal = known_equal if how.is_split else frozenset()
-    in_old = Counter(content_key(piece.task) for piece in mine)
-    common = in_old & Counter(content_key(piece.task) for piece in theirs)
+    in_old, in_new = (Counter(content_key(piece.task) for piece in each) for each in (mine, theirs))
+    # A file that one side lists more often than the other has more rows there.
+    common = {key: count for key, count in in_old.items() if in_new[key] == count}
     reading = Reading(old.schema, new.schema, [column.name for column in columns])
     skipped = {
         content_key(piece.task)
         for piece in theirs
         if content_key(piece.task) in common and reading.is_alike(piece.task)
     }
-    shared = common.total()
+    shared = sum(common.values())
 
     def is_skipped(piece: Piece) -> bool:
         return piece.label in equal or content_key(piece.task) in skipped
@@ -75,9 +76,9 @@ def labels_of(split: Split, how: Layout, scope: Scope | None) -> list[str | None
     return sorted_labels(found, how) or [None]
 
 
-def is_counted(piece: Piece, how: Layout) -> bool:
-    """Tell whether metadata alone says how many rows of the scope the file holds."""
-    return not piece.task.delete_files and (how.is_split or how.field is None)
+def is_counted(piece: Piece, how: Layout, where: str | None) -> bool:
+    """Tell whether metadata alone says how many rows that are meant the file holds."""
+    return not (where or piece.task.delete_files) and (how.is_split or how.field is None)
 
 
 def asked_columns(where: str | None, old: Side, new: Side) -> frozenset[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
-from lakehouse_backfill.local.value_counts import count_values, is_countable
+from lakehouse_backfill.local.value_counts import count_values, is_countable, scaled_counts
 from lakehouse_backfill.rules.distributions import bin_exponent
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES, Moments
 
@@ -101,9 +101,22 @@ def _count_bins(
     found: dict[str, dict[int, int]] = {slot: {} for slot in ranges}
     for slot, number, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
         found[slot][lowest[slot] + number] = rows
+    scaled = _scaled_bins(connection, list(ranges), side)
     for slot, bins in found.items():
         spread, moments = ranges[slot]
-        spread.histogram.add(moments.minimum, moments.maximum, bins)
+        spread.histogram.add(moments.minimum, moments.maximum, bins, scaled[slot])
+
+
+def _scaled_bins(
+    connection: duckdb.DuckDBPyConnection, slots: list[str], side: SideName
+) -> dict[str, dict[int, int]]:
+    """Count the finite numbers of each column in `rules.scaled_bins`, by the doubles' bits."""
+    doubles = {slot: f"CAST({slot} AS DOUBLE)" for slot in slots}
+    chosen = ", ".join(
+        f"CASE WHEN isfinite({value}) THEN {value} END AS {slot}" for slot, value in doubles.items()
+    )
+    found = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
+    return {slot: scaled_counts(found[slot]) for slot in slots}
 
 
 def _sums(column: Column) -> list[str]:

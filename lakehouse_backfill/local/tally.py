@@ -187,7 +187,9 @@ class Tally:
         if not self.distributions:
             return None
         if column.kind == "number":
-            return distributions.of_numbers(old.histogram, new.histogram, draw=draw)
+            return distributions.of_numbers(
+                old.histogram, new.histogram, draw=draw, whole=column.is_whole
+            )
         if column.kind == "category" and old.counts is not None and new.counts is not None:
             return distributions.of_categories(old.categories, new.categories, draw=draw)
         return None

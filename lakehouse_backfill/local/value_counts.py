@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyiceberg.types import BooleanType, DateType, StringType, TimestampType, Ti
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.tally import SideName, Spread
+from lakehouse_backfill.rules import scaled_bins
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES
 
 _PLAIN = (StringType, BooleanType, DateType, TimestampType, TimestamptzType)
@@ -40,6 +42,19 @@ def count_values(spread: Spread, values: pa.ChunkedArray) -> None:
         return
     found, rows = counted.field(0), counted.field(1).to_pylist()
     spread.count(_named(found, rows))
+
+
+def scaled_counts(doubles: pa.ChunkedArray) -> dict[int, int]:
+    """Count doubles by `rules.scaled_bins`; nulls are left out."""
+    found: Counter[int] = Counter()
+    for chunk in doubles.chunks:
+        bits = pc.shift_right(pc.abs(chunk).view(pa.int64()), scaled_bins.DROPPED_BITS)
+        number = pc.max_element_wise(pc.subtract(bits, scaled_bins.OFFSET), 0, skip_nulls=False)
+        signed = pc.if_else(pc.less(chunk, 0.0), pc.negate(number), number)
+        counted = pc.value_counts(signed)
+        rows = zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
+        found.update({bin_: count for bin_, count in rows if bin_ is not None})
+    return dict(found)
 
 
 def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:

@@ -35,7 +35,8 @@ class DiffPreview(Value):
     """What is proven to be the same without reading a row, and what would have to be read.
 
     `identical` is never guessed: false says that rows would have to be compared, and they may turn
-    out to be equal.
+    out to be equal. `shared_to_count` are files that are proven to be the same but are read once:
+    metadata does not tell how many of their rows are meant.
     """
 
     old: str
@@ -47,11 +48,13 @@ class DiffPreview(Value):
     old_to_read: Load
     new_to_read: Load
     partitions: tuple[PartitionPreview, ...]
+    shared_to_count: Load = Load()
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of files of both sides."""
-        return self.old_to_read.bytes + self.new_to_read.bytes
+        """Bytes of files of both sides, and of shared ones whose rows must be counted."""
+        sides = self.old_to_read.bytes + self.new_to_read.bytes
+        return sides + self.shared_to_count.bytes
 
 
 class EngineChoice(Value):

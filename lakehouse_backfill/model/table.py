@@ -107,9 +107,9 @@ class LiveFile(Value):
         return all(label in labels for label in own)
 
     @property
-    def content(self) -> tuple[str, tuple[str, ...]]:
-        """What tells its rows: the same file under other delete files holds other ones."""
-        return self.path, self.deletes
+    def content(self) -> tuple[str, str | None, tuple[str, ...]]:
+        """What tells its rows: under other delete files, or elsewhere, a file holds other ones."""
+        return self.path, self.partition, self.deletes
 
 
 class ScanEstimate(Value):

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from lakehouse_backfill.model.scope import RowRange, Scope
 from lakehouse_backfill.model.value import Value
 
+#: In the summary of a swap by rows: what is left to do for it, a `Rewriting` as JSON.
+REWRITING = "lakehouse-backfill.rewriting"
+
 
 class RowsOf(Value):
     """What partitions are to hold: their rows in a table's snapshot; none when it is None."""

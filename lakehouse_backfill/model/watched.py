@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lakehouse_backfill.model.value import Value
+from lakehouse_backfill.model.value import Value, later
 
 
 class Anomaly(Value):
@@ -53,6 +53,10 @@ class Distribution(Value):
     value: float
     limit: float
     bars: tuple[Bar, ...] = ()
+    is_unjudged: bool = later(
+        default=False,
+        description="Whether one range of numbers holds nearly all of both sides: nothing is told.",
+    )
 
     @property
     def is_shifted(self) -> bool:

@@ -16,7 +16,7 @@ class Fingerprints(Protocol):
     """
 
     def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
-        """All fingerprints of the files, oldest first: one of each file and reading.
+        """All fingerprints of the files, oldest first: one of each file, reading and partition.
 
         Raises Tampered when two rows give one file different contents.
         """

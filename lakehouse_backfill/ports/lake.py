@@ -192,6 +192,10 @@ class Publisher(Protocol):
         """
         ...
 
-    def find(self, target: str, token: str) -> Swap | None:
-        """Look in the target for the commit of publication `token`."""
+    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+        """Look in the target for the commit of publication `token`.
+
+        A swap by rows that was cut off is finished by who finds it, for which Spark may start and
+        tags are written; not with `settle=False`, which only reads.
+        """
         ...

@@ -39,6 +39,10 @@ class Upkeep(Protocol):
         """Give our tags on a table with their snapshots; None when there is no such table."""
         ...
 
+    def written(self, table: str) -> datetime | None:
+        """Say when a table was last committed to; None when there is no such table."""
+        ...
+
     def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
         """Say what `let_go` would do now."""
         ...

@@ -14,7 +14,7 @@ class Stored(Protocol):
     """Files of one snapshot's partitions; the cost follows them, not the table."""
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
-        """List the live data files of the scope, by path, as the snapshot's manifests say.
+        """List the live data files of the scope, by path, as often as the snapshot's manifests do.
 
         Raises NotFound when table or snapshot are gone, Unsupported when a file lies in the scope
         and beside it.

@@ -115,6 +115,8 @@ def _distribution(column: ColumnDiff) -> Markup | str:
     if found is None:
         return NOTHING
     text = f"{found.test.upper()} {found.value:.3g}, limit {found.limit:.2g}"
+    if found.is_unjudged:
+        text = f"not judged, one range holds nearly all values: {text}"
     return tag("span", f"! shifted: {text}" if found.is_shifted else text, class_="small")
 
 

@@ -70,7 +70,8 @@ def _swapped(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
     """Name the factors without which the row would not be what it is, or that alone make it so.
 
     A state that could not be computed says nothing. Factors of which any two do, but none alone,
-    are all named; none when that is not certain.
+    are all named; so are those beside the only one that is needed when it does not do alone. None
+    are named when that is not certain.
     """
     places, whole = range(count), frozenset(range(count))
     start, final = tried[frozenset()], tried[whole]
@@ -78,13 +79,15 @@ def _swapped(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
     without = {place: tried.get(whole - {place}) for place in places}
     enough = {place for place in places if alone[place] == final}
     needed = {place for place in places if without[place] not in (None, final)}
-    if len(needed) == 1 and enough <= needed:
-        return sorted(needed)
-    if needed or enough:
+    does_alone = all(alone[place] in (None, final) for place in needed)
+    # Of two or more that are needed, no state tells whether they do without the others.
+    if enough or len(needed) > 1 or (needed and does_alone):
         return sorted(needed | enough)
     moved = {place for place in places if alone[place] not in (None, start)}
     is_certain = None not in (*alone.values(), *without.values())
-    return sorted(moved) or (list(places) if is_certain else [])
+    if moved - needed:
+        return sorted(needed | moved)
+    return list(places) if is_certain else []
 
 
 def class_of(factors: Iterable[Factor]) -> Class:

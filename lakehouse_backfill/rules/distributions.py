@@ -2,19 +2,22 @@
 
 Both engines hand in the same exact counts, so both report the same numbers. Numbers are counted in
 bins as wide as a power of two: such bins nest, so counts of parts of the rows can be added up
-whatever range each part has, and no value has to be kept.
+whatever range each part has, and no value has to be kept. One value far away would make them
+so wide that all others share one: so numbers are counted in `scaled_bins`, too, and the greater
+distance counts.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakehouse_backfill.model.checks import CheckResult, ColumnDiff
 from lakehouse_backfill.model.watched import Bar, Distribution
+from lakehouse_backfill.rules import scaled_bins
 from lakehouse_backfill.rules.drift import grouped, stability_index
 
 #: From this index on, categories count as shifted (with PSI, above 0.2 is taken as significant).
@@ -35,19 +38,23 @@ _EXACT_BITS = 52
 class Histogram:
     """Numbers counted in bins: `bins[n]` are those in `[n * 2^exponent, (n + 1) * 2^exponent)`.
 
-    The exponent is that of the numbers' range, from `low` to `high`.
+    The exponent is that of the numbers' range, from `low` to `high`. `scaled` are the same numbers
+    in `scaled_bins`.
     """
 
     low: float = math.inf
     high: float = -math.inf
     bins: Counter[int] = field(default_factory=Counter)
+    scaled: Counter[int] = field(default_factory=Counter)
 
     @property
     def exponent(self) -> int:
         """How wide its bins are."""
         return bin_exponent(self.low, self.high) if self.bins else _LOWEST
 
-    def add(self, low: Any, high: Any, counted: Mapping[int, int]) -> None:
+    def add(
+        self, low: Any, high: Any, counted: Mapping[int, int], scaled: Mapping[int, int]
+    ) -> None:
         """Add other rows with numbers from low to high, counted in the bins of that range."""
         if not counted:
             return
@@ -56,11 +63,58 @@ class Histogram:
         wide = bin_exponent(first, last)
         self.bins = Counter(coarsened(self.bins, wide - before))
         self.bins.update(coarsened(counted, wide - theirs))
+        self.scaled.update(scaled)
         self.low, self.high = first, last
 
     def at(self, exponent: int) -> Counter[int]:
         """Give the counts in bins that are at least as wide as its own."""
         return Counter(coarsened(self.bins, exponent - self.exponent))
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Both sides counted in the same bins; `low` tells where a bin begins."""
+
+    old: Counter[int]
+    new: Counter[int]
+    low: Callable[[int], float]
+
+    @property
+    def distance(self) -> float:
+        """The greatest distance of the cumulative shares."""
+        sizes = self.old.total(), self.new.total()
+        found, sums = 0.0, [0, 0]
+        for number in sorted({*self.old, *self.new}):
+            sums = [sums[0] + self.old[number], sums[1] + self.new[number]]
+            found = max(found, abs(sums[0] / sizes[0] - sums[1] / sizes[1]))
+        return found
+
+    def is_blind(self, *, whole: bool) -> bool:
+        """Tell whether one bin of many values, not the only one, holds nearly all of both sides."""
+        fullest, rows = self.old.most_common(1)[0]
+        if len({*self.old, *self.new}) == 1:
+            return False
+        least = min(rows / self.old.total(), self.new[fullest] / self.new.total())
+        low, high = self.low(fullest), self.low(fullest + 1)
+        is_one_value = not low and high <= 2.0**scaled_bins.LEAST
+        return least > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
+
+    def bars(self) -> tuple[Bar, ...]:
+        """Give the shares of both sides in a few wider bins, from the lowest to the highest."""
+        by, every = 0, {*self.old, *self.new}
+        while (max(every) >> by) - (min(every) >> by) >= BARS:
+            by += 1
+        old, new = coarsened(self.old, by), coarsened(self.new, by)
+        numbers = range(min(every) >> by, (max(every) >> by) + 1)
+        return tuple(
+            Bar(
+                name=f"{self.low(number << by):.6g}",
+                low=self.low(number << by), high=self.low((number + 1) << by),
+                old=_share(old.get(number, 0), self.old.total()),
+                new=_share(new.get(number, 0), self.new.total()),
+            )
+            for number in numbers
+        )  # fmt: skip
 
 
 def bin_exponent(low: Any, high: Any) -> int:
@@ -85,28 +139,33 @@ def coarsened(counted: Mapping[int, int], by: int) -> dict[int, int]:
     return dict(found)
 
 
-def of_numbers(old: Histogram, new: Histogram, *, draw: bool = True) -> Distribution | None:
+def of_numbers(
+    old: Histogram, new: Histogram, *, draw: bool = True, whole: bool = False
+) -> Distribution | None:
     """Give the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
 
     It never exceeds that of the values themselves; it is smaller at most by the share of rows in
-    the fullest bin.
+    the fullest bin. Where that is nearly all of both sides, it is said that nothing is judged
+    (bins of `whole` numbers no wider than 1 hold one value; of a column that is not drawn nothing
+    moved).
     """
     if not old.bins or not new.bins:
         return None
     exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
-    before, after = old.at(exponent), new.at(exponent)
-    sizes = before.total(), after.total()
-    distance, sums = 0.0, [0, 0]
-    for number in sorted({*before, *after}):
-        sums = [sums[0] + before[number], sums[1] + after[number]]
-        distance = max(distance, abs(sums[0] / sizes[0] - sums[1] / sizes[1]))
-    by_chance = _KS_CHANCE * math.sqrt(1 / sizes[0] + 1 / sizes[1])
-    return Distribution(
+    equal = _Scale(old.at(exponent), new.at(exponent), lambda number: _low(number, exponent))
+    scales = (equal, _Scale(old.scaled, new.scaled, scaled_bins.lower_end))
+    chosen = max(scales, key=lambda scale: scale.distance)
+    by_chance = _KS_CHANCE * math.sqrt(1 / old.bins.total() + 1 / new.bins.total())
+    found = Distribution(
         test="ks",
-        value=round(distance, 6),
+        value=round(chosen.distance, 6),
         limit=round(min(1.0, max(KS_LIMIT, by_chance)), 6),
-        bars=_bars(before, after, exponent) if draw else (),
+        bars=chosen.bars() if draw else (),
     )
+    is_blind = (
+        draw and not found.is_shifted and all(scale.is_blind(whole=whole) for scale in scales)
+    )
+    return found.model_copy(update={"is_unjudged": True}) if is_blind else found
 
 
 def of_categories(
@@ -158,12 +217,16 @@ def check(columns: Iterable[ColumnDiff], gate: Literal["report", "block"]) -> Ch
     moved = [(name, found) for name, found in known if found.is_shifted]
     moved.sort(key=lambda each: each[1].limit / each[1].value)
     said = [f"{name} ({f.test.upper()} {f.value:.3g} over {f.limit:.3g})" for name, f in moved]
+    unjudged = [name for name, found in known if found.is_unjudged]
     text = f"{len(moved)} of {len(known)} columns shifted"
+    text += f": {', '.join(said)}" if said else ""
+    if unjudged:
+        text += f"; not judged: {', '.join(unjudged)} (one range holds nearly all values)"
     return CheckResult(
         name="values are spread as before",
         group="distribution",
         passed=not moved,
-        detail=text + (f": {', '.join(said)}" if said else "") if known else "nothing to compare",
+        detail=text if known else "nothing to compare",
         observed=len(moved),
         limit=0,
         blocking=gate == "block",
@@ -178,19 +241,8 @@ def _share(rows: int, of: int) -> float:
     return round(rows / of, 6)
 
 
-def _bars(before: Counter[int], after: Counter[int], exponent: int) -> tuple[Bar, ...]:
-    by, every = 0, {*before, *after}
-    while (max(every) >> by) - (min(every) >> by) >= BARS:
-        by += 1
-    old, new = coarsened(before, by), coarsened(after, by)
-    width, sizes = 2.0 ** (exponent + by), (before.total(), after.total())
-    return tuple(
-        Bar(
-            name=f"{number * width:.6g}", low=number * width, high=(number + 1) * width,
-            old=_share(old.get(number, 0), sizes[0]), new=_share(new.get(number, 0), sizes[1]),
-        )
-        for number in range(min(every) >> by, (max(every) >> by) + 1)
-    )  # fmt: skip
+def _low(number: int, exponent: int) -> float:
+    return number * 2.0**exponent
 
 
 def _chi_square(freedom: int) -> float:

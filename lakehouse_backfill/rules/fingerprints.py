@@ -50,9 +50,9 @@ def known(
     summed: dict[str, Checksum] = {}
     skip: set[str] = set()
     for label, each in inside:
-        if label in whole or each.path not in found:
+        one = _of(each, found)
+        if label in whole or one is None:
             continue
-        one = found[each.path]
         require_listed(each, one)
         into = summed if label in unknown else checksums
         into[label] = into[label] + one.checksum if label in into else one.checksum
@@ -62,6 +62,18 @@ def known(
     to_hash = {each.path: each for each in simple if _is_new(each, found)}
     order = tuple(label for label in scope if label in unknown)
     return Known(checksums, order, frozenset(skip), summed, to_hash)
+
+
+def of_files(
+    files: Iterable[LiveFile], rows: Iterable[FileFingerprint], reading: str
+) -> dict[str, FileFingerprint]:
+    """Give, by path, the fingerprints of the files under a reading and where they lie now."""
+    places = {(each.path, each.partition) for each in files}
+    return {
+        one.path: one
+        for one in rows
+        if one.reading == reading and (one.path, one.partition) in places
+    }
 
 
 def completed(before: Known, read: ByFile) -> dict[str, Checksum]:
@@ -127,21 +139,22 @@ def not_stored(
 
 
 def agreeing(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
-    """Give one of each file and reading; raises Tampered when rows contradict each other."""
+    """Give one of each file, reading and partition; raises Tampered when rows contradict."""
     return not_stored((), stored)
 
 
 class _Contents:
-    """What files hold, by reading; their bytes are the same under all of them."""
+    """What files hold, by reading and partition; their bytes are the same under all of them."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], FileFingerprint] = {}
+        self._rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
         self._bytes: dict[str, FileFingerprint] = {}
 
     def add(self, one: FileFingerprint) -> bool:
-        """Tell whether the file was not known under the reading; raises Tampered."""
-        is_new = (one.path, one.reading) not in self._rows
-        same = self._rows.setdefault((one.path, one.reading), one)
+        """Tell whether the file was not known under the reading and there; raises Tampered."""
+        place = (one.path, one.reading, one.partition)
+        is_new = place not in self._rows
+        same = self._rows.setdefault(place, one)
         first = self._bytes.setdefault(one.path, one)
         if (first.size_bytes, first.sha256) != (one.size_bytes, one.sha256):
             raise tampered(one.path, f"SHA-256 {one.sha256[:12]}…, known was {first.sha256[:12]}…")
@@ -170,4 +183,13 @@ def _is_simple(each: LiveFile) -> bool:
 
 
 def _is_new(each: LiveFile, found: Mapping[str, FileFingerprint]) -> bool:
-    return each.path not in found and each.rows > 0
+    return _of(each, found) is None and each.rows > 0
+
+
+def _of(each: LiveFile, found: Mapping[str, FileFingerprint]) -> FileFingerprint | None:
+    """Give the file's fingerprint, unless it was taken where the file lay in another partition.
+
+    A file may lack the columns of its partition: under another one it reads as other rows.
+    """
+    one = found.get(each.path)
+    return one if one is not None and one.partition == each.partition else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lakehouse_backfill.model.checks import (
@@ -86,14 +86,15 @@ def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
 def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) -> CheckResult:
     """Outside the scope, base and candidate consist of the very same files and deletes."""
     scope = set(plan.resolved.scope.partitions)
-    old = {file.content for file in base if not file.is_in(scope)}
-    new = {file.content for file in shadow if not file.is_in(scope)}
+    old = Counter(file.content for file in base if not file.is_in(scope))
+    new = Counter(file.content for file in shadow if not file.is_in(scope))
+    differing = ((old - new) + (new - old)).total()
     return CheckResult(
         name="nothing outside the partitions changed",
         group="technical",
         passed=old == new,
-        detail=f"{len(old & new)} files shared, {len(old ^ new)} differ",
-        observed=len(old ^ new),
+        detail=f"{(old & new).total()} files shared, {differing} differ",
+        observed=differing,
         limit=0,
         waivable=False,
     )

@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 from lakehouse_backfill.model.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.model.declared import Threshold
+from lakehouse_backfill.rules.plain import plain_value
+
+#: Against 0, any other total is a change without a share: no limit lets it pass.
+_FROM_NOTHING = math.inf
 
 Amount = int | float | str | None
 
@@ -49,8 +53,8 @@ def _judged(item: Threshold, totals: tuple[MeasureTotal, ...], old_rows: int) ->
         name=f"{item.measure} changes by at most {item.max_change:.1%}{each}",
         group="business",
         passed=worst.share <= item.max_change or not old_rows,
-        detail=f"{where}{worst.old} -> {worst.new} ({worst.share:+.2%}){more}",
-        observed=worst.share,
+        detail=f"{where}{worst.old} -> {worst.new} ({_said(worst.share)}){more}",
+        observed=plain_value(worst.share),
         limit=item.max_change,
     )
 
@@ -66,8 +70,12 @@ def _changes(item: Threshold, total: MeasureTotal) -> Iterator[_Change]:
             yield _Change(name, point.old, point.new, _share(point.old, point.new))
 
 
+def _said(share: float) -> str:
+    return f"{share:+.2%}" if math.isfinite(share) else "no share of the old"
+
+
 def _share(before: Amount, after: Amount) -> float:
     old, new = float(before or 0), float(after or 0)
     if not (math.isfinite(old) and math.isfinite(new)):
         return math.inf  # No number changes by a share, and NaN would hide behind others.
-    return abs(new - old) / abs(old) if old else float(new != old)
+    return abs(new - old) / abs(old) if old else _FROM_NOTHING if new else 0.0

@@ -21,7 +21,7 @@ class Facts:
     """Everything that the decision looks at, as it is now.
 
     `tags` holds ours by table. `erased`: the tables whose old content must not be kept for the
-    reason `erasure`.
+    reason `erasure`. `written`: when a scratch table was last written to; absent: not known.
     """
 
     now: datetime
@@ -33,6 +33,7 @@ class Facts:
     fences: tuple[str, ...] = ()
     erased: frozenset[str] = frozenset()
     erasure: str = ""
+    written: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,6 +75,8 @@ def decide(facts: Facts) -> Decision:
 _OVER = "let go: "
 #: A shadow's name, what a command computes in it for, eight hex digits: no run has such a shadow.
 SCRATCH = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
+#: A scratch table this young may belong to a command that is at work now.
+SCRATCH_GRACE = timedelta(days=1)
 
 
 def _is_over(because: str) -> bool:
@@ -99,10 +102,20 @@ def _scratch_maker(facts: Facts, table: str) -> RunFacts | None:
     return _maker(facts, found[1]) if found else None
 
 
+def is_own(facts: Facts, item: Item) -> bool:
+    """Tell whether the item is what its run holds, and not a scratch table: without it, it ends."""
+    run = facts.runs.get(item.run_id)
+    return run is not None and (item.kind != "shadow" or item.name == run.shadow)
+
+
 def _left_behind(facts: Facts, table: str) -> str | None:
+    """Say why a scratch table stays or goes, whatever the state of its run; None: it is none."""
     run = _scratch_maker(facts, table)
     if run is None:
         return None
+    written = facts.written.get(table)
+    if written is None or written + SCRATCH_GRACE > facts.now:
+        return f"a scratch table of {run.run_id}, written within a day: a command may be at work"
     return f"{_OVER}a scratch table of {run.run_id}, left behind by a command that was cut off"
 
 

@@ -12,6 +12,8 @@ from lakehouse_backfill.model.table import LiveFile
 
 #: So many differing things are named; the others are counted.
 NAMED = 10
+#: Why the files of a version say nothing of those that were accepted.
+BY_ROWS = "its rows were written anew by Spark, into files of their own"
 Archive = Mapping[str, Any]
 
 

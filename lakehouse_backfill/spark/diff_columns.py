@@ -41,6 +41,11 @@ class DiffColumn:
         return "category" if kinds <= {"string", "char", "varchar", "boolean"} else "other"
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the values of both sides are whole numbers."""
+        return all(e is None or e.typeName() in _WHOLE for e in (self.old, self.new))
+
+    @property
     def is_nested(self) -> bool:
         """Whether it holds structs, lists or maps (on any side)."""
         return any(e is not None and e.typeName() in _NESTED for e in (self.old, self.new))

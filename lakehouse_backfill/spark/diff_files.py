@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,16 @@ _READ = ("file_path", "record_count", "file_size_in_bytes", "content")
 
 @dataclass(frozen=True)
 class File:
-    """A live data file, its rows, and its partition's label (None: not known)."""
+    """A listing of a live data file, its rows, and its partition's label (None: not known).
+
+    `place` tells the partition itself: a file may lack the columns that it stands for.
+    """
 
     path: str
     rows: int
     size_bytes: int
     label: str | None
+    place: tuple[int, str] = (0, "")
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,16 @@ def split(
 ) -> Split:
     """Compare the file lists; what delete files hide, or a side reads otherwise, is not skipped.
 
-    A file under other delete files is not shared: readers see other rows of it. Partitions that are
-    known to be equal are skipped, however each side reads its files.
+    A file under other delete files, in another partition or listed more often is not shared:
+    readers see other rows of it. Partitions that are known to be equal are skipped, however each
+    side reads its files.
     """
     sides = [_in_scope(side.data, scope) for side in (old, new)]
-    paths = [Counter(each.path for each in side) for side in sides]
     every = (*sides[0], *sides[1])
+    known_equal -= _with_scattered(every)
     changed = {each.path for each in every if old.hiding(each.label) != new.hiding(each.label)}
-    common = Counter({p: n for p, n in (paths[0] & paths[1]).items() if p not in changed})
-    shared = common.total()
+    common = {p: n for p, n in _listed_alike(*sides).items() if p not in changed}
+    shared = sum(common.values())
     counted = SharedFiles(
         shared=shared, old_only=len(sides[0]) - shared, new_only=len(sides[1]) - shared
     )
@@ -113,6 +118,26 @@ def split(
     )
 
 
+def _listed_alike(old: list[File], new: list[File]) -> dict[str, int]:
+    """Count the listings of files that both sides list as often, in the same partitions."""
+    listed: tuple[defaultdict[str, Counter[Any]], ...] = (
+        defaultdict(Counter),
+        defaultdict(Counter),
+    )
+    for side, found in zip((old, new), listed, strict=True):
+        for each in side:
+            found[each.path][each.place] += 1
+    return {p: each.total() for p, each in listed[0].items() if listed[1].get(p) == each}
+
+
+def _with_scattered(files: Collection[File]) -> set[str | None]:
+    """Name the partitions of files that are listed in several: rows are skipped by path."""
+    labels: defaultdict[str, set[str | None]] = defaultdict(set)
+    for each in files:
+        labels[each.path].add(each.label)
+    return {label for found in labels.values() if len(found) > 1 for label in found}
+
+
 def files_of(
     spark: SparkSession,
     catalog: str,
@@ -131,7 +156,12 @@ def files_of(
         name = f"{full_name(catalog, table)}.`files`"
         frame = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
         part = layout.of_files(frame)
-        chosen = [*_READ, *([f"{part} AS part"] if part else [])]
+        place = "to_json(partition)" if "partition" in frame.columns else "''"
+        chosen = [
+            *_READ,
+            f"struct(spec_id, {place}) AS place",
+            *([f"{part} AS part"] if part else []),
+        ]
         if part is None and scope is not None:
             frame = frame.where(_may_hold(frame, scope))
         rows = frame.selectExpr(*chosen).collect()
@@ -140,7 +170,7 @@ def files_of(
     for row in rows:
         label = layout.label_of_file(row["part"]) if part else None
         if row["content"] == _DATA:
-            data.append(File(row[0], row[1], row[2], label))
+            data.append(File(row[0], row[1], row[2], label, tuple(row["place"])))
         else:
             # An equality delete file may apply to all partitions, whatever its own.
             held = label if row["content"] == _POSITION_DELETES else None

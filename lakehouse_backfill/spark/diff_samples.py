@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.model.checks import DiffSample
 from lakehouse_backfill.rules.plain import plain_value
-from lakehouse_backfill.spark import comparing, tolerating
-from lakehouse_backfill.spark.diff_columns import DiffColumn
+from lakehouse_backfill.spark import comparing, rowhash, tolerating
+from lakehouse_backfill.spark.diff_columns import DiffColumn, common_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -161,15 +161,26 @@ def _renamed(wide: Wide, side: DataFrame, prefix: str) -> DataFrame:
 
 
 def _differs(column: DiffColumn) -> Column:
-    """Tell whether a pair's values differ; nested ones by text, because maps cannot be compared."""
+    """Tell whether a pair's values differ; nested ones by their canonical hash, as whole rows are.
+
+    As JSON, moments would lose their microseconds, and -0.0 would not be 0.0.
+    """
     from pyspark.sql import functions as F
 
     old, new = F.col(f"o_{column.slot}"), F.col(f"n_{column.slot}")
     if column.tolerance is not None:
         return tolerating.differs(column, old, new)
     if column.is_nested:
-        old, new = (F.xxhash64(F.to_json(F.struct(value.alias("v")))) for value in (old, new))
+        old, new = (_hashed(column, f"{side}_{column.slot}") for side in ("o", "n"))
     return ~old.eqNullSafe(new)
+
+
+def _hashed(column: DiffColumn, name: str) -> Column:
+    """Hash one side's value in the type that both sides are compared in."""
+    from pyspark.sql import types as T
+
+    kind = common_type(column.old, column.new) or T.StringType()
+    return rowhash.row_hash(T.StructType([T.StructField(name, kind)]))
 
 
 def _order(names: Sequence[str]) -> list[Column]:

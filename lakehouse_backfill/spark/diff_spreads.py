@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import ColumnDiff
 from lakehouse_backfill.model.watched import Distribution
-from lakehouse_backfill.rules import distributions
+from lakehouse_backfill.rules import distributions, scaled_bins
 from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
@@ -104,7 +106,9 @@ def _distribution(
     column: DiffColumn, old: Spread, new: Spread, *, draw: bool
 ) -> Distribution | None:
     if column.kind == "number":
-        return distributions.of_numbers(old.histogram, new.histogram, draw=draw)
+        return distributions.of_numbers(
+            old.histogram, new.histogram, draw=draw, whole=column.is_whole
+        )
     if column.kind == "category" and old.counts is not None and new.counts is not None:
         return distributions.of_categories(old.categories, new.categories, draw=draw)
     return None
@@ -131,12 +135,29 @@ def _spreads(frame: DataFrame, columns: list[DiffColumn], moved: Moved) -> dict[
 
 
 def _bin(slot: str, exponent: int) -> Column:
-    """Give the bin of a finite number as text; a product with a power of two is exact."""
+    """Give both bins of a finite number as a text; a product with a power of two is exact."""
     from pyspark.sql import functions as F
 
     double = F.col(slot).cast("double")
     finite = ~F.isnan(double) & (F.abs(double) < F.lit(float("inf")))
-    return F.when(finite, F.floor(double * F.lit(2.0**-exponent))).cast("string")
+    equal = F.floor(double * F.lit(2.0**-exponent)).cast("string")
+    return F.when(finite, F.concat_ws(",", equal, _scaled(double).cast("string")))
+
+
+def _scaled(double: Column) -> Column:
+    """Give the bin of `rules.scaled_bins`.
+
+    Beside a power of two the logarithm may be rounded to the wrong exponent: the digits then are
+    one power more or less, so the bin is the same.
+    """
+    from pyspark.sql import functions as F
+
+    size, least, per_power = F.abs(double), scaled_bins.LEAST, scaled_bins.PER_POWER
+    power = F.least(F.floor(F.log2(size)), F.lit(sys.float_info.max_exp - 1)).cast("double")
+    digits = F.floor(size / F.pow(F.lit(2.0), power) * per_power)
+    number = (power.cast("bigint") - least) * per_power + digits - per_power + 1
+    signed = F.when(double < 0, -number).otherwise(number)
+    return F.when(size < 2.0**least, F.lit(0).cast("bigint")).otherwise(signed)
 
 
 def _count_values(
@@ -157,20 +178,28 @@ def _count_values(
     counted = values.where("v IS NOT NULL").groupBy("slot", "v").count().collect()
     for slot in texts:
         found[slot].counts = {}
-    numbers: dict[str, dict[int, int]] = {slot: {} for slot in exponents}
+    numbers: dict[str, list[tuple[int, ...]]] = {slot: [] for slot in exponents}
     for row in counted:
         counts = found[row["slot"]].counts
         if row["slot"] in numbers:
-            numbers[row["slot"]][int(row["v"])] = row["count"]
+            numbers[row["slot"]].append((*map(int, row["v"].split(",")), row["count"]))
         elif counts is not None:
             counts[row["v"]] = row["count"]
-    for slot, bins_of in numbers.items():
-        moments = found[slot].moments
-        found[slot].histogram.add(moments.minimum, moments.maximum, bins_of)
+    for slot, cells in numbers.items():
+        _add_bins(found[slot], cells)
     for slot in texts:
         counts = found[slot].counts
         if counts is not None and len(counts) > MAX_CATEGORIES:
             found[slot].counts = None
+
+
+def _add_bins(spread: Spread, cells: list[tuple[int, ...]]) -> None:
+    """Add counts by pairs of bins: equal ones, and scaled ones."""
+    equal, scaled = Counter[int](), Counter[int]()
+    for one, other, rows in cells:
+        equal[one] += rows
+        scaled[other] += rows
+    spread.histogram.add(spread.moments.minimum, spread.moments.maximum, equal, scaled)
 
 
 def _aggregates(column: DiffColumn) -> list[Column]:

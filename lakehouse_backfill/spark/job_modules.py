@@ -21,11 +21,13 @@ def importing_from(folder: Path, job: Path) -> Iterator[None]:
     """Let imports find the modules in `folder` and beside the job, first of all."""
     places = [str(folder), str(job.parent)]
     own = _known.setdefault(folder, {})
-    hidden = {name: sys.modules.pop(name) for name in _names(folder, job) if name in sys.modules}
+    names = _names(folder, job)
+    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.modules.update(own)
     sys.path[:0] = places
     try:
-        yield
+        with _travelling(names):
+            yield
     finally:
         # Packages without a file look their places up in sys.path: asked before it changes.
         imported = _imported(folder)
@@ -66,6 +68,24 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
         return False
     # A package without a file may have a part in the working directory too.
     return any(place is not None and Path(place).is_relative_to(folder) for place in places)
+
+
+@contextmanager
+def _travelling(names: set[str]) -> Iterator[None]:
+    """Let what the block imports travel with tasks that the same block makes.
+
+    A module is known only once it is imported, and the public function takes no name: so the names
+    of all that may be imported are registered before. Those that were not are taken back.
+    """
+    from pyspark.cloudpickle import cloudpickle
+
+    registry: set[str] = cloudpickle._PICKLE_BY_VALUE_MODULES
+    new = names - registry
+    registry |= new
+    try:
+        yield
+    finally:
+        registry -= new
 
 
 def _travels(module: ModuleType) -> None:

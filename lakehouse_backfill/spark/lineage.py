@@ -20,6 +20,7 @@ CHUNK_ID = f"{PREFIX}chunk-id"
 ATTEMPT_ID = f"{PREFIX}attempt-id"
 OUTSIDE_ROWS = f"{PREFIX}outside-rows"
 EPOCH = f"{PREFIX}epoch"
+FENCE_UUID = f"{PREFIX}fence-uuid"
 
 
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:

@@ -114,7 +114,15 @@ def _found(row: Row, measure: Measure, at: int) -> Any:
     value = row[f"{_VALUE}{at}"]
     if not measure.counts_by:
         return value
-    return Counter({NULL_STATE if value is None else str(value): row[_ROWS]})
+    return Counter({state_of(value): row[_ROWS]})
+
+
+def state_of(value: Any) -> str:
+    """Name the state of a counted value: the text `null` is not the missing value."""
+    if value is None:
+        return NULL_STATE
+    text = str(value)
+    return f"={text}" if text == NULL_STATE or text.startswith("=") else text
 
 
 def _marks(

@@ -7,7 +7,7 @@ the rest from what the summary says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -16,20 +16,21 @@ from lakehouse_backfill.errors import OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.scope import RowRange
-from lakehouse_backfill.model.table_commit import Rewriting, RowsOf, SwapOrder
+from lakehouse_backfill.model.table_commit import REWRITING, Inspected, Rewriting, RowsOf, SwapOrder
 from lakehouse_backfill.ports.table_commits import RowProof, SwapCommits, TagCommits
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.spark import filters, guard, readers, rowhash
 from lakehouse_backfill.spark.failures import translated
+from lakehouse_backfill.spark.lineage import EPOCH, FENCE_UUID
 from lakehouse_backfill.spark.names import column, full_name, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: In the summary of a swap by rows.
-REWRITING = "lakehouse-backfill.rewriting"
 #: What Iceberg says when another writer changed the partitions first, so that nothing landed.
 _LOST = ("Found conflicting files", "Found new conflicting delete", "Cannot determine history")
+#: What Iceberg and Spark say when a table is not the one that they held.
+_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH")
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE = "nothing was published; readers see what they saw before"
 
@@ -56,7 +57,7 @@ class PreparedRewrite:
             with guard.own_writes(), around("Publisher.swap"):
                 writer.overwrite(self.rows)
         except Exception as error:
-            if any(words in str(error) for words in _LOST):
+            if any(words in str(error) for words in (*_LOST, *_OTHER_TABLE)):
                 raise TooBusy(f"{self.table} moved since it was inspected", fix="try again") from (
                     error
                 )
@@ -75,16 +76,15 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
     def prepare(self, order: SwapOrder) -> PreparedRewrite:
         """Work out the rows of a swap: exactly those of its partitions, under the target's columns.
 
-        Raises TooBusy when the table moved since it was inspected, Unsupported for what needs a
-        commit of another kind.
+        Raises TooBusy when the table moved since it was inspected, or was fenced by another
+        process; Unsupported for what needs a commit of another kind.
         """
         if order.operation == "append":
             raise _unfit(order, "an append, which streaming readers follow")
         name = full_name(self._catalog, order.base.table)
         with translated(f"preparing {order.base.table}"):
             opened = self._fresh(name)
-            if self._head(name) != order.base.head_id:
-                raise TooBusy(f"{order.base.table} moved since it was inspected", fix="try again")
+            _require_as_inspected(self._shown(name), order.base)
             frames = [self._rows(one, opened) for one in order.contents if one.table is not None]
             # Spark does not write into a table that has another UUID than the one it opened.
             frame = reduce(lambda left, right: left.unionByName(right), frames, opened.limit(0))
@@ -132,11 +132,10 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
             spark.catalog.refreshTable(name)
         return spark.table(name)
 
-    def _head(self, name: str) -> int | None:
+    def _shown(self, name: str) -> dict[str, str]:
         with guard.own_writes():
             shown = self._open().sql(f"SHOW TBLPROPERTIES {name}").collect()
-        head = {row["key"]: row["value"] for row in shown}["current-snapshot-id"]
-        return None if head == "none" else int(head)
+        return {row["key"]: row["value"] for row in shown}
 
     def _rows(self, one: RowsOf, target: DataFrame) -> DataFrame:
         """Read the rows, and no other: Spark would append those of other partitions."""
@@ -165,6 +164,17 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
             frame = readers.read_scope(spark, self._catalog, table, snapshot_id, one.scope)
         found = frame.agg(*rowhash.checksum_columns(frame.schema)).collect()[0].asDict()
         return rowhash.to_checksum(found, rowhash.shape(frame.schema))
+
+
+def _require_as_inspected(shown: Mapping[str, str], base: Inspected) -> None:
+    """Compare head and fence; Spark shows no UUID but the one that a fence has left."""
+    head = "none" if base.head_id is None else str(base.head_id)
+    # A clone has no epoch until it is fenced itself, and may name the fence of what it is of.
+    fenced = shown.get(FENCE_UUID) if EPOCH in shown else None
+    if fenced not in (None, base.uuid):
+        raise TooBusy(f"{base.table} was fenced since it was inspected", fix="try again")
+    if shown["current-snapshot-id"] != head:
+        raise TooBusy(f"{base.table} moved since it was inspected", fix="try again")
 
 
 def _before(order: SwapOrder) -> str | None:

@@ -15,7 +15,7 @@ from lakehouse_backfill.spark import labels, measured
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs, pin_named
 from lakehouse_backfill.spark.names import column
-from lakehouse_backfill.spark.partition_sums import NULL_STATE
+from lakehouse_backfill.spark.partition_sums import state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -96,8 +96,7 @@ class SourceSums:
             for at, total in enumerate(wanted):
                 name = total.measure
                 if reading.counts_by:
-                    state = NULL_STATE if row[_STATE] is None else str(row[_STATE])
-                    name = measured.state_name(measures[total.measure], state)
+                    name = measured.state_name(measures[name], state_of(row[_STATE]))
                 found[total].setdefault(label, {})[name] = row[f"{_VALUE}{at}"]
         return found
 

@@ -6,7 +6,7 @@ snapshot that was published. It is stored under that digest, and nothing rewrite
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lakehouse_backfill.model.checks import Validation
@@ -15,6 +15,7 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.model.table import LiveFile
 from lakehouse_backfill.rules import roles
+from lakehouse_backfill.rules.fingerprints import of_files
 from lakehouse_backfill.stages.workbench import Workbench
 
 ACCEPTANCE = "acceptance"
@@ -39,10 +40,14 @@ def archive(
 
 def digest_of(events: tuple[Event, ...], result_digest: str) -> str | None:
     """Give the digest of the newest archive of a result; None: an older release accepted it."""
+    return next(reversed(archives(events, result_digest)), None)
+
+
+def archives(events: tuple[Event, ...], result_digest: str | None) -> tuple[str | None, ...]:
+    """Give the digests of the archives of a result by the log, oldest first; () if not accepted."""
     verbs = ("accept", roles.CARRIED["accept"])
     made = [e for e in events if e.verb in verbs and e.detail.get("bound_to") == result_digest]
-    newest = max(made, key=lambda event: event.seq, default=None)
-    return None if newest is None else newest.detail.get("archive")
+    return tuple(e.detail.get("archive") for e in sorted(made, key=lambda event: event.seq))
 
 
 def _document(
@@ -73,7 +78,7 @@ def _candidate(bench: Workbench, plan: Plan, snapshot_id: int | None) -> dict[st
     if snapshot_id is None:
         return {"table": table, "snapshot_id": None, "metadata": [], "files": []}
     files = bench.stored.files(table, snapshot_id, scope)
-    known = fingerprints(bench, table, snapshot_id, [file.path for file in files])
+    known = fingerprints(bench, table, snapshot_id, files)
     return {
         "table": table,
         "snapshot_id": snapshot_id,
@@ -86,12 +91,12 @@ def _candidate(bench: Workbench, plan: Plan, snapshot_id: int | None) -> dict[st
 
 
 def fingerprints(
-    bench: Workbench, table: str, snapshot_id: int, paths: list[str]
+    bench: Workbench, table: str, snapshot_id: int, files: Collection[LiveFile]
 ) -> dict[str, FileFingerprint]:
     """Give what is known of the files as the snapshot reads them, by path."""
     reading = bench.data_files.reading(table, snapshot_id)
-    found = bench.fingerprints.find(paths)
-    return {one.path: one for one in found if one.reading == reading}
+    found = bench.fingerprints.find({file.path for file in files})
+    return of_files(files, found, reading)
 
 
 def _file(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any]:
@@ -103,7 +108,9 @@ def _file(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any
         "deletes": list(file.deletes),
     }
     one = known.get(file.path)
-    return said if one is None else said | {"sha256": one.sha256, "checksum": one.checksum.text}
+    if one is None or one.partition != file.partition:
+        return said
+    return said | {"sha256": one.sha256, "checksum": one.checksum.text}
 
 
 def _chunk(record: ChunkRecord) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _without_landed(
     bench: Workbench, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Leave out what an act changed whose swap has landed, before its pointer moves."""
-    swap = bench.publisher.find(contract.table, pending.token)
+    swap = bench.publisher.find(contract.table, pending.token, settle=False)
     if swap is None or pending.scope is None:
         return drifted
     landed = pending.model_copy(update={"snapshot_id": swap.snapshot_id, "table": swap.table})

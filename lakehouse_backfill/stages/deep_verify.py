@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,6 +16,8 @@ from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.publication import Publication
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.stored import StoredCheck
+from lakehouse_backfill.model.table import TableRef
+from lakehouse_backfill.model.table_commit import REWRITING
 from lakehouse_backfill.rules import schema_change, verifying
 from lakehouse_backfill.rules.verifying import Archive, unknown
 from lakehouse_backfill.stages.workbench import Workbench
@@ -33,29 +36,43 @@ NOTHING = DataRead()
 
 @dataclass(frozen=True)
 class Holding:
-    """A snapshot that holds the run's rows of some partitions, and how to call it."""
+    """A snapshot that holds the run's rows of some partitions, and how to call it.
+
+    `by_rows`: in files that Spark wrote there anew, so that those of the candidate say nothing.
+    """
 
     name: str
     table: str
     snapshot_id: int
     scope: Scope
+    by_rows: bool = False
 
 
 def holding_rows(
-    plan: Plan, rows: tuple[Publication, ...], archive: Archive
+    bench: Workbench, plan: Plan, rows: tuple[Publication, ...], archive: Archive
 ) -> tuple[Holding, ...]:
     """Give the snapshots that were published; before that, or of events, the candidate's."""
     candidate, scope = archive["candidate"], plan.resolved.scope
     is_events = plan.resolved.manifest.target.publish_mode == "correction_events"
     if rows and not is_events:
         return tuple(
-            Holding(f"version {row.version}", row.table, row.snapshot_id, row.scope or scope)
+            Holding(
+                f"version {row.version}", row.table, row.snapshot_id, row.scope or scope,
+                _is_by_rows(bench, row.table, row.snapshot_id),
+            )
             for row in rows
             if row.snapshot_id is not None
-        )
+        )  # fmt: skip
     if candidate["snapshot_id"] is None:
         return ()
     return (Holding("the candidate", candidate["table"], candidate["snapshot_id"], scope),)
+
+
+def _is_by_rows(bench: Workbench, table: str, snapshot_id: int) -> bool:
+    """Tell whether a swap by rows made the snapshot; of one that is gone nothing is compared."""
+    with suppress(NotFound):
+        return REWRITING in bench.tables.resolve(TableRef(table=table, at=str(snapshot_id))).summary
+    return False
 
 
 def checks(
@@ -72,7 +89,7 @@ def checks(
     """
     found: list[StoredCheck] = []
     files = partitions = 0
-    for one in holding_rows(plan, rows, archive):
+    for one in holding_rows(bench, plan, rows, archive):
         try:
             compared, same = _bytes(bench, one, archive)
             found.append(compared)
@@ -89,6 +106,8 @@ def checks(
 def _bytes(bench: Workbench, one: Holding, archive: Archive) -> tuple[StoredCheck, dict[str, bool]]:
     """Hash the files; give of each whether its bytes are known to be those that were hashed."""
     name = f"SHA-256 of the data files of {one.name}"
+    if one.by_rows:
+        return unknown(name, verifying.BY_ROWS), {}
     archived = verifying.archived_files(archive, one.scope.partitions)
     read = bench.data_files.digests(one.table, [file["path"] for file in archived])
     expected = {file["path"]: file["sha256"] for file in archived if "sha256" in file}
@@ -117,10 +136,11 @@ def _rows(
     by_bytes = {
         label: total.text
         for label in expected
-        if (total := _sum(archive, label, same)) is not None
+        if not one.by_rows
+        and (total := _sum(archive, label, same)) is not None
         and total.shape == accepted[label].shape
     }
-    broken = dict.fromkeys(_broken(archive, one.scope, same), "not read: other bytes")
+    broken = dict.fromkeys(_broken(archive, one, same), "not read: other bytes")
     left = tuple(label for label in one.scope.partitions if label not in {**by_bytes, **broken})
     found = {**by_bytes, **broken, **_read(bench, plan, one, left)}
     check = verifying.each_equal(
@@ -130,9 +150,11 @@ def _rows(
     return check.model_copy(update={"because": f"{check.because}; {how}"}), len(left)
 
 
-def _broken(archive: Archive, scope: Scope, same: Mapping[str, bool]) -> list[str]:
+def _broken(archive: Archive, one: Holding, same: Mapping[str, bool]) -> list[str]:
     """Name the partitions with a file of other bytes: what its rows are says nothing any more."""
-    archived = verifying.archived_files(archive, scope.partitions)
+    if one.by_rows:
+        return []
+    archived = verifying.archived_files(archive, one.scope.partitions)
     return [file["partition"] for file in archived if "sha256" in file and not same[file["path"]]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -127,22 +128,33 @@ def chosen(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineCh
 def with_known(bench: Workbench, request: DiffRequest) -> DiffRequest:
     """Add the partitions whose fingerprints are the same on both sides.
 
-    Fingerprints say nothing of columns that a run adds, so there nothing counts as known.
+    Fingerprints say nothing of columns that a run adds, so there nothing counts as known, nor where
+    files cannot be told apart by partitions. Raises Tampered.
     """
-    scope = _scope(bench, request)
-    if scope is None or request.change or None in _snapshots(request):
+    if request.change or None in _snapshots(request):
         return request
+    try:
+        return replace(request, known_equal=_known_equal(bench, request))
+    except (ConfigError, NotFound, Unsupported) as error:
+        # The diff reads all of it then, and says itself what it cannot do.
+        bench.journal.log("fingerprints not asked", problem=error.problem)
+        return request
+
+
+def _known_equal(bench: Workbench, request: DiffRequest) -> frozenset[str]:
+    scope = _scope(bench, request)
+    if scope is None:
+        return request.known_equal
     old, new = (
         fingerprinting.look(bench, table, snapshot_id, scope).known
         for table, snapshot_id in _states(request)
     )
     unread = {*old.unknown, *new.unknown}
-    equal = {
+    return frozenset(
         label
         for label, checksum in old.checksums.items()
         if label not in unread and new.checksums.get(label) == checksum
-    }
-    return replace(request, known_equal=frozenset(equal))
+    )
 
 
 def _states(request: DiffRequest) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
@@ -171,16 +183,10 @@ def _scope(bench: Workbench, request: DiffRequest) -> Scope | None:
             return None
     if fields[0] != fields[1]:
         return None
-    paths = [
-        {file.path: file.partition for file in bench.tables.files(table, snapshot_id, fields[0])}
-        for table, snapshot_id in _states(request)
-        if snapshot_id is not None
-    ]
-    differing = {
-        label
-        for side in paths
-        for path, label in side.items()
-        if not all(path in other for other in paths)
-    }
+    old, new = (
+        Counter((file.path, file.partition) for file in bench.tables.files(*state, fields[0]))
+        for state in _states(request)
+    )
+    differing = {label for _, label in (old - new) + (new - old)}
     labels = tuple(sorted(label for label in differing if label is not None))
     return Scope(field=fields[0], partitions=labels) if labels else None

@@ -86,9 +86,10 @@ def _new(
     bench: Workbench, state: State, read: ByFile, run_id: str | None
 ) -> Iterator[FileFingerprint]:
     whole = fingerprints.whole_files(state.known, read)
-    for one in bench.fingerprints.find(whole):
-        if one.reading == state.reading:
-            fingerprints.require_same(one, *whole.pop(one.path))
+    stored = bench.fingerprints.find(whole)
+    listed = [each for each, _ in whole.values()]
+    for path, one in fingerprints.of_files(listed, stored, state.reading).items():
+        fingerprints.require_same(one, *whole.pop(path))
     digests = bench.data_files.digests(state.table, whole)
     for each, checksum in whole.values():
         content = _bytes(digests, each)
@@ -108,9 +109,9 @@ def _new(
 def _found(
     bench: Workbench, files: list[LiveFile], scope: Scope, reading: str
 ) -> dict[str, FileFingerprint]:
-    inside = {each.path for each in files if each.partition in scope.partitions}
-    rows = bench.fingerprints.find(inside)
-    return {one.path: one for one in rows if one.reading == reading}
+    inside = [each for each in files if each.partition in scope.partitions]
+    rows = bench.fingerprints.find({each.path for each in inside})
+    return fingerprints.of_files(inside, rows, reading)
 
 
 def _bytes(digests: dict[str, FileBytes], each: LiveFile) -> FileBytes:

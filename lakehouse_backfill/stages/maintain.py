@@ -179,9 +179,12 @@ def _expire(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decisio
 
 
 def _tell(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decision:
-    """Note on each run that what it kept is let go, unless it went on meanwhile."""
+    """Note on each run that what it kept is let go, unless it went on meanwhile.
+
+    A run whose scratch table goes keeps all that it needs: nothing is noted, it can be published.
+    """
     kept: dict[str, str] = {}
-    mine = [item for item in found.retired if item.run_id in facts.runs]
+    mine = [item for item in found.retired if retention.is_own(facts, item)]
     for run_id in sorted({item.run_id for item in mine}):
         items = [item for item in mine if item.run_id == run_id]
         try:

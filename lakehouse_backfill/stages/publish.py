@@ -9,7 +9,15 @@ from lakehouse_backfill.rules import lifecycle, publications, rollout
 from lakehouse_backfill.stages import follow_up, together
 from lakehouse_backfill.stages.decide import trusted_events
 from lakehouse_backfill.stages.exposing import Accepted
-from lakehouse_backfill.stages.landing import Published, draft, finish, give_back, land, take_up
+from lakehouse_backfill.stages.landing import (
+    Published,
+    draft,
+    finish,
+    give_back,
+    land,
+    require_accepted,
+    take_up,
+)
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.moving_together import group_of
 from lakehouse_backfill.stages.progressive import Rollout
@@ -32,6 +40,7 @@ def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
     plan = bench.runs.plan(run_id)
     done = _published(bench, plan, by, detail)
     follow_up.follow_publication(bench, plan, done.publication, by)
+    require_accepted(bench, plan, done.publication)
     return done
 
 

@@ -57,7 +57,7 @@ def _known(bench: Workbench, plan: Plan, row: Publication) -> Known | None:
     files = bench.stored.files(row.table, row.snapshot_id or 0, scope)
     if any(each.partition not in scope.partitions for each in files):
         return None
-    known = known_of(bench, row.table, row.snapshot_id or 0, [each.path for each in files])
+    known = known_of(bench, row.table, row.snapshot_id or 0, files)
     return fingerprints.known(files, known, scope.partitions)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from lakehouse_backfill.model.contract import Contract, KeepVersions
 from lakehouse_backfill.model.plan import Plan
@@ -46,7 +47,15 @@ def gather(
         fences=fences,
         erased=_erased(product, contracts, runs) if erasure else frozenset(),
         erasure=erasure,
+        written=_written(bench, shadows),
     )
+
+
+def _written(bench: Workbench, shadows: Iterable[str]) -> dict[str, datetime]:
+    """Say when each scratch table was last written to."""
+    scratches = [name for name in shadows if retention.SCRATCH.fullmatch(name)]
+    found = {name: bench.upkeep.written(name) for name in scratches}
+    return {name: at for name, at in found.items() if at is not None}
 
 
 def _runs(

@@ -18,7 +18,7 @@ from lakehouse_backfill.rules import modes, publications
 from lakehouse_backfill.stages import follow_up, hooks
 from lakehouse_backfill.stages.decide import trusted_events
 from lakehouse_backfill.stages.exposing import Accepted, expose
-from lakehouse_backfill.stages.landing import Published, draft, finish
+from lakehouse_backfill.stages.landing import Published, draft, finish, require_accepted
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.moving_together import GROUP, take_turn_all
 from lakehouse_backfill.stages.pinning import head_of
@@ -113,6 +113,7 @@ def _follow(bench: Workbench, plans: list[Plan], rows: dict[str, Publication], b
     for plan in plans:
         try:
             follow_up.follow_publication(bench, plan, rows[plan.run_id], by)
+            require_accepted(bench, plan, rows[plan.run_id])
         except ChecksFailed as error:
             failed.append(error)
     if failed:

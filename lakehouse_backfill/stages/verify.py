@@ -19,6 +19,8 @@ from lakehouse_backfill.stages.decide import judged_document
 from lakehouse_backfill.stages.exposing import EVIDENCE_DIGEST
 from lakehouse_backfill.stages.workbench import Workbench
 
+EARLIER = "an earlier acceptance"
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -43,7 +45,17 @@ class Subject:
     events: tuple[Event, ...]
     rows: tuple[Publication, ...]
     archive: Archive | None = None
-    digest: str | None = None
+
+    def earlier(self) -> tuple[Publication, ...]:
+        """Give the rows of results that were accepted before the one of the archive."""
+        newest = (self.archive or {}).get("result_digest")
+        other = (row for row in self.rows if row.result_digest != newest)
+        return tuple(r for r in other if acceptance.archives(self.events, r.result_digest))
+
+    def current(self) -> tuple[Publication, ...]:
+        """Give the rows that are held against the archive."""
+        earlier = self.earlier()
+        return tuple(row for row in self.rows if row not in earlier)
 
 
 def verify(bench: Workbench, run_id: str, *, deep: bool = False) -> Verified:
@@ -80,7 +92,7 @@ def verify(bench: Workbench, run_id: str, *, deep: bool = False) -> Verified:
     checks += [*_control(subject), *_anchors(subject), *_files(subject)]
     read = deep_verify.NOTHING
     if deep:
-        found, read = deep_verify.checks(bench, plan, subject.rows, subject.archive, result)
+        found, read = deep_verify.checks(bench, plan, subject.current(), subject.archive, result)
         checks += found
     return Verified(run_id, tuple(checks), read)
 
@@ -110,8 +122,11 @@ def _validation(subject: Subject) -> tuple[dict[str, Any] | None, StoredCheck]:
         told = any(event.verb == "pass validation" for event in subject.events)
         return None, bad(name, "it is gone") if told else unknown(name, "it was never validated")
     digest, document = found
-    accepted = [row.result_digest for row in subject.rows] or [digest]
-    return document, equal(name, accepted[-1], digest, "its digest, worked out again")
+    bound = [row.result_digest for row in subject.rows]
+    if bound and bound[-1] != digest and acceptance.archives(subject.events, bound[-1]):
+        # The document was hashed: it is a later one than that which was published.
+        return document, unknown(name, f"{EARLIER}: it was validated again since")
+    return document, equal(name, (bound or [digest])[-1], digest, "its digest, worked out again")
 
 
 def _archive(subject: Subject) -> tuple[Subject, tuple[StoredCheck, ...]]:
@@ -129,7 +144,7 @@ def _archive(subject: Subject) -> tuple[Subject, tuple[StoredCheck, ...]]:
         return subject, (bad(name, error.problem),)
     if document is None:
         return subject, (bad(name, f"the log names {digest[:12]}, which is not stored"),)
-    found = Subject(bench, subject.plan, subject.events, subject.rows, document, digest)
+    found = Subject(bench, subject.plan, subject.events, subject.rows, document)
     expected = [subject.plan.manifest_hash, bound_to, _head_at(subject, document["log"]["seq"])]
     held = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
@@ -194,17 +209,20 @@ def _anchors(subject: Subject) -> list[StoredCheck]:
     found = []
     for row in subject.rows:
         name = f"archive in the row of version {row.version}"
-        found.append(equal(name, subject.digest, row.evidence_digest, "accepted_output_version"))
+        # One result may have been accepted twice: each time by an archive of its own.
+        made = acceptance.archives(subject.events, row.result_digest)
+        digest = row.evidence_digest if row.evidence_digest in made else (made or (None,))[-1]
+        found.append(equal(name, digest, row.evidence_digest, "accepted_output_version"))
         if modes.is_pinned(subject.plan) or row.snapshot_id is None:
             continue
-        found.append(_summary(subject, row))
+        found.append(_summary(subject, row, digest))
     return found
 
 
-def _summary(subject: Subject, row: Publication) -> StoredCheck:
+def _summary(subject: Subject, row: Publication, digest: str | None) -> StoredCheck:
     name, at = f"archive in the summary of version {row.version}", str(row.snapshot_id)
     said = {
-        EVIDENCE_DIGEST: subject.digest,
+        EVIDENCE_DIGEST: digest,
         "lakehouse-backfill.publication": row.token,
         "lakehouse-backfill.run-id": subject.plan.run_id,
     }
@@ -231,17 +249,27 @@ def _files(subject: Subject) -> list[StoredCheck]:
                 lambda: verifying.metadata(archive, stored.metadata(table, snapshot_id, scope)),
             )
         )
-    for row in deep_verify.holding_rows(subject.plan, subject.rows, archive):
+    for row in deep_verify.holding_rows(subject.bench, subject.plan, subject.current(), archive):
         found += _listed(subject, row)
-    return found
+    told = f"{EARLIER}; the archive is of a later one"
+    return [
+        *found,
+        *(unknown(f"files of version {row.version}", told) for row in subject.earlier()),
+    ]
 
 
 def _listed(subject: Subject, row: deep_verify.Holding) -> list[StoredCheck]:
     archive, stored = subject.archive or {}, subject.bench.stored
     archived = verifying.archived_files(archive, row.scope.partitions)
     names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
+    kept_in = row.table
+    if row.by_rows:
+        # What was accepted lies where the candidate is; the version lists files of its own.
+        kept_in, names[2] = archive["candidate"]["table"], f"files of the candidate of {row.name}"
     return [
-        _reading(
+        unknown(names[0], verifying.BY_ROWS)
+        if row.by_rows
+        else _reading(
             names[0],
             lambda: verifying.listed(
                 names[0], archived, stored.files(row.table, row.snapshot_id, row.scope)
@@ -256,7 +284,7 @@ def _listed(subject: Subject, row: deep_verify.Holding) -> list[StoredCheck]:
         _reading(
             names[2],
             lambda: verifying.in_store(
-                names[2], archived, stored.sizes(row.table, [one["path"] for one in archived])
+                names[2], archived, stored.sizes(kept_in, [one["path"] for one in archived])
             ),
         ),
     ]

@@ -140,9 +140,9 @@ class PublisherByWay(ByWay[Publisher], Publisher):
         """Name the commits since the snapshot that changed rows of the scope."""
         return self._reading.drifts(target, scope, since_snapshot_id)
 
-    def find(self, target: str, token: str) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
         """Look in the target for the commit of publication `token`."""
-        return self._reading.find(target, token)
+        return self._reading.find(target, token, settle=settle)
 
 
 class CarryingByWay(ByWay[Carrying], Carrying):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.aging import register_aged
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, DAYS, TARGET, Lab
 
@@ -57,5 +58,12 @@ def test_what_is_computed_again_and_cut_off_harms_nothing_and_is_let_go(
     assert {day: lab.oracle.paths(TARGET)[day] for day in DAYS} == files
     assert lab.must("recover", "--all", *BY).data["actions"] == []
     lab.must(*words)
+    # Young, it may be that of a command at work.
+    lab.must("maintain", *BY)
+    assert len(scratches(lab)) == 1
+    catalog = lab.catalog()
+    for name in scratches(lab):
+        register_aged(catalog, name, name, days=1)
+    catalog.engine.dispose()
     lab.must("maintain", *BY)
     assert (scratches(lab), bad(lab)) == ([], [])

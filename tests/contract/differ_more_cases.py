@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from pyiceberg.expressions import EqualTo, In
 from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
@@ -28,6 +29,7 @@ from pyiceberg.types import (
     StructType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 
 from lakehouse_backfill.model.tolerance import Tolerance
@@ -45,6 +47,7 @@ from tests.contract.differ_cases import (
     plain_pair,
     simple,
 )
+from tests.contract.differ_file_cases import FILE_CASES
 from tests.contract.differ_oracle import Map, Question, Row
 
 U = timezone.utc
@@ -261,16 +264,19 @@ def _deep(make: Maker) -> Built:
         "k": LongType(),
         "deep": ListType(23, inner, element_required=False),
         "outer": StructType(NestedField(24, "in", inner, required=False)),
+        "at": StructType(NestedField(25, "t", TimestampType(), required=False)),
     }
     base: Row = {
         "deep": [{"x": float("nan"), "ls": ["a"]}, None],
         "outer": {"in": {"x": -0.0, "ls": []}},
+        "at": {"t": datetime.fromisoformat("2024-01-01T00:00:00.000001")},
     }
-    old = [{"k": k, **base} for k in range(4)]
+    old = [{"k": k, **base} for k in range(5)]
     new: list[Row] = [dict(row) for row in old]
     new[1]["deep"] = [{"x": float("nan"), "ls": ["b"]}, None]
     new[2]["outer"] = {"in": {"x": 0.0, "ls": []}}
     new[3]["outer"] = {"in": None}
+    new[4]["at"] = {"t": datetime.fromisoformat("2024-01-01T00:00:00.000002")}
     return plain_pair(make, columns, old, new, ("k",))
 
 
@@ -408,7 +414,32 @@ def _deleted_and_rewritten(make: Maker) -> Built:
     return Built(make.request(table, before, after, ("d", "k")), question)
 
 
+def _wide_numbers(make: Maker) -> Built:
+    """The engine's hashes of 128-bit numbers coincide where their halves mirror each other."""
+    columns: dict[str, IcebergType] = {
+        "k": LongType(), "m": DecimalType(38, 2), "n": DecimalType(19, 4), "same": LongType()
+    }  # fmt: skip
+    old: list[Row] = [
+        {"k": k, "m": Decimal("0.00"), "n": Decimal("0.0000"), "same": k} for k in range(5)
+    ]
+    new: list[Row] = [dict(row) for row in old]
+    new[1]["m"] = Decimal("-0.01")
+    new[2]["n"] = Decimal("-0.0001")
+    new[3] |= {"m": Decimal("184467440737095516.15"), "n": None}
+    return plain_pair(make, columns, old, new, ("k",))
+
+
+def _wide_ids(make: Maker) -> Built:
+    columns: dict[str, IcebergType] = {"k": LongType(), "u": UUIDType()}
+    half = 1 << 63
+    old: list[Row] = [{"k": k, "u": UUID(int=half << 64)} for k in range(3)]
+    new: list[Row] = [{"k": k, "u": UUID(int=(half + k) << 64 | k)} for k in range(3)]
+    return plain_pair(make, columns, old, new, ("k",))
+
+
 MORE_CASES = (
+    Case("decimals of 128 bits", _wide_numbers),
+    Case("UUIDs of mirrored halves", _wide_ids, engines=("local",)),
     Case("tolerance of decimals", _decimal_tolerance),
     Case("tolerance of whole numbers", _whole_tolerance),
     Case("tolerance of floats", _floating_tolerance),
@@ -434,4 +465,5 @@ MORE_CASES = (
     Case("layout evolved, rewritten", _evolved_layout_rewritten),
     Case("deletes, then an added column", _evolved_and_deleted),
     Case("deletes, then rewritten days", _deleted_and_rewritten),
+    *FILE_CASES,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType, StringType
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
@@ -140,3 +141,103 @@ def test_a_catalog_that_keeps_neither_is_refused_with_both_reasons(kit: Kit) -> 
 
     assert kit.tables.describe("shadow.r1") is None
     assert [one[3] for one in kit.rows()] == ["old"] * 3
+
+
+def stopped_at(point: str, number: int, act: Any) -> Any:
+    """Do something when this process gets to a point for the n-th time."""
+    seen: list[str] = []
+
+    def hook(reached: str) -> None:
+        seen.append(reached)
+        if reached == point and seen.count(point) == number:
+            act()
+
+    return hook
+
+
+def killed() -> None:
+    raise Killed
+
+
+@pytest.fixture(autouse=True)
+def _no_hook() -> Any:
+    yield
+    fault_points.install(None)
+
+
+def deleting(kit: Kit) -> list[str]:
+    """Let a drop delete all files of the table, as SeaweedFS does; gives what was dropped."""
+    dropped: list[str] = []
+    drop = kit.catalog.drop_table
+
+    def deletes(name: str) -> None:
+        table = kit.catalog.load_table(name)
+        drop(name)
+        dropped.append(name)
+        shutil.rmtree(table.location().removeprefix("file://"))
+
+    vars(kit.catalog)["drop_table"] = deletes
+    return dropped
+
+
+@pytest.mark.req("U1", "U12")
+@pytest.mark.parametrize("point", ["Shadows.create", "Shadows.drop", "Shadows.fill"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_builder_that_was_stalled_never_drops_what_another_has_filled(
+    kit: Kit, point: str, number: int
+) -> None:
+    dropped = deleting(kit)
+    made: list[Any] = []
+
+    def other() -> None:
+        fault_points.install(None)
+        made.append(opened(kit))
+
+    fault_points.install(stopped_at(f"{point}:committing", number, other))
+    mine = opened(kit)
+    assert [one.uuid for one in made] == [mine.uuid] * len(made)
+    assert all(name.startswith("shadow.r1__drop_") for name in dropped)
+    assert kit.rows("shadow.r1") == kit.rows()
+    assert mine.properties[f"{MARK}built-drop-deletes"] == "yes"
+
+
+@pytest.mark.req("U1", "X1")
+def test_finding_out_what_a_drop_does_leaves_nothing_behind(kit: Kit, tmp_path: Path) -> None:
+    made = opened(kit)
+    assert made.properties[f"{MARK}built-drop-deletes"] == "no"
+    assert kit.catalog.list_tables("shadow") == [("shadow", "r1")]
+    assert [path for path in tmp_path.rglob("*") if "__drop_" in str(path) and path.is_file()] == []
+
+
+@pytest.mark.req("U1", "U12")
+def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: Kit) -> None:
+    fault_points.install(stopped_at("Shadows.fill:committing", 1, killed))
+    with pytest.raises(Killed):
+        opened(kit)
+    fault_points.install(None)
+    with kit.catalog.load_table("shadow.r1").transaction() as change:
+        change.remove_properties(f"{MARK}built-drop-deletes")
+    dropped = deleting(kit)
+    opened(kit)
+    kit.shadows.retire("shadow.r1")
+    assert dropped == []
+    assert kit.catalog.load_table("shadow.r1").properties[f"{MARK}retired"] == "yes"
+
+
+@pytest.mark.req("U1", "T3")
+def test_a_clone_that_was_filled_and_not_compared_is_compared_by_the_next(kit: Kit) -> None:
+    commit = kit.catalog.commit_table
+
+    def numbering(table: Any, requirements: Any, updates: Any) -> Any:
+        kept = [one for one in updates if "snapshot" not in one.action]
+        return commit(table, requirements, tuple(kept))
+
+    vars(kit.catalog)["commit_table"] = numbering
+    fault_points.install(stopped_at("Shadows.fill:committed", 1, killed))
+    with pytest.raises(Killed):
+        opened(kit)
+    fault_points.install(None)
+    for _ in range(2):
+        with pytest.raises(Conflict, match="other snapshot than what it was cloned") as refused:
+            opened(kit)
+        assert "DROP TABLE shadow.r1 (in Spark SQL, without PURGE)" in refused.value.fix

@@ -71,6 +71,16 @@ def test_a_file_has_one_fingerprint_for_each_reading_of_it(port: Fingerprints) -
     assert port.find(["a"]) == (one("a"), other)
 
 
+@pytest.mark.req("Q4")
+def test_a_file_has_one_fingerprint_for_each_partition_that_it_was_read_in(
+    port: Fingerprints,
+) -> None:
+    other = one("a", 7, partition="2013-02-16")
+    port.record((one("a"),))
+    port.record((other, one("a")))
+    assert port.find(["a"]) == (one("a"), other)
+
+
 @pytest.mark.req("Q4", "D5")
 @pytest.mark.parametrize(
     "wrong",

@@ -504,6 +504,47 @@ def test_where_a_catalog_keeps_something_else_the_shadow_is_built(days):
     assert (made.snapshot_id, days.rows("shadow.r1")) == (days.head(), days.rows())
 
 
+@pytest.mark.req("U1", "T3")
+def test_what_was_registered_and_not_compared_is_compared_by_the_next(days):
+    register = type(days.catalog).register_table.__get__(days.catalog)
+
+    def lying(name: str, file: str) -> None:
+        table = days.live.load_table(TARGET)
+        metadata = json.loads(read_text(table, file))
+        metadata.update({"snapshots": [], "refs": {}, "current-snapshot-id": -1})
+        write_text(table, file, json.dumps(metadata))
+        register(name, file)
+        raise KeyboardInterrupt
+
+    vars(days.catalog)["register_table"] = lying
+    with pytest.raises(KeyboardInterrupt):
+        days.shadows.open(TARGET, days.head(), "shadow.r1", {})
+    days.catalog.create_table("shadow.r2", days.live.load_table(TARGET).schema())
+    for shadow in ("shadow.r1", "shadow.r2"):
+        with pytest.raises(Conflict, match="and is no clone") as refused:
+            days.shadows.open(TARGET, days.head(), shadow, {})
+        assert f"DROP TABLE {shadow} (in Spark SQL, without PURGE)" in refused.value.fix
+
+
+@pytest.mark.req("U1", "T3")
+def test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on(days):
+    register, head = type(days.catalog).register_table.__get__(days.catalog), days.head()
+
+    def crash(name: str, file: str) -> None:
+        register(name, file)
+        raise KeyboardInterrupt
+
+    vars(days.catalog)["register_table"] = crash
+    with pytest.raises(KeyboardInterrupt):
+        days.shadows.open(TARGET, head, "shadow.r1", {})
+    with days.live.load_table(TARGET).update_schema() as change:
+        change.add_column("more", StringType())
+    with days.live.load_table(TARGET).transaction() as change:
+        change.set_properties({"owner": "ana"})
+    days.append(row(7, DAYS[0]))
+    assert days.shadows.open(TARGET, head, "shadow.r1", {}).snapshot_id == head
+
+
 def test_a_crash_before_the_registration_leaves_only_a_stray_metadata_file(days):
     def crash(name: str, file: str) -> None:
         raise KeyboardInterrupt

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.aging import register_aged
 from tests.chaos.lab import BY, SOURCE, TARGET, Lab
 from tests.contract.verify_kit import published
 
@@ -75,11 +76,13 @@ def test_a_pin_that_somebody_dropped_is_named(lab: Lab) -> None:
 @pytest.mark.req("D5")
 def test_maintain_lets_a_scratch_table_go_that_a_kill_left_behind(lab: Lab) -> None:
     catalog = lab.catalog()
-    shadow = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
-    left = f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}__again_0123abcd"
-    catalog.register_table(left, shadow.metadata_location)
+    shadow = f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}"
+    left, young = f"{shadow}__again_0123abcd", f"{shadow}__again_4567abcd"
+    register_aged(catalog, shadow, left, days=1)
+    register_aged(catalog, shadow, young, days=0)
     catalog.engine.dispose()
     retired = lab.must("maintain", *BY).data["retired"]
     because = f"a scratch table of {lab.run}, left behind by a command that was cut off"
     assert [(one["name"], one["because"]) for one in retired] == [(left, because)]
     assert tuple(left.split(".")) not in tables(lab)
+    assert tuple(young.split(".")) in tables(lab)

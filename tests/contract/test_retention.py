@@ -11,6 +11,7 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
 from lakehouse_backfill.iceberg.names import FOREVER_MS
+from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
 from tests.contract.retention_lake import SHADOWS, WHO, RetentionLake, names
 
@@ -72,6 +73,20 @@ def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
     assert sorted(name.partition("-")[2].rpartition("-")[0] for name in lake.tags()) == [
         "before", "v1",
     ]  # fmt: skip
+
+
+@pytest.mark.req("U12", "D5")
+def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLake) -> None:
+    run = lake.accepted()
+    (shadow,) = lake.shadows()
+    left = f"{shadow}__again_0123abcd"
+    register_aged(lake.catalog, shadow, left, days=0)
+    assert lake.maintain()["retired"] == []
+    lake.later(1)
+    assert names(lake.maintain()["retired"], "shadow") == [left]
+    assert lake.shadows() == [shadow]
+    assert "retire" not in [event["verb"] for event in lake.project.log(run)["events"]]
+    assert lake.project.publish(run, WHO)["version"] == 1
 
 
 @pytest.mark.req("U12")

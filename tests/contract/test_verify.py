@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse_backfill.errors import Conflict
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.contract.verify_kit import (
     Found,
@@ -76,6 +77,26 @@ def test_the_archives_hash_stands_in_the_log_the_pointer_and_the_snapshot(lab: L
         {"baseline": None, "reserve": digest, "publish": digest},
         [digest],
     )
+
+
+def _faster(point: str) -> None:
+    """Somebody else changes the table before this process does."""
+    if point == "Publisher.adopt:before":
+        raise Conflict("somebody was faster", fix="repeat the same command")
+
+
+def test_what_was_accepted_twice_is_found_intact_each_time(lab: Lab) -> None:
+    lab.must("rollback", TARGET, "--reason", "not yet", *BY)
+    assert "was faster" in lab.do("publish", lab.run, *BY, hook=_faster).error["problem"]
+    for verb in ("validate", "accept"):
+        lab.must(verb, lab.run, *BY)
+        assert verify(lab).bad == {}
+    lab.must("publish", lab.run, *BY)
+    shallow, deep = verify(lab), verify(lab, "--deep")
+    assert (shallow.code, shallow.bad, deep.code, deep.bad) == (0, {}, 0, {})
+    digests = {row["evidence_digest"] for row in pointer_rows(lab) if row["action"] == "publish"}
+    assert len(digests) == 2
+    assert shallow.unknown <= {"files of version 1"}
 
 
 def test_a_flipped_byte_in_a_data_file_is_named_by_reading_data_only(lab: Lab) -> None:

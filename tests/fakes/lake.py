@@ -103,9 +103,12 @@ class FakeLake:
         if found is None or found.head is None:
             raise NotFound(f"{ref} does not exist")
         snapshot_id = found.head if ref.at is None else found.refs.get(ref.at, 0) or int(ref.at)
+        if snapshot_id > len(found.contents):
+            raise NotFound(f"{ref} does not exist")
         return Snapshot(
             snapshot_id=snapshot_id, parent_id=None, sequence_number=snapshot_id,
-            committed_at_ms=0, operation="append", summary={},
+            committed_at_ms=0, operation="append",
+            summary=dict(found.summaries[snapshot_id - 1]),
         )  # fmt: skip
 
     def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
@@ -269,7 +272,8 @@ class FakeLake:
         found = (_drift(table, scope, number) for number in later)
         return tuple(drift for drift in found if drift is not None)
 
-    def find(self, target: str, token: str) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+        del settle  # nothing is by rows here
         for number, summary in enumerate(self.tables[target].summaries, start=1):
             if summary.get("token") == token:
                 return _swap(target, number)

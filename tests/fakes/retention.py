@@ -49,6 +49,9 @@ class FakeUpkeep:
             return None
         return {name: held for name, held in found.refs.items() if name.startswith("lhb-")}
 
+    def written(self, table: str) -> datetime | None:
+        return None
+
     def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
         held = self.tags(table) or {}
         return LetGo(tags=tuple(name for name in tags if held.get(name) == tags[name]))

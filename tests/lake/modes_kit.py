@@ -31,7 +31,7 @@ JOB = """
 from lakehouse_backfill.transforms import transform
 from pyspark.sql import functions as F
 
-@transform(name="job", version="1.0.0", inputs=("src",))
+@transform(name="tenants", version="1.0.0", inputs=("src",))
 def job(context, src):
     tenant = context.config.get("tenant")
     rows = src.where(F.col("tenant") == tenant) if tenant else src
@@ -46,6 +46,9 @@ Row = tuple[Any, ...]
 
 class Modes:
     """The project, its two tables, and what people type."""
+
+    #: One name and version is one code in a lake, which these tests share.
+    transform = "tenants"
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Modes:
             "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
             "product": self.product,
             "transform": {
-                "name": "job", "version": "1.0.0", "file": "jobs/job.py",
+                "name": self.transform, "version": "1.0.0", "file": "jobs/job.py",
                 "config": changes.pop("config", {}), **changes.pop("transform", {}),
             },
             "sources": {"src": {

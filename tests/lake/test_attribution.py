@@ -48,6 +48,8 @@ class Restated(Modes):
     Even keys are of tenant B, the others of A; those of two days are of tenants R and S.
     """
 
+    transform = "job"
+
     def __init__(self, lake: Lake, profile: Profile, folder: Path, days: range) -> None:
         self.version = "1.0.0"
         super().__init__(lake, profile, folder)

@@ -33,8 +33,6 @@ OTHERWISE = {
     "test_live_commits_elsewhere_between_check_and_commit_only_cost_attempts",
     # All files of the partitions are new ones.
     "test_unchanged_files_are_left_alone",
-    # No file comes back, so that no expiry can delete one.
-    "test_without_the_tags_of_the_publication_everything_is_rewritten",
 }
 TAGS = {"lhb-before-r1", "lhb-after-r1"}
 

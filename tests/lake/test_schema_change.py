@@ -32,7 +32,7 @@ JOB = """
 from lakehouse_backfill.transforms import transform
 from pyspark.sql import functions as F
 
-@transform(name="job", version="1.0.0", inputs=("src",))
+@transform(name="wider", version="1.0.0", inputs=("src",))
 def job(context, src):
     big = F.when(F.col("ver") == 2, F.lit(2 ** 40)).otherwise(F.lit(0))
     note = F.when((F.col("k") == 1) & (F.col("ver") == 2), F.lit("right"))
@@ -55,6 +55,7 @@ def modes(lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
         more, version = (1000, 2) if d in (2, 3) else (0, 1)
         modes.source(*(f"{d}, {k}, A, {10 * d + k + more}, {version}" for k in (1, 2)))
     modes._write("jobs/job.py", JOB)
+    modes.transform = "wider"
     return modes
 
 

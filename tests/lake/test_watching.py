@@ -217,13 +217,16 @@ def test_a_partition_column_of_another_type_is_refused(
 def test_both_engines_report_the_same_distributions(lake: Lake) -> None:
     lake.sql(
         "CREATE TABLE {ns}.t (d date, k bigint, n int, x double, m decimal(12, 2), s string, "
-        "b boolean) USING iceberg PARTITIONED BY (d)"
+        "b boolean, p double) USING iceberg PARTITIONED BY (d)"
     )
     rows = (
         "SELECT date_add(date'2024-01-01', CAST(id % 3 AS int)), id, CAST(id * {f} % 97 AS int), "
         "CASE WHEN id % 50 = 0 THEN double('NaN') WHEN id % 51 = 0 THEN double('-inf') "
         "ELSE id * {f} / 7.0 - 300 END, CAST(id * {f} / 3 AS decimal(12, 2)), "
-        "if(id % 11 = 0, NULL, concat('s', id * {f} % 30)), id % {f} = 0 FROM range(900)"
+        "if(id % 11 = 0, NULL, concat('s', id * {f} % 30)), id % {f} = 0, "
+        "CASE WHEN id = 5 THEN 999999999D WHEN id % 7 = 0 THEN -1 ELSE 1 END "
+        "* pow(2D, id * {f} % 140 - 70) * if(id % 2 = 0, 1D, 0.9999999999999999D) "
+        "FROM range(900)"
     )
     lake.sql("INSERT INTO {ns}.t " + rows.replace("{f}", "2"))
     old = lake.head("t")
@@ -234,7 +237,7 @@ def test_both_engines_report_the_same_distributions(lake: Lake) -> None:
     local = LocalDiffer(lake.catalog, batch_rows=1).diff(request).columns
     assert [c.distribution for c in spark] == [c.distribution for c in local]
     tests = {c.name: c.distribution and c.distribution.test for c in spark}
-    assert tests == {"n": "ks", "x": "ks", "m": "ks", "s": "psi", "b": "psi"}
+    assert tests == {"n": "ks", "x": "ks", "m": "ks", "s": "psi", "b": "psi", "p": "ks"}
 
 
 @pytest.mark.req("Q4", "Q6")

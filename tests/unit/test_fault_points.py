@@ -73,7 +73,7 @@ READING = {
     "UpkeepCommits": {"take_out"},
     "Stored": {"files", "metadata", "sizes"},
     "Tables": {"describe", "estimate", "files", "places", "resolve", "scope_field", "positions"},
-    "Upkeep": {"dangers", "shadows", "tags", "would_let_go"},
+    "Upkeep": {"dangers", "shadows", "tags", "would_let_go", "written"},
     "Versions": {"history", "pending", "pointer", "pointers"},
     "Views": set(),
 }

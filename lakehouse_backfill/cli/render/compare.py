@@ -111,6 +111,8 @@ def _spread(column: Mapping[str, Any]) -> str | None:
     if not found:
         return None
     text = f"{found['test'].upper()} {found['value']:.3f}"
+    if found.get("is_unjudged"):
+        return f"{text}, not judged (one range holds nearly all values)"
     return f"{text}, shifted (over {found['limit']:.2f})" if _is_shifted(column) else text
 
 

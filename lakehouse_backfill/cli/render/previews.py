@@ -27,6 +27,7 @@ def drawn(page: Page, data: Data) -> None:
             ("equal by fingerprint", _load(data["equal_by_fingerprint"])),
             ("old, to read", _load(data["old_to_read"])),
             ("new, to read", _load(data["new_to_read"])),
+            ("the same, to count", _load(data["shared_to_count"])),
             ("key", ", ".join(data["key"]) or "none: rows are compared as a multiset"),
             ("engine", engine(data)),
         ]

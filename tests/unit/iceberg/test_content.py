@@ -127,3 +127,17 @@ def test_rows_that_readers_see_are_known_within_bounds(
     delete: ManifestEntry, rows: tuple[int, int]
 ) -> None:
     assert Content(live(entry("file")), live(delete)).rows == rows
+
+
+def test_each_listing_of_a_file_is_kept_with_the_deletes_that_apply_to_it() -> None:
+    first, second, third = (entry("file", number=number) for number in (1, 3, 5))
+    other, delete = entry("other", number=1), entry("d", "position", 3)
+    content = Content(deletes=live(delete))
+    content.add_data([first, other])
+    content.add_data([second, third])
+    hidden = frozenset({"d"})
+    assert content.data == {"file": third, "other": other}
+    found = [(path, each.sequence_number, names) for path, each, names in content.listings]
+    assert sorted(found) == [
+        ("file", 1, hidden), ("file", 3, hidden), ("file", 5, frozenset()), ("other", 1, hidden)
+    ]  # fmt: skip

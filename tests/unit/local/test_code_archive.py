@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.errors import ApprovalMissing
+from lakehouse_backfill.errors import ApprovalMissing, Tampered
 from lakehouse_backfill.local.code_archive import CodeArchive
 from lakehouse_backfill.model.plan import Plan
 from tests.fakes.plans import a_plan
@@ -82,6 +82,19 @@ def test_what_is_not_kept_is_taken_from_the_project_only_if_it_is_the_same(tmp_p
     later = CodeArchive(tmp_path, tmp_path / "more", lambda _: kept(plan, JOB, None))
     with pytest.raises(ApprovalMissing, match=r"jobs/rates\.py as .* is not kept"):
         later.folder_of(plan)
+
+
+@pytest.mark.parametrize("name", ["../out.py", "jobs/../../out.py", "/tmp/out.py"])
+def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
+    plan = plan_of()
+    files = {**plan.resolved.files, name: mark(MODULE)}
+    resolved = plan.resolved.model_copy(update={"files": files})
+    plan = plan.model_copy(update={"resolved": resolved})
+    texts = [*kept(plan, JOB, MODULE), {"file": name, "sha256": "", "text": MODULE.decode()}]
+    archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: texts)
+    with pytest.raises(Tampered, match="names code outside the project"):
+        archive.folder_of(plan)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kept_text_that_was_edited_is_never_executed(tmp_path: Path) -> None:

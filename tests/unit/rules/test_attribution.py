@@ -105,6 +105,28 @@ def test_a_state_that_could_not_be_computed_proves_nothing() -> None:
     assert found == (attribution.UNEXPLAINED,)
 
 
+@pytest.mark.req("Q5")
+def test_one_that_is_needed_but_does_not_do_alone_is_not_the_only_cause() -> None:
+    """The code and any of two late inputs: without the code nothing changes, nor by it alone."""
+
+    def value(new: frozenset[Factor]) -> bool:
+        return CODE in new and bool(new & {LATE, UPSTREAM})
+
+    found = explained((CODE, LATE, UPSTREAM), value)
+    assert found == {CODE, LATE, UPSTREAM}
+    assert attribution.class_of(found) == "several"
+
+
+@pytest.mark.req("Q5")
+def test_those_that_move_a_row_alone_are_named_beside_the_one_that_is_needed() -> None:
+    def value(new: frozenset[Factor]) -> str:
+        late = bool(new & {LATE, UPSTREAM})
+        return "both" if CODE in new and late else "late" if late else "as before"
+
+    found = explained((CODE, LATE, UPSTREAM, RATES), value)
+    assert found == {CODE, LATE, UPSTREAM}
+
+
 SHAPES: dict[str, Callable[[frozenset[int], frozenset[int]], object]] = {
     "each has its part": lambda swapped, acting: swapped & acting,
     "only all together": lambda swapped, acting: acting <= swapped,

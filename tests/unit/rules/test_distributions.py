@@ -14,6 +14,7 @@ from lakehouse_backfill.model.checks import CheckResult, ColumnDiff
 from lakehouse_backfill.model.watched import Bar, Distribution
 from lakehouse_backfill.rules import distributions
 from lakehouse_backfill.rules.distributions import BINS, Histogram, bin_exponent
+from lakehouse_backfill.rules.scaled_bins import scaled_bin
 
 pytestmark = pytest.mark.req("Q5")
 NUMBERS = st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=60)
@@ -26,7 +27,7 @@ def histogram(values: list[float], batch: int = 10_000) -> Histogram:
         part = values[start : start + batch]
         exponent = bin_exponent(min(part), max(part))
         counted = Counter(math.floor(value * 2.0**-exponent) for value in part)
-        found.add(min(part), max(part), counted)
+        found.add(min(part), max(part), counted, Counter(map(scaled_bin, part)))
     return found
 
 
@@ -79,6 +80,44 @@ def test_samples_of_one_distribution_are_not_shifted(seed: int) -> None:
     found = distributions.of_numbers(histogram(sides[0]), histogram(sides[1]))
     assert found is not None
     assert not found.is_shifted
+
+
+@pytest.mark.parametrize("far", [999_999_999.0, -999_999_999.0, 1.7e308])
+def test_one_value_far_away_hides_no_shift(far: float) -> None:
+    old = [float(n % 100) for n in range(10_000)]
+    near = distributions.of_numbers(histogram(old), histogram([3 * v for v in old]))
+    found = distributions.of_numbers(histogram(old), histogram([*(3 * v for v in old), far]))
+    assert near is not None
+    assert found is not None
+    assert found.value == pytest.approx(near.value, abs=1e-2)
+    assert (near.is_shifted, found.is_shifted, found.is_unjudged) == (True, True, False)
+
+
+def test_what_one_range_holds_beside_a_value_far_away_is_named_as_not_judged() -> None:
+    """Moments within a day, beside one 0: neither scale tells them apart."""
+    old = [1.7e9 + n for n in range(10_000)]
+    new = [*(v + 5000 for v in old), 0.0]
+    found = distributions.of_numbers(histogram(old), histogram(new))
+    assert found is not None
+    assert (found.is_shifted, found.is_unjudged) == (False, True)
+    column = ColumnDiff(name="at", changed=1, old={}, new={}, distribution=found)
+    said = distributions.check([column], "block")
+    assert said.detail == (
+        "0 of 1 columns shifted; not judged: at (one range holds nearly all values)"
+    )
+    still = distributions.of_numbers(histogram(old), histogram(old), draw=False)
+    assert still is not None
+    assert not still.is_unjudged
+
+
+@pytest.mark.parametrize(
+    ("value", "whole", "is_unjudged"), [(1.0, True, False), (0.0, False, False), (1.0, False, True)]
+)
+def test_a_bin_that_holds_one_value_is_judged(value: float, whole: bool, is_unjudged: bool) -> None:
+    sides = [[value] * 9_900 + [float(n % 7) for n in range(100 + more)] for more in (0, 1)]
+    found = distributions.of_numbers(histogram(sides[0]), histogram(sides[1]), whole=whole)
+    assert found is not None
+    assert found.is_unjudged is is_unjudged
 
 
 def test_few_rows_need_a_greater_distance() -> None:

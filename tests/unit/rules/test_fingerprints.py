@@ -45,7 +45,8 @@ def by_path(*found: FileFingerprint) -> dict[str, FileFingerprint]:
 @pytest.mark.req("Q4")
 def test_partitions_of_known_files_are_sums_and_need_no_reading() -> None:
     files = [live("1"), live("2"), live("3", "b"), live("4", "elsewhere")]
-    found = fingerprints.known(files, by_path(known("1", 1), known("2", 2), known("3", 4)), "ab")
+    three = (known("1", 1), known("2", 2), known("3", 4, partition="b"))
+    found = fingerprints.known(files, by_path(*three), "ab")
     assert found == Known(checksums={"a": total(1, 2), "b": total(4)})
     assert fingerprints.completed(found, {}) == {"a": total(1, 2), "b": total(4)}
 
@@ -75,6 +76,20 @@ def test_a_partition_that_files_do_not_tell_is_read_whole(other: list[LiveFile])
     read = {("a", "1"): total(1), ("a", "2"): total(7)}
     assert fingerprints.whole_files(found, read) == {}
     assert fingerprints.completed(found, read) == {"a": total(1, 7)}
+
+
+@pytest.mark.req("Q4")
+def test_a_file_that_lies_in_another_partition_now_is_not_known_there() -> None:
+    # A file may lack the columns of its partition: under another one it reads as other rows.
+    moved = live("1", "b")
+    found = fingerprints.known([moved], by_path(known("1", 1)), "ab")
+    assert found == Known(unknown=("b",), to_hash={"1": moved})
+    there = known("1", 7, partition="b")
+    rows = [known("1", 1), there, known("1", 9, reading="q"), known("2", 2)]
+    assert fingerprints.of_files([moved], rows, "r") == {"1": there}
+    assert fingerprints.not_stored([known("1", 1)], [there, there]) == (there,)
+    with pytest.raises(Tampered, match="rows "):
+        fingerprints.not_stored([known("1", 1), there], [known("1", 8, partition="b")])
 
 
 def test_files_and_partitions_without_rows_are_left_out() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from lakehouse_backfill.model.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.model.declared import Threshold
+from lakehouse_backfill.model.value import canonical_json
 from lakehouse_backfill.rules.reasonable import thresholds
 
 pytestmark = pytest.mark.req("Q6", "Q4")
@@ -64,3 +65,14 @@ def test_a_partition_that_held_nothing_changes_nothing_that_readers_know() -> No
 def test_a_first_load_passes() -> None:
     (check,) = thresholds((Threshold(measure="amount", max_change=0.1),), (AMOUNT,), 0)
     assert check.passed
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, 50.0])
+def test_from_nothing_any_total_is_beyond_every_limit(limit: float) -> None:
+    wanted = Threshold(measure="amount", max_change=limit)
+    (check,) = thresholds((wanted,), (total("amount", (0, 5)),), 100)
+    assert (check.passed, check.detail) == (False, "0.0 -> 5.0 (no share of the old)")
+    assert check.observed == "Infinity"
+    canonical_json(check)
+    (still,) = thresholds((wanted,), (total("amount", (0, 0)),), 100)
+    assert (still.passed, still.observed) == (True, 0.0)

@@ -12,7 +12,7 @@ from lakehouse_backfill.model.publication import Action, Publication
 from lakehouse_backfill.model.retention import PinLease, RunFacts
 from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.rules.keep_versions import keeping
-from lakehouse_backfill.rules.retention import Decision, Facts, decide, lease_end
+from lakehouse_backfill.rules.retention import Decision, Facts, decide, is_own, lease_end
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 TABLE, SOURCE = "silver.t", "bronze.s"
@@ -160,6 +160,21 @@ def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
         [f"{SOURCE}@lhb-pin-bf-1-s", "shadow.s2", f"{TABLE}@lhb-pin-bf-2"],
     )
     assert {item.because for item in found.retired} == {"erasure, by ana: 4711"}
+
+
+@pytest.mark.req("U12", "D5")
+@pytest.mark.parametrize("ends", [None, RUNNING, OVER])
+def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime | None) -> None:
+    run, scratch = a_run(1, "published" if ends else "staged", ends), "shadow.s1__again_0123abcd"
+    gone = {}
+    for hours in (23, 25, None):
+        written = {} if hours is None else {scratch: NOW - timedelta(hours=hours)}
+        made = facts(run, shadows=(run.shadow, scratch), written=written)
+        found = decide(made)
+        gone[hours] = [item.name for item in found.retired if item.name == scratch]
+        own = [item.name for item in (*found.retired, *found.kept) if is_own(made, item)]
+        assert own == [run.shadow]
+    assert gone == {23: [], 25: [scratch], None: []}
 
 
 @pytest.mark.req("U12")

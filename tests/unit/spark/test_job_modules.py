@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pyspark import cloudpickle
 
 from lakehouse_backfill.spark.job_modules import importing_from
 
@@ -57,3 +59,16 @@ def test_nothing_stays_imported_when_the_job_fails(tmp_path: Path) -> None:
     with pytest.raises(ModuleNotFoundError), importing_from(*found):
         importlib.import_module("jobs.lib.rates.none")
     assert "jobs.lib.rates" not in sys.modules
+
+
+def test_a_module_that_is_imported_while_tasks_are_made_travels_with_them(tmp_path: Path) -> None:
+    found = code(tmp_path, 2)
+    (found[0] / "jobs" / "lib" / "rates.py").write_text("def rate():\n    return 2\n")
+    (found[0] / "jobs" / "lib" / "never.py").write_text("")
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    with importing_from(*found):
+        task = cloudpickle.dumps(importlib.import_module("jobs.lib.rates").rate)
+    # Here no file of the job can be imported any more, as on an executor.
+    assert pickle.loads(task)() == 2
+    left = set(cloudpickle.list_registry_pickle_by_value()) - before
+    assert {"jobs.lib.never", "beside"}.isdisjoint(left)

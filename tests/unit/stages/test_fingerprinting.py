@@ -151,3 +151,30 @@ def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_bac
     assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
     assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
     assert found.runs.status(run_id).state is State.PUBLISHED
+    for _ in range(2):
+        with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
+            publish(found, run_id, "bob")
+
+
+@pytest.mark.req("Q4", "U14")
+def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
+    where = lake()
+
+    class Wrong(FakeLake):
+        def adopt(self, request: Any) -> Any:
+            swap = super().adopt(request)
+            self.tables[request.target].contents[-1]["2020-01-02"] = frozenset({"old-2"})
+            return swap
+
+    found = bench(Wrong(where.tables))
+    run_id = accepted_run(found, declared())
+    followed = []
+
+    def follow(*_: Any) -> None:
+        followed.append(found.runs.status(run_id).state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakehouse_backfill.stages.follow_up.follow_publication", follow)
+        with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
+            publish(found, run_id, "bob")
+    assert followed == [State.PUBLISHED]

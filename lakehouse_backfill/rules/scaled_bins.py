@@ -1,0 +1,41 @@
+"""Bins of numbers on a scale of their own: as narrow as the number is small.
+
+A bin follows from the number alone, so one number far from all others does not widen the bins of
+those. There are 256 from each power of two to the next, on both sides of zero; everything below
+2^-64 counts as zero. In a double's bits a bin is the exponent and the first 8 digits after it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+#: Digits of a double that a bin has beside the exponent, and how many bins these make.
+DIGITS = 8
+PER_POWER = 1 << DIGITS
+#: The least exponent that is told apart from zero.
+LEAST = -64
+#: The digits of a double that a bin does not have, and what is taken off the rest.
+DROPPED_BITS = 52 - DIGITS
+OFFSET = (1023 + LEAST) * PER_POWER - 1
+
+
+def scaled_bin(value: float) -> int:
+    """Give the bin of a finite number: 0 for zero, and negative for negative numbers."""
+    mantissa, power = math.frexp(abs(value))
+    if power - 1 < LEAST or not value:
+        return 0
+    number = (power - 1 - LEAST) * PER_POWER + math.floor(mantissa * 2 * PER_POWER) - PER_POWER + 1
+    return number if value > 0 else -number
+
+
+def lower_end(number: int) -> float:
+    """Give where a bin begins, up to that of the next one."""
+    if number < 0:
+        return -lower_end(1 - number)
+    if not number:
+        return 0.0
+    power, digits = divmod(number - 1, PER_POWER)
+    if power + LEAST >= sys.float_info.max_exp:
+        return sys.float_info.max
+    return math.ldexp(1 + digits / PER_POWER, power + LEAST)

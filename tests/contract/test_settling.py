@@ -1,0 +1,157 @@
+"""Finishing a swap by rows, over snapshots such as Spark leaves; proofs and tags are stand-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.expressions import AlwaysTrue
+
+from lakehouse_backfill.errors import OutcomeUnknown
+from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.iceberg.names import PUBLICATION
+from lakehouse_backfill.iceberg.pins import IcebergPins
+from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
+from lakehouse_backfill.iceberg.publisher import IcebergPublisher
+from lakehouse_backfill.iceberg.returning import Returning
+from lakehouse_backfill.iceberg.settling import Settling
+from lakehouse_backfill.model.publication import Restore
+from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.model.table_commit import REWRITING, Rewriting, RowsOf
+from tests.contract.delete_kit import hide
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
+
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+SECOND = Scope(field=DAY, partitions=(DAYS[1],))
+TOKEN = "token-r1"
+
+
+class Proof:
+    """Rows are as they should be; `tags` are those that were there when it was asked."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.tags: list[set[str]] = []
+
+    def require_equal(self, table: str, snapshot_id: int, contents: tuple[RowsOf, ...]) -> None:
+        self.tags.append(tags(self.kit))
+
+
+class Tags:
+    """Writes tags by PyIceberg."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+
+    def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
+        IcebergPins(self.kit.catalog).pin(table, snapshot_id or 0, name)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    """Three days with two rows each; ids 0 to 5."""
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    kit.append(*(row(n, DAYS[n // 2]) for n in range(6)))
+    return kit
+
+
+def tags(kit: Kit) -> set[str]:
+    return {name for name in kit.tables.describe(TARGET).refs if name.startswith("lhb-")}
+
+
+def emptied(kit: Kit, *removing: str) -> int:
+    """Empty the second day as a swap by rows does, and drop the delete files of other days."""
+    table = kit.live.load_table(TARGET)
+    head = table.current_snapshot()
+    assert head is not None
+    cache = ManifestCache()
+    gone = ScopedReader(table, SECOND, cache).in_scope(head).data
+    others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).in_scope(head)
+    left = Rewriting(contents=(RowsOf(scope=SECOND),), before="lhb-before", after="lhb-after")
+    marks = {REWRITING: left.model_dump_json(), PUBLICATION: TOKEN}
+    change = Change(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
+    snapshot = SwapProducer(cache).snapshot(table, change, marks, 1)
+    commit(table, snapshot, {}, TOKEN)
+    return int(snapshot.snapshot_id)
+
+
+def publisher(kit: Kit, proof: Proof) -> IcebergPublisher:
+    return IcebergPublisher(kit.catalog, settling=Settling(kit.catalog, proof, Tags(kit)))
+
+
+@pytest.mark.req("U1", "U11")
+def test_delete_files_that_hide_nothing_any_more_may_go_wherever_they_are(kit: Kit) -> None:
+    hide(kit, 4)
+    table = kit.live.load_table(TARGET)
+    rows = table.scan(AlwaysTrue()).to_arrow()
+    # All data is newer than the delete file from here on, which no scan looks at any more.
+    table.overwrite(rows)
+    made = emptied(kit, DAYS[2])
+
+    found = publisher(kit, Proof(kit)).find(TARGET, TOKEN)
+
+    assert found is not None
+    assert found.snapshot_id == made
+    assert tags(kit) == {"lhb-before", "lhb-after"}
+    assert [each[0] for each in kit.rows()] == [0, 1, 5]
+
+
+@pytest.mark.req("U1")
+def test_a_delete_file_of_another_partition_that_hid_rows_may_not(kit: Kit) -> None:
+    hide(kit, 4)
+    emptied(kit, DAYS[2])
+
+    with pytest.raises(OutcomeUnknown, match="lies outside the partitions 2013-02-02"):
+        publisher(kit, Proof(kit)).find(TARGET, TOKEN)
+
+    assert "lhb-after" not in tags(kit)
+
+
+@pytest.mark.req("U1", "U10")
+def test_the_state_before_is_tagged_before_rows_are_compared(kit: Kit) -> None:
+    before, made, proof = kit.head(), emptied(kit), Proof(kit)
+
+    publisher(kit, proof).find(TARGET, TOKEN)
+
+    assert proof.tags == [{"lhb-before"}]
+    refs = kit.tables.describe(TARGET).refs
+    assert (refs["lhb-before"], refs["lhb-after"]) == (before, made)
+
+
+@pytest.mark.req("U1", "X9")
+def test_a_swap_whose_state_before_has_expired_is_finished_without_its_tag(kit: Kit) -> None:
+    before = kit.head()
+    made = emptied(kit)
+    kit.live.load_table(TARGET).maintenance.expire_snapshots().by_id(before).commit()
+
+    found = publisher(kit, Proof(kit)).find(TARGET, TOKEN)
+
+    assert found is not None
+    assert found.snapshot_id == made
+    assert tags(kit) == {"lhb-after"}
+
+
+@pytest.mark.req("U13")
+def test_who_only_reads_proves_and_tags_nothing(kit: Kit) -> None:
+    made, proof = emptied(kit), Proof(kit)
+
+    found = publisher(kit, proof).find(TARGET, TOKEN, settle=False)
+
+    assert found is not None
+    assert found.snapshot_id == made
+    assert (tags(kit), proof.tags) == (set(), [])
+
+
+@pytest.mark.req("U12")
+def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> None:
+    before = kit.head()
+    back = Restore(
+        partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
+    )
+    table = kit.live.load_table(TARGET)
+    found = Returning(table, TARGET, DAY, ManifestCache(), by_rows=True).rewrites((back,))
+
+    assert [one.partitions for one in found] == [SECOND.partitions]
+    assert f"no tag holds snapshot {before} any more" in found[0].because

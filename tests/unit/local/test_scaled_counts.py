@@ -1,0 +1,31 @@
+"""Counting doubles by their bits gives the bins that the rule names."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lakehouse_backfill.local.value_counts import scaled_counts
+from lakehouse_backfill.rules.scaled_bins import scaled_bin
+
+pytestmark = pytest.mark.req("Q5")
+EDGES = [
+    math.nextafter(sign * 2.0**power, side)
+    for power in (-65, -64, -1, 0, 1, 10, 1023)
+    for sign in (1, -1)
+    for side in (0.0, sign * 2.0**power, sign * math.inf)
+]
+
+
+@settings(deadline=None)  # The first call loads pyarrow.
+@example([*EDGES, 0.0, -0.0, 5e-324, 1.7976931348623157e308])
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_bits_and_rule_count_alike(values: list[float]) -> None:
+    cut = len(values) // 2
+    chunks = [pa.array([*values[:cut], None], pa.float64()), pa.array(values[cut:], pa.float64())]
+    assert scaled_counts(pa.chunked_array(chunks)) == Counter(map(scaled_bin, values))
