@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
 from lakehouse_backfill.local.value_counts import count_values, is_countable, scaled_counts
