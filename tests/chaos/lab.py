@@ -215,7 +215,7 @@ class Lab:
         catalog = self.catalog()
         rows = [(date.fromisoformat(day), k, k) for day in DAYS for k in range(1, 4)]
         for table, factor in ((SOURCE, 1), (TARGET, 100)):
-            catalog.create_namespace(table.partition(".")[0])
+            catalog.create_namespace_if_not_exists(table.partition(".")[0])
             made = catalog.create_table(table, _SCHEMA, partition_spec=_SPEC)
             made.append(_arrow([(d, k, v * factor) for d, k, v in rows]))
         if isinstance(catalog, SqlCatalog):
