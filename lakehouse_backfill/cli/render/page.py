@@ -23,6 +23,13 @@ MOST_ROWS = 20
 GOOD, BAD, WEAK, STRONG = "green", "bold red", "dim", "bold"
 
 
+class _Console(Console):
+    """Lets the program end as it wants when the reader goes away; rich would end it with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Page:
     """Draws on one stream. Markup and control characters in values are shown, never obeyed."""
 
@@ -30,7 +37,7 @@ class Page:
         """Take the width of the terminal, or a fixed one where there is none."""
         self.stream = stream
         width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-        self._console = Console(
+        self._console = _Console(
             file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
         )
 
@@ -38,7 +45,6 @@ class Page:
         """Write something rich can draw; a `is_whole` line is never broken, so it can be copied."""
         with self._console.capture() as drawn:
             self._console.print(what, soft_wrap=is_whole)
-        # Not through rich: it ends the program by itself when the reader goes away.
         lines = (line.rstrip() for line in drawn.get().splitlines())
         self.stream.write("".join(f"{line}\n" for line in lines))
 

@@ -355,15 +355,17 @@ def test_help_and_status_load_no_engine(line: str) -> None:
         assert not {"rich", "yaml"} & set(loaded)
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["diff", "bf-1"], ["diff", "bf-1", "--json"], ["diff", "no"]])
+def test_a_reader_that_goes_away_is_no_error(words: list[str], unbuffered: str) -> None:
     code = (
         "import sys; from tests.fakes.project import FakeProject; "
         "from lakehouse_backfill.cli.main import app; "
-        "app(['diff', 'bf-1'], obj=FakeProject().open, prog_name='lhb')"
+        f"app({words}, obj=FakeProject().open, prog_name='lhb')"
     )
     reading, writing = os.pipe()
     os.close(reading)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
