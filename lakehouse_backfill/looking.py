@@ -14,7 +14,7 @@ from lakehouse_backfill.rules import commands
 from lakehouse_backfill.wiring import Wiring
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.compare import Sides
+    from lakehouse_backfill.stages.reconciling import Sides
 
 Result = dict[str, Any]
 
@@ -96,9 +96,9 @@ class Looking:
 
     def reconcile(self, old: str, new: str) -> Result:
         """Count and checksum of each partition of two table states."""
-        from lakehouse_backfill.stages import compare
+        from lakehouse_backfill.stages.reconciling import reconcile
 
-        rows = compare.reconcile(self.wiring.bench, self._sides(old, new))
+        rows = reconcile(self.wiring.bench, self._sides(old, new))
         return {
             "partitions": [results.plain(row) for row in rows],
             "equal": all(row.equal for row in rows),
@@ -199,7 +199,7 @@ class Looking:
         return results.rejudged(product, found)
 
     def _sides(self, old: str, new: str) -> Sides:
-        from lakehouse_backfill.stages.compare import Sides
+        from lakehouse_backfill.stages.reconciling import Sides
 
         try:
             left, right = TableRef.parse(old), TableRef.parse(new)

@@ -10,7 +10,7 @@ from lakehouse_backfill.model.rollout import Compensation, EventsRequest
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import corrections
 from lakehouse_backfill.rules.publications import Return
-from lakehouse_backfill.stages import compare
+from lakehouse_backfill.stages import diffing
 from lakehouse_backfill.stages.reserving import tags
 from lakehouse_backfill.stages.workbench import Workbench
 
@@ -36,7 +36,6 @@ def write_events(
         scope=resolved.scope,
         ignore=LINEAGE_NAMES,
     )
-    engine = compare.choose_engine(bench.differ("local").weigh(request), compare.limit_of(bench))
     return bench.corrections.write(
         EventsRequest(
             sink=corrections.sink(resolved.manifest, resolved.contract),
@@ -49,7 +48,7 @@ def write_events(
             produced_at=reserved.at,
             evidence_digest=reserved.evidence_digest or "",
         ),
-        bench.differ(engine).differing(request),
+        bench.differ(diffing.engine_for(bench, request)).differing(request),
     )
 
 

@@ -9,12 +9,15 @@ from typing import Literal
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.model.checks import Diff
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
+from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.preview import DiffPreview, EngineChoice
 from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.table import TableInfo
 from lakehouse_backfill.model.tolerance import Tolerance
 from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.rules import schema_change
 from lakehouse_backfill.stages import fingerprinting
-from lakehouse_backfill.stages.compare import Sides, candidate_request, limit_of
+from lakehouse_backfill.stages.reconciling import Sides
 from lakehouse_backfill.stages.workbench import Workbench
 
 MEBIBYTE = 1024 * 1024
@@ -70,6 +73,47 @@ def request_of_run(bench: Workbench, run_id: str, asked: Asked) -> DiffRequest:
         ignore=(*found.ignore, *asked.ignore),
         tolerances=asked.tolerances,
     )
+
+
+def candidate_request(
+    plan: Plan, shadow: TableInfo, samples: int, where: str | None = None
+) -> DiffRequest:
+    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    return DiffRequest(
+        old_table=plan.resolved.target.table,
+        old_snapshot_id=plan.resolved.target.snapshot_id,
+        new_table=shadow.table,
+        new_snapshot_id=shadow.snapshot_id,
+        key=plan.resolved.contract.key,
+        scope=plan.resolved.scope,
+        ignore=LINEAGE_NAMES,
+        samples=samples,
+        where=where,
+        change=schema_change.of_plan(plan),
+        distributions=plan.resolved.contract.watch.distributions != "off",
+    )
+
+
+def engine_for(bench: Workbench, request: DiffRequest) -> str:
+    """Choose the engine by the bytes that must be read.
+
+    What the engine in this process cannot read, equality deletes for one, Spark does.
+    """
+    try:
+        weight = bench.differ("local").weigh(request)
+    except Unsupported:
+        return "spark"
+    return chosen("auto", weight, limit_of(bench)).engine
+
+
+def diff(bench: Workbench, request: DiffRequest) -> Diff:
+    """Compare with the engine that fits."""
+    return bench.differ(engine_for(bench, request)).diff(request)
+
+
+def limit_of(bench: Workbench) -> int:
+    """Tell up to how many bytes of changed files the engine in this process compares them."""
+    return bench.profile.local_diff_limit_mib * 1024 * 1024
 
 
 def compare(

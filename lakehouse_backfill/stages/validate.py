@@ -33,7 +33,7 @@ from lakehouse_backfill.rules import (
     waivers,
 )
 from lakehouse_backfill.rules.plain import plain_value
-from lakehouse_backfill.stages import compare, erasing, fingerprinting, mode_checks, unusual
+from lakehouse_backfill.stages import diffing, erasing, fingerprinting, mode_checks, unusual
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
 from lakehouse_backfill.stages.edge_probe import probe_edges
@@ -154,7 +154,7 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
-    request, change = compare.candidate_request(plan, shadow, SAMPLES), schema_change.of_plan(plan)
+    request, change = diffing.candidate_request(plan, shadow, SAMPLES), schema_change.of_plan(plan)
     # Under other columns a file reads as other rows. What is to be accepted is read in any case.
     base = fingerprinting.look(bench, *old_side, scope, rely=not change)
     candidate = fingerprinting.look(bench, *new_side, scope, rely=False)
@@ -162,7 +162,7 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
     before = unusual.history(plan, base.files)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        comparing = pool.submit(compare.run_differ, bench, request, "auto")
+        comparing = pool.submit(diffing.diff, bench, request)
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
             (*LINEAGE_NAMES, *schema_change.added(change)), change, old_is_known=is_known,
@@ -212,7 +212,7 @@ def _duplicates(bench: Workbench, plan: Plan, seen: _Seen) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of either side."""
     if not seen.diff.duplicate_keys:
         return 0
-    both = compare.candidate_request(plan, seen.shadow, samples=0)
+    both = diffing.candidate_request(plan, seen.shadow, samples=0)
     alone = replace(both, old_table=both.new_table, old_snapshot_id=None)
     return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
 

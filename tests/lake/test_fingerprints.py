@@ -18,8 +18,8 @@ from lakehouse_backfill.model.lineage import LINEAGE_NAMES
 from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.spark.measuring import SparkMeasuring
-from lakehouse_backfill.stages.compare import Sides, reconcile
 from lakehouse_backfill.stages.fingerprinting import checksums_of
+from lakehouse_backfill.stages.reconciling import Sides, reconcile
 from tests.fakes.bench import bench
 from tests.fakes.lake import FakeLake
 from tests.lake.kit import DAYS, Lake

@@ -13,10 +13,10 @@ from lakehouse_backfill.model.run import State
 from lakehouse_backfill.model.scope import Scope
 from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.stages import fingerprinting
-from lakehouse_backfill.stages.compare import Sides, reconcile
 from lakehouse_backfill.stages.decide import VALIDATION
 from lakehouse_backfill.stages.landing import PUBLICATION
 from lakehouse_backfill.stages.publish import publish
+from lakehouse_backfill.stages.reconciling import Sides, reconcile
 from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute

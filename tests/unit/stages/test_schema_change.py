@@ -11,7 +11,7 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.model.schema_change import SchemaStep
 from lakehouse_backfill.model.ways import ChosenWay
 from lakehouse_backfill.stages import decide
-from lakehouse_backfill.stages.compare import candidate_request
+from lakehouse_backfill.stages.diffing import candidate_request
 from lakehouse_backfill.stages.exposing import adopt_request
 from lakehouse_backfill.stages.plan import make_plan, register_plan
 from lakehouse_backfill.stages.publish import publish
