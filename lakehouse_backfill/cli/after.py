@@ -7,18 +7,17 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, Run, TakeOver
+from lakehouse_backfill.cli.options import STATE, By, DryRun, Product, Reason, Run, TakeOver
 from lakehouse_backfill.cli.session import session, whoami
 from lakehouse_backfill.errors import ConfigError
 
 PHASE = "after"
-_STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
 
 
 def reconcile(
     context: typer.Context,
-    old: Annotated[str, typer.Argument(metavar="OLD", help=_STATE)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help=_STATE)],
+    old: Annotated[str, typer.Argument(metavar="OLD", help=STATE)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=STATE)],
 ) -> None:
     """Compare count and checksum of each partition.
 

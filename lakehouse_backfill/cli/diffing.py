@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By
+from lakehouse_backfill.cli.options import STATE, By
 from lakehouse_backfill.cli.session import session, split_list, whoami
 
 PHASE = "after"
-_STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
 
-Old = Annotated[str, typer.Argument(metavar="RUN|OLD", help=f"A run, or {_STATE}.")]
+Old = Annotated[str, typer.Argument(metavar="RUN|OLD", help=f"A run, or {STATE}.")]
 New = Annotated[str | None, typer.Argument(metavar="[NEW]", help="The newer state.")]
 Key = Annotated[
     str | None, typer.Option(metavar="A,B", help="Key columns; the contract's if left out.")
@@ -82,13 +81,10 @@ def diff(
         if any((new, key, where, preview, ignore, tolerance)):
             raise typer.BadParameter("--attribute takes a run, and no other choice of rows")
         found = project.attribute(old, partitions, engine, samples, whoami(by))
-        must = {"must_be_equal": True} if fail_on_difference else {}
-        session(context).show(context, found | must)
-        return
-    found = project.diff(
-        old, new, columns, where, engine, samples, whoami(by),
-        split_list(ignore), split_list(tolerance), local_limit, preview,
-    )  # fmt: skip
-    if fail_on_difference:
-        found = {**found, "must_be_equal": True}
-    session(context).show(context, found)
+    else:
+        found = project.diff(
+            old, new, columns, where, engine, samples, whoami(by),
+            split_list(ignore), split_list(tolerance), local_limit, preview,
+        )  # fmt: skip
+    must = {"must_be_equal": True} if fail_on_difference else {}
+    session(context).show(context, found | must)

@@ -13,6 +13,8 @@ Product = Annotated[
 By = Annotated[
     str | None, typer.Option(help="Who acts; you if left out.", metavar="WHO", show_default=False)
 ]
+#: What names a state of a table.
+STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
 Reason = Annotated[str, typer.Option(help="Why, in a sentence.", metavar="TEXT")]
 #: As in the model, which takes 0.3 s to import: too long for --help.
 REASON_CODES = (

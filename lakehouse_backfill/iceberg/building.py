@@ -40,7 +40,7 @@ from pyiceberg.table.update import (
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import brief
-from lakehouse_backfill.iceberg.clone import identity
+from lakehouse_backfill.iceberg.clone import bases, identity
 from lakehouse_backfill.iceberg.names import BUILDING, BUILT_AS, DROP_DELETES, EPOCH
 from lakehouse_backfill.iceberg.refusals import is_refusal
 
@@ -202,16 +202,10 @@ def _differing(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
     """Name what a commit that moves files between the two tables could stumble over."""
     found, asked = identity(kept), identity(wanted)
     faults = [part for part in asked if part not in _OWN and found[part] != asked[part]]
-    if _bases(kept) != _bases(wanted):
+    if kept.current_snapshot_id != wanted.current_snapshot_id or bases(kept) != bases(wanted):
         faults.append("snapshot")
     lost = [key for key, text in wanted.properties.items() if kept.properties.get(key) != text]
     return [*faults, *(["properties"] if lost else [])]
-
-
-def _bases(metadata: TableMetadata) -> tuple[object, ...]:
-    """Give what of the snapshots decides which rows are read."""
-    held = ((s.snapshot_id, s.sequence_number, s.manifest_list) for s in metadata.snapshots)
-    return (metadata.current_snapshot_id, *held)
 
 
 def _because(table: Table) -> str:

@@ -17,7 +17,7 @@ from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, V
 
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 from lakehouse_backfill.iceberg.building import Builder
-from lakehouse_backfill.iceberg.catalog import brief, load, translated
+from lakehouse_backfill.iceberg.catalog import advertised, brief, load, translated
 from lakehouse_backfill.iceberg.clone import clone_metadata
 from lakehouse_backfill.iceberg.names import BUILT_AS, FOREVER_MS
 from lakehouse_backfill.iceberg.patience import lost_race
@@ -221,8 +221,7 @@ class _Trial:
         return "" if is_kept else "a view was accepted and is not there"
 
     def _multi_table(self) -> str:
-        offered = {str(one) for one in getattr(self._catalog, "_supported_endpoints", ())}
-        return "" if _MULTI in offered else "the catalog does not offer it"
+        return "" if _MULTI in advertised(self._catalog) else "the catalog does not offer it"
 
 
 def _commit(table: Table, branch: str = "main") -> None:

@@ -95,6 +95,24 @@ def load(catalog: Catalog, table: str) -> Table:
         return catalog.load_table(table)
 
 
+def load_or_none(catalog: Catalog, table: str) -> Table | None:
+    """Load the table afresh, or give None where the catalog has none of the name.
+
+    Raises CatalogDown, and NotFound when the catalog names it and its metadata file is gone.
+    """
+    try:
+        return load(catalog, table)
+    except NotFound as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return None
+
+
+def advertised(catalog: Catalog) -> frozenset[str]:
+    """Give the endpoints that a REST server says it has; none where nothing is said of them."""
+    return frozenset(str(one) for one in getattr(catalog, "_supported_endpoints", ()))
+
+
 def probe(catalog: Catalog) -> str:
     """Say what answers under the catalog's name; raises CatalogDown."""
     with translated():

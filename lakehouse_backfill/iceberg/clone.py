@@ -63,6 +63,11 @@ def _refs(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
     return {MAIN_BRANCH: SnapshotRef.model_validate(main)}
 
 
+def bases(metadata: TableMetadata) -> list[tuple[object, ...]]:
+    """Give what of the snapshots decides which rows are read."""
+    return [(s.snapshot_id, s.sequence_number, s.manifest_list) for s in metadata.snapshots]
+
+
 def identity(metadata: TableMetadata) -> dict[str, object]:
     """Give what must come back as it was registered."""
     return {

@@ -19,13 +19,12 @@ from pyiceberg.types import NestedField
 
 from lakehouse_backfill.errors import (
     BackfillError,
-    NotFound,
     OutcomeUnknown,
     TooBusy,
     Unsupported,
 )
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import load, load_or_none, translated
 from lakehouse_backfill.iceberg.metadata import landed
 from lakehouse_backfill.iceberg.names import FOREVER_MS, PREFIX, PUBLICATION, RUN_ID
 from lakehouse_backfill.iceberg.patience import BUDGET_S, attempts, lost_race
@@ -67,12 +66,8 @@ class IcebergCorrections:
 
     def find(self, table: str, token: str) -> Swap | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""
-        try:
-            done = landed(load(self._catalog, table).metadata, token)
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
-            return None
+        found = load_or_none(self._catalog, table)
+        done = None if found is None else landed(found.metadata, token)
         return None if done is None else swap_of(table, done, 0.0)
 
     def _append(

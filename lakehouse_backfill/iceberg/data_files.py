@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -23,7 +22,8 @@ from pyiceberg.types import (
     StructType,
 )
 
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.asking import answers
+from lakehouse_backfill.iceberg.catalog import load
 from lakehouse_backfill.iceberg.metadata import snapshot_in
 from lakehouse_backfill.model.fingerprint import FileBytes
 from lakehouse_backfill.model.lineage import LINEAGE_NAMES
@@ -61,9 +61,7 @@ class IcebergDataFiles:
         if not paths:
             return {}
         io = load(self._catalog, table).io
-        with translated(), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="digest") as pool:
-            found = zip(paths, pool.map(lambda path: _digest(io, path), paths), strict=True)
-            return {path: one for path, one in found if one is not None}
+        return answers(lambda path: _digest(io, path), paths, _AT_ONCE)
 
 
 def reading_of(schema: Schema, name_mapping: str = "") -> str:
@@ -93,13 +91,10 @@ def _kind(kind: IcebergType) -> Any:
     return next(alike, str(kind))
 
 
-def _digest(io: FileIO, path: str) -> FileBytes | None:
+def _digest(io: FileIO, path: str) -> FileBytes:
     made, size = hashlib.sha256(), 0
-    try:
-        with io.new_input(path).open() as stream:
-            while piece := stream.read(_PIECE):
-                made.update(piece)
-                size += len(piece)
-    except FileNotFoundError:
-        return None
+    with io.new_input(path).open() as stream:
+        while piece := stream.read(_PIECE):
+            made.update(piece)
+            size += len(piece)
     return FileBytes(size_bytes=size, sha256=made.hexdigest())

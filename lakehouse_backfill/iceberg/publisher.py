@@ -9,9 +9,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
+from lakehouse_backfill.errors import TargetChanged, Unsupported
 from lakehouse_backfill.iceberg.candidate import Candidate
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import load, load_or_none, translated
 from lakehouse_backfill.iceberg.conflicts import Verb, Window, drifts, refuse_changes
 from lakehouse_backfill.iceberg.content import Content
 from lakehouse_backfill.iceberg.intents import Intent, Part
@@ -185,13 +185,8 @@ class IcebergPublisher(Publisher):
 
         With `settle=False` one by rows that was cut off is left as it is: nothing is written.
         """
-        try:
-            table = load(self._catalog, target)
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
-            return None
-        done = self._landed(target, table, token, settle=settle)
+        table = load_or_none(self._catalog, target)
+        done = None if table is None else self._landed(target, table, token, settle=settle)
         return None if done is None else swap_of(target, done, 0.0)
 
     def _run(self, intent: Intent, cache: ManifestCache) -> Swap:
@@ -203,8 +198,10 @@ class IcebergPublisher(Publisher):
                 fix="remove safety.freeze, or run the command with a Spark of its own: remove "
                 "spark.remote from the profile",
             )
-        swap = self._swapper.run(intent, cache)
-        self._landed(intent.target, load(self._catalog, intent.target), intent.token)
+        started = time.monotonic()
+        done = self._swapper.run(intent, cache)
+        swap = swap_of(intent.target, done, time.monotonic() - started)
+        self._settle(intent.target, done)
         return swap
 
     def _landed(
@@ -212,9 +209,13 @@ class IcebergPublisher(Publisher):
     ) -> Snapshot | None:
         """Find what the token committed, and finish it."""
         done = landed(table.metadata, token)
-        if settle and done is not None and self._settling is not None:
-            self._settling.settle(target, done)
+        if settle and done is not None:
+            self._settle(target, done)
         return done
+
+    def _settle(self, target: str, done: Snapshot) -> None:
+        if self._settling is not None:
+            self._settling.settle(target, done)
 
     def _returning(
         self, table: Table, name: str, field: ScopeField, cache: ManifestCache

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.building import Builder
-from lakehouse_backfill.iceberg.catalog import brief, load, translated
+from lakehouse_backfill.iceberg.catalog import brief, load, load_or_none, translated
 from lakehouse_backfill.iceberg.clone import clone_metadata, identity
 from lakehouse_backfill.iceberg.evolving import evolve
 from lakehouse_backfill.iceberg.metadata import (
@@ -169,11 +169,8 @@ class IcebergShadows(Shadows):
             )
 
     def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
-        try:
-            found = load(self._catalog, shadow)
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
+        found = load_or_none(self._catalog, shadow)
+        if found is None:
             return None
         held = found.metadata.properties
         require_marks(shadow, found.metadata)

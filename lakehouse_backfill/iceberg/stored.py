@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
@@ -12,6 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.iceberg.asking import answers
 from lakehouse_backfill.iceberg.catalog import load, translated
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import snapshot_in
@@ -66,17 +66,7 @@ class IcebergStored:
     def sizes(self, table: str, paths: Collection[str]) -> dict[str, int]:
         """Ask the store for the files' sizes; those that are gone are left out."""
         io = load(self._catalog, table).io
-
-        def size(path: str) -> int | None:
-            try:
-                return len(io.new_input(path))
-            except FileNotFoundError:
-                return None
-
-        names = sorted(set(paths))
-        with translated(), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sizes") as pool:
-            found = zip(names, pool.map(size, names), strict=True)
-            return {path: length for path, length in found if length is not None}
+        return answers(lambda path: len(io.new_input(path)), sorted(set(paths)), _AT_ONCE)
 
     def _snapshot(self, table: str, snapshot_id: int) -> tuple[Table, Snapshot]:
         loaded = load(self._catalog, table)

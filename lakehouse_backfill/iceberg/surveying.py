@@ -6,8 +6,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import advertised, load_or_none, translated
 from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.iceberg.metadata import is_live, summary_of
 from lakehouse_backfill.model.scope import Scope
@@ -25,11 +24,8 @@ class IcebergSurveying(Surveying):
 
     def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
         """Give the facts; of the manifests of data files only the list is read."""
-        try:
-            loaded = load(self._catalog, table)
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
+        loaded = load_or_none(self._catalog, table)
+        if loaded is None:
             return None
         head = loaded.metadata.snapshot_by_name(MAIN_BRANCH)
         version = loaded.metadata.format_version
@@ -51,7 +47,7 @@ class IcebergSurveying(Surveying):
 
 def _offers_register(catalog: Catalog) -> bool:
     """Look at what a REST server advertises; one that advertises nothing is tried when needed."""
-    offered = {str(one) for one in getattr(catalog, "_supported_endpoints", ())}
+    offered = advertised(catalog)
     return not offered or _REGISTER in offered
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
@@ -49,7 +48,6 @@ class _State:
     cache: ManifestCache
     lander: Lander
     files: FilesExist
-    started: float = field(default_factory=time.monotonic)
 
 
 class Swapper:
@@ -63,8 +61,8 @@ class Swapper:
         self._budget_s = budget_s
         self._commits = commits
 
-    def run(self, intent: Intent, cache: ManifestCache) -> Swap:
-        """Commit the intent once, whatever else is committed meanwhile.
+    def run(self, intent: Intent, cache: ManifestCache) -> Snapshot:
+        """Commit the intent once, whatever else is committed meanwhile; give what it made.
 
         Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
         commit that was reported as failed may still have landed.
@@ -72,22 +70,22 @@ class Swapper:
         way = lander(self._catalog, cache, self._commits)
         state = _State(intent, cache, way, FilesExist(intent.verb))
         for number in attempts(self._budget_s):
-            swap = self._attempt(state, number)
-            if swap is not None:
-                return swap
+            done = self._attempt(state, number)
+            if done is not None:
+                return done
         raise TooBusy(
             f"other writers kept winning on {intent.target} for {self._budget_s:.0f} s",
             state=intent.verb.state,
             fix="try again, pause the live writer, or use a quiet window",
         )
 
-    def _attempt(self, state: _State, number: int) -> Swap | None:
+    def _attempt(self, state: _State, number: int) -> Snapshot | None:
         """Try once; None when another writer was faster."""
         intent = state.intent
         table = load(self._catalog, intent.target)
         done = landed(table.metadata, intent.token)
         if done is not None:
-            return swap_of(intent.target, done, _seconds(state))
+            return done
         with translated():
             _refuse_moved(intent, table)
             change = _change(state, table)
@@ -97,22 +95,20 @@ class Swapper:
             except TooBusy:
                 return None
         try:
-            snapshot = land()
+            return land()
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
             if lost_race(error):
                 return None
-            return self._look(state, error)
-        return swap_of(intent.target, snapshot, _seconds(state))
+            return self._look(intent, error)
 
-    def _look(self, state: _State, cause: Exception) -> Swap:
+    def _look(self, intent: Intent, cause: Exception) -> Snapshot:
         """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
-        intent = state.intent
         try:
             done = landed(load(self._catalog, intent.target).metadata, intent.token)
         except BackfillError:
             done = None
         if done is not None:
-            return swap_of(intent.target, done, _seconds(state))
+            return done
         raise OutcomeUnknown(
             f"the commit on {intent.target} may or may not have landed: "
             f"{type(cause).__name__}: {cause}",
@@ -140,10 +136,6 @@ def swap_of(target: str, snapshot: Snapshot, seconds: float) -> Swap:
         attempts=count(ATTEMPTS),
         seconds=seconds,
     )
-
-
-def _seconds(state: _State) -> float:
-    return time.monotonic() - state.started
 
 
 def _refuse_moved(intent: Intent, table: Table) -> None:

@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from lakehouse_backfill.errors import NotFound, Unsupported
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import load, load_or_none, translated
 from lakehouse_backfill.iceberg.content import Content, is_live_entry
 from lakehouse_backfill.iceberg.create import create_table
 from lakehouse_backfill.iceberg.deletion_vectors import name_of, read_entries
@@ -53,12 +53,8 @@ class IcebergTables(Tables):
 
     def describe(self, table: str) -> TableInfo | None:
         """Give the table's current state, or None when it does not exist."""
-        try:
-            return info_of(table, load(self._catalog, table))
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
-            return None
+        found = load_or_none(self._catalog, table)
+        return None if found is None else info_of(table, found)
 
     def positions(self, table: str) -> dict[str, str]:
         """Give what writers left in the summaries of main to find where they stopped; may be {}."""

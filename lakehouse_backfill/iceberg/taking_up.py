@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_backfill.errors import Conflict
-from lakehouse_backfill.iceberg.clone import CLONE
+from lakehouse_backfill.iceberg.clone import CLONE, bases
 from lakehouse_backfill.iceberg.names import PREFIX
 
 
@@ -29,17 +29,13 @@ def require_clone(shadow: str, kept: TableMetadata, wanted: TableMetadata) -> No
         ("schemas", kept.schemas, wanted.schemas),
         ("specs", kept.partition_specs, wanted.partition_specs),
         ("sort orders", kept.sort_orders, wanted.sort_orders),
-        ("snapshot", _bases(wanted), _bases(kept)),
+        ("snapshot", bases(wanted), bases(kept)),
     )
     faults = [part for part, found, known in held if any(one not in known for one in found)]
     if any(kept.properties.get(key) != text for key, text in CLONE.items()):
         faults.append("properties")
     if faults:
         raise _left_behind(shadow, f"other {', '.join(faults)} than what it was cloned from")
-
-
-def _bases(metadata: TableMetadata) -> list[tuple[object, ...]]:
-    return [(s.snapshot_id, s.sequence_number, s.manifest_list) for s in metadata.snapshots]
 
 
 def _left_behind(shadow: str, why: str) -> Conflict:

@@ -22,7 +22,7 @@ from pyiceberg.table.update import (
 
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.iceberg.catalog import load, translated
+from lakehouse_backfill.iceberg.catalog import load, load_or_none, translated
 from lakehouse_backfill.iceberg.history import History, Removal
 from lakehouse_backfill.iceberg.metadata import summary_of
 from lakehouse_backfill.iceberg.names import BASE_SNAPSHOT_ID, CHUNK_ID, RETIRED, TAGS
@@ -71,7 +71,7 @@ class IcebergUpkeep(Upkeep):
 
     def tags(self, table: str) -> dict[str, int] | None:
         """Give our tags on a table with their snapshots; None when there is no such table."""
-        loaded = self._load(table)
+        loaded = load_or_none(self._catalog, table)
         if loaded is None:
             return None
         return {
@@ -82,14 +82,14 @@ class IcebergUpkeep(Upkeep):
 
     def written(self, table: str) -> datetime | None:
         """Say when a table was last committed to; None when there is no such table."""
-        loaded = self._load(table)
+        loaded = load_or_none(self._catalog, table)
         if loaded is None:
             return None
         return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
 
     def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
         """Say what `let_go` would do now."""
-        loaded = self._load(table)
+        loaded = load_or_none(self._catalog, table)
         return LetGo() if loaded is None else _said(self._removal(loaded, tags, at_once=at_once))
 
     def let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
@@ -102,7 +102,7 @@ class IcebergUpkeep(Upkeep):
         done: list[LetGo] = []
 
         def once() -> None:
-            loaded = self._load(table)
+            loaded = load_or_none(self._catalog, table)
             removal = Removal()
             if loaded is not None:
                 removal = self._removal(loaded, tags, at_once=at_once)
@@ -115,7 +115,7 @@ class IcebergUpkeep(Upkeep):
 
     def dangers(self, table: str) -> dict[int, str]:
         """Name snapshots that no reference holds, and whose expiry would delete live files."""
-        loaded = self._load(table)
+        loaded = load_or_none(self._catalog, table)
         if loaded is None:
             return {}
         with translated():
@@ -133,14 +133,6 @@ class IcebergUpkeep(Upkeep):
         refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
         tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
         self._commits.take_out(table, refs, tags, snapshots)
-
-    def _load(self, table: str) -> Table | None:
-        try:
-            return load(self._catalog, table)
-        except NotFound as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise
-            return None
 
 
 class _RefsUnchanged(ValidatableTableRequirement):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -35,6 +35,11 @@ class Factor(Value):
     def __str__(self) -> str:
         words = self.cause.replace("_", " ")
         return f"{words} of {self.input}" if self.input else words
+
+
+def spoken(factors: Iterable[Mapping[str, Any]]) -> str:
+    """Say which factors took part, given in their JSON form."""
+    return " + ".join(str(Factor.model_validate(each)) for each in factors)
 
 
 @dataclass(frozen=True)

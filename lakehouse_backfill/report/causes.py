@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lakehouse_backfill.model.attribution import CLASSES
+from lakehouse_backfill.model.attribution import CLASSES, spoken
 from lakehouse_backfill.model.checks import DiffSample
 from lakehouse_backfill.report.changes import sample_row
 from lakehouse_backfill.report.dossier import Dossier
@@ -108,7 +108,7 @@ def _numbers(parts: Sequence[dict[str, Any]]) -> Markup:
             part["partition"],
             group["cause"].replace("_", " "),
             group["rows"],
-            _factors(group),
+            spoken(group["factors"]),
             ", ".join(f"{name} {count:,}" for name, count in group["columns"].items()) or NOTHING,
             part["made_by"] or ("not known" if part["basis"] == "none" else "assumed"),
         )
@@ -140,7 +140,7 @@ def _samples(parts: Sequence[dict[str, Any]]) -> Markup:
         Column("Old", is_wide=True), Column("New", is_wide=True),
     )  # fmt: skip
     rows = [
-        (_factors(group), *sample_row(DiffSample.model_validate(sample)))
+        (spoken(group["factors"]), *sample_row(DiffSample.model_validate(sample)))
         for part in parts
         for group in part["groups"]
         for sample in group["samples"]
@@ -156,10 +156,3 @@ def _notes(parts: Sequence[dict[str, Any]]) -> list[Markup]:
         if part["live"]
     ]
     return [tag("p", f"{label}: {note}", class_="small soft") for label, note in said]
-
-
-def _factors(group: dict[str, Any]) -> str:
-    return " + ".join(
-        one["cause"].replace("_", " ") + (f" of {one['input']}" if one["input"] else "")
-        for one in group["factors"]
-    )

@@ -216,18 +216,24 @@ def _appended(
     spark: SparkSession, catalog: str, pins: tuple[SourcePin, SourcePin], rows: DataFrame
 ) -> DataFrame | None:
     """Give the hashes of the rows that appends between the pins brought; None: nobody can say."""
+    from pyspark.errors import IllegalArgumentException
+
     names = [name for name in rows.columns if name != PART]
     try:
-        found = (
+        read = (
             spark.read.option("start-snapshot-id", str(pins[0].snapshot_id))
             .option("end-snapshot-id", str(pins[1].snapshot_id))
             .table(full_name(catalog, pins[1].table))
-            .select(*map(column, names))
         )
+        # Iceberg reads appends with the columns of now, not of a pin.
+        if not set(names) <= set(read.columns):
+            return None
+        found = read.select(*map(column, names))
         if rowhash.shape(found.schema) != rowhash.shape(rows.select(*map(column, names)).schema):
             return None
         hashes = found.select(rowhash.row_hash(found.schema).alias(_HASH)).distinct()
         hashes.limit(1).count()  # only when it is planned does Iceberg look for the commits
-    except Exception:  # noqa: BLE001 (the pins are not in one line of commits, or history is gone)
+    except IllegalArgumentException:
+        # The pins are not in one line of commits, or history between them is gone.
         return None
     return hashes

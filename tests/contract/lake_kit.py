@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,11 @@ class Kit:
             partition_spec=PartitionSpec(*fields),
             properties={"format-version": str(version)},
         )
+
+    def create_days(self, days: Sequence[str]) -> None:
+        """Make the table by day, with one row each."""
+        self.create(("d", "identity"))
+        self.append(*(row(number, day) for number, day in enumerate(days)))
 
     def append(self, *rows: Row, name: str = TARGET, **properties: str) -> int:
         table = self.live.load_table(name)

@@ -38,8 +38,7 @@ def kit(tmp_path: Path) -> Kit:
 @pytest.fixture
 def days(kit: Kit) -> Kit:
     """A table by day with three days of one row each, in one manifest."""
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 
@@ -522,8 +521,7 @@ def test_a_commit_on_another_branch_in_between_is_a_race_that_is_run_again(days)
 
 def test_a_writer_that_always_wins_ends_in_too_busy(tmp_path):
     kit = Kit(tmp_path, budget_s=0.5)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     request = kit.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
     kit.before_commit(*[lambda: kit.append(row(20, DAYS[2], "live"))] * 50)
 

@@ -60,8 +60,7 @@ def test_overlapping_scopes_have_one_winner_and_disjoint_ones_both_land(
     tmp_path, workers, days, outcomes
 ):
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     for number in range(ROUNDS):
         requests = [
             kit.stage(DAY, {day: [row(n, day, f"{number}-{n}")]}, run=f"r{number}_{n}")

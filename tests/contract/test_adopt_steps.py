@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.exceptions import ServiceUnavailableError
 
 from lakehouse_backfill.errors import WriteForbidden
 from lakehouse_backfill.model.scope import Scope
-from tests.contract.lake_kit import Kit, field_of, row
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 pytestmark = pytest.mark.req("U6")
 DAY = field_of("d")
@@ -54,3 +56,26 @@ def test_what_lies_outside_of_the_run_is_still_forbidden(tmp_path: Path) -> None
     )
     with pytest.raises(WriteForbidden, match="2024-01-03"):
         kit.publisher.adopt(step)
+
+
+@pytest.mark.req("U10")
+def test_a_swap_that_was_answered_is_not_looked_for_again(tmp_path: Path) -> None:
+    """What is found out is paid for at every publication, and the catalog may be away by then."""
+    kit = Kit(tmp_path)
+    kit.create_days(("2024-01-01", "2024-01-02"))
+    request = kit.stage(DAY, {"2024-01-02": [row(1, "2024-01-02", "new")]})
+    commit = kit.catalog.commit_table
+
+    def last(*args: Any, **kwargs: Any) -> Any:
+        answer = commit(*args, **kwargs)
+        vars(kit.catalog)["load_table"] = away
+        return answer
+
+    def away(*_: Any) -> Any:
+        raise ServiceUnavailableError("gone")
+
+    vars(kit.catalog)["commit_table"] = last
+
+    swap = kit.publisher.adopt(request)
+
+    assert swap.snapshot_id == kit.live.load_table(TARGET).metadata.current_snapshot_id

@@ -27,8 +27,7 @@ class Killed(BaseException):
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     made = Kit(tmp_path)
-    made.create(("d", "identity"))
-    made.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    made.create_days(DAYS)
     refuse(made.catalog)
     return made
 
@@ -125,16 +124,20 @@ def test_one_that_was_cut_off_is_finished_by_the_next(kit: Kit, point: str, numb
     assert f"{MARK}being-built" not in made.properties
 
 
-@pytest.mark.req("U1", "X1")
-def test_a_catalog_that_keeps_neither_is_refused_with_both_reasons(kit: Kit) -> None:
-    commit = kit.catalog.commit_table
+def forget(catalog: Catalog) -> None:
+    """Let the catalog keep no snapshot that another table wrote."""
+    commit = catalog.commit_table
 
     def numbering(table: Any, requirements: Any, updates: Any) -> Any:
-        """Keep no snapshot that another table wrote."""
         kept = [one for one in updates if "snapshot" not in one.action]
         return commit(table, requirements, tuple(kept))
 
-    vars(kit.catalog)["commit_table"] = numbering
+    vars(catalog)["commit_table"] = numbering
+
+
+@pytest.mark.req("U1", "X1")
+def test_a_catalog_that_keeps_neither_is_refused_with_both_reasons(kit: Kit) -> None:
+    forget(kit.catalog)
 
     with pytest.raises(Unsupported, match=r"no register_table here; as a plain table: snapshot"):
         opened(kit)
@@ -226,13 +229,7 @@ def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: 
 
 @pytest.mark.req("U1", "T3")
 def test_a_clone_that_was_filled_and_not_compared_is_compared_by_the_next(kit: Kit) -> None:
-    commit = kit.catalog.commit_table
-
-    def numbering(table: Any, requirements: Any, updates: Any) -> Any:
-        kept = [one for one in updates if "snapshot" not in one.action]
-        return commit(table, requirements, tuple(kept))
-
-    vars(kit.catalog)["commit_table"] = numbering
+    forget(kit.catalog)
     fault_points.install(stopped_at("Shadows.fill:committed", 1, killed))
     with pytest.raises(Killed):
         opened(kit)

@@ -30,7 +30,7 @@ from lakehouse_backfill.model.publication import Pointer
 from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, State
 from lakehouse_backfill.rules import audit as audit_rules
 from tests.contract.catalogs import catalog_of
-from tests.contract.test_control_ports import PRODUCT, a_chunk, a_row, bare, move
+from tests.contract.control_kit import PRODUCT, a_chunk, a_row, bare, move
 from tests.contract.test_control_races import control_tables, race
 from tests.fakes.plans import NOON, a_first_event, a_plan
 

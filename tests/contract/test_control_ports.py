@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,19 +18,16 @@ from lakehouse_backfill.iceberg.ledger import IcebergLedger
 from lakehouse_backfill.iceberg.runs import IcebergRuns
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus, State
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.run import Event, RunStatus, State
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from lakehouse_backfill.rules import audit as audit_rules
 from lakehouse_backfill.rules import pointer as pointer_rules
 from lakehouse_backfill.rules.lifecycle import next_event
 from tests.contract.catalogs import catalog_of
+from tests.contract.control_kit import LATER, PRODUCT, a_chunk, a_row, bare, move
 from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.fakes.plans import NOON, a_first_event, a_plan
-
-PRODUCT = "silver.arrivals_daily"
-LATER = NOON + timedelta(minutes=5)
 
 
 @pytest.fixture(params=["fake", "iceberg"])
@@ -81,14 +77,6 @@ def versions(control) -> Versions:
 @pytest.fixture
 def evidence(control) -> Evidence:
     return control.evidence
-
-
-def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="ann", **detail: Any):
-    """Move a run as a stage does."""
-    status = runs.status(run_id)
-    at = status.at + timedelta(seconds=1)
-    event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
-    return runs.append(event, Lease(holder=driver, until=LATER) if driver else None)
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -232,22 +220,6 @@ def test_a_closed_run_can_open_again(runs: Runs):
 # --- the chunk ledger -------------------------------------------------------------------------
 
 
-def a_chunk(chunk_id: str, rows: int = 5, run_id: str = "bf-1") -> ChunkRecord:
-    return ChunkRecord(
-        run_id=run_id,
-        chunk_id=chunk_id,
-        partitions=("2013-02-15", "2013-02-16"),
-        status="done",
-        input_rows=10,
-        output_rows=rows,
-        outside_rows=1,
-        checksum="lhb-rowhash-1:00000000:5:0",
-        seconds=0.25,
-        snapshot_id=8_700_000_000_000_000_001,
-        finished_at=NOON,
-    )
-
-
 @pytest.mark.req("C1")
 def test_the_newest_row_of_each_chunk_counts_in_chunk_order(ledger: Ledger):
     for chunk in (a_chunk("c10"), a_chunk("c9"), a_chunk("c9", rows=6), a_chunk("c1", run_id="x")):
@@ -256,43 +228,6 @@ def test_the_newest_row_of_each_chunk_counts_in_chunk_order(ledger: Ledger):
 
 
 # --- the pointer ------------------------------------------------------------------------------
-
-
-def bare(value: Any) -> Any:
-    """Take the seals away, which no test can know beforehand."""
-    if isinstance(value, tuple):
-        return tuple(bare(one) for one in value)
-    if isinstance(value, dict):
-        return {name: bare(one) for name, one in value.items()}
-    if isinstance(value, Publication):
-        return value.model_copy(update={"seal": ""})
-    if isinstance(value, Pointer):
-        changes = {"accepted": bare(value.accepted), "pending": bare(value.pending), "head": ""}
-        return value.model_copy(update=changes)
-    return value
-
-
-def a_row(version: int, action: str, product: str = PRODUCT, **changes: Any) -> Publication:
-    row = Publication(
-        product=product,
-        version=version,
-        token=f"{product}-{version}-{action}",
-        action=action,  # type: ignore[arg-type]
-        run_id="bf-1",
-        table=product,
-        snapshot_id=8_700_000_000_000_000_000 + version,
-        before_snapshot_id=None,
-        scope=Scope(
-            field=ScopeField(column="arrival_date", transform="identity", type="date"),
-            partitions=("2013-02-15", "null"),
-        ),
-        supersedes=version - 1,
-        at=NOON + timedelta(microseconds=version),
-        by="ann",
-        approved_by=("bob",),
-        reason="fix",
-    )
-    return row.model_copy(update=changes)
 
 
 @pytest.mark.req("U12", "C1")

@@ -39,8 +39,7 @@ def kit(tmp_path: Path) -> Kit:
 
 @pytest.fixture
 def days(kit: Kit) -> Kit:
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 

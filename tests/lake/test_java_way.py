@@ -84,8 +84,7 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> 
 @pytest.fixture
 def days(kit: JavaKit) -> JavaKit:
     """A table by day with three days of one row each."""
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 

@@ -52,8 +52,7 @@ def kit(
 @pytest.fixture
 def days(kit: RewriteKit) -> RewriteKit:
     """A table by day with three days of one row each."""
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 

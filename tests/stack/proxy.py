@@ -24,6 +24,7 @@ class Fault:
 
     `when`: the server never sees the request (before), or does its work and the answer is lost
     (after). `status`: what is answered then; None: the connection is closed without an answer.
+    `since`: nothing happens until that fault was met.
     """
 
     method: str
@@ -33,10 +34,12 @@ class Fault:
     times: int = 1
     delay_s: float = 0.0
     met: int = 0
+    since: Fault | None = None
 
     def matches(self, method: str, path: str) -> bool:
         is_meant = method == self.method and re.search(self.path, path) is not None
-        return is_meant and self.met < self.times
+        is_due = self.since is None or self.since.met > 0
+        return is_meant and is_due and self.met < self.times
 
 
 @dataclass

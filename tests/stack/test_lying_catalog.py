@@ -16,8 +16,8 @@ from lakehouse_backfill.iceberg.versions import IcebergVersions
 from lakehouse_backfill.model.capability import Capabilities
 from lakehouse_backfill.observe.clock import SystemClock
 from tests.contract.catalogs import catalog_of
+from tests.contract.control_kit import PRODUCT, a_row, bare, move
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
-from tests.contract.test_control_ports import PRODUCT, a_row, bare, move
 from tests.fakes.plans import a_first_event, a_plan
 
 DAY = field_of("d")
@@ -28,8 +28,7 @@ DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 def kit(named, tmp_path: Path) -> Kit:
     named("seaweed")
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 

@@ -12,7 +12,7 @@ from lakehouse_backfill.iceberg.control import ControlTables
 from lakehouse_backfill.iceberg.control_turns import DatabaseTurns, turns_of
 from lakehouse_backfill.iceberg.versions import IcebergVersions
 from tests.contract.catalogs import catalog_of
-from tests.contract.test_control_ports import PRODUCT, a_row, bare
+from tests.contract.control_kit import PRODUCT, a_row, bare
 
 NAME = "lakehouse_backfill.accepted_output_version"
 

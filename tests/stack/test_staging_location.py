@@ -29,8 +29,7 @@ def lake(catalogs: Catalogs, seaweed: Seaweed, tmp_path: Path) -> Kit:
     file.rename(reader / NAMES_CATALOG)
     file.write_text(json.dumps(properties), encoding="utf-8")
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     return kit
 
 

@@ -50,7 +50,8 @@ def drawn(page: Page, data: Data) -> None:
 
 def _group(part: Data, group: Data) -> tuple[Any, ...]:
     columns = ", ".join(f"{name} {count:,}" for name, count in group["columns"].items())
-    return (part["partition"], _words(group["cause"]), group["rows"], _factors(group), columns)
+    cause = group["cause"].replace("_", " ")
+    return (part["partition"], cause, group["rows"], _factors(group), columns)
 
 
 def _samples(page: Page, data: Data) -> None:
@@ -64,11 +65,7 @@ def _samples(page: Page, data: Data) -> None:
 
 
 def _factors(group: Data) -> str:
-    return " + ".join(
-        _words(one["cause"]) + (f" of {one['input']}" if one["input"] else "")
-        for one in group["factors"]
-    )
+    # The model is loaded by who draws causes, not by every command.
+    from lakehouse_backfill.model.attribution import spoken
 
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return spoken(group["factors"])

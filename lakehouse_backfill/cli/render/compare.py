@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.cli.render import causes, previews
 from lakehouse_backfill.cli.render.page import Page, cell, mark
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.model.watched import Distribution
 
 Data = Mapping[str, Any]
 _COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
@@ -32,8 +35,12 @@ def diff(page: Page, data: Data) -> None:
         ]
     )
     _partitions(page, data.get("partitions") or ())
-    moved = [item for item in data.get("columns") or () if item["changed"] or _is_shifted(item)]
-    rows = [(item["name"], item["changed"], _shift(item), _spread(item)) for item in moved]
+    known = [(item, _distribution(item)) for item in data.get("columns") or ()]
+    rows = [
+        (item["name"], item["changed"], _shift(item), _spread(found))
+        for item, found in known
+        if item["changed"] or (found and found.is_shifted)
+    ]
     page.table("changed columns", ("column", "changed rows", "shift", "distribution"), rows)
     new = [(item["name"], item["rows"]) for item in data.get("added_columns") or ()]
     page.table("new columns", ("column", "rows with a value"), new)
@@ -100,20 +107,22 @@ def _shift(column: Mapping[str, Any]) -> str | None:
     return f"{shift:.2f} standard deviations" if is_number else f"{shift:.2f} stability index"
 
 
-def _is_shifted(column: Mapping[str, Any]) -> bool:
-    found = column.get("distribution") or {"value": 0, "limit": 0}
-    return bool(found["value"] > found["limit"])
+def _distribution(column: Mapping[str, Any]) -> Distribution | None:
+    # The model is loaded by who draws columns, not by every command.
+    from lakehouse_backfill.model.watched import Distribution
 
-
-def _spread(column: Mapping[str, Any]) -> str | None:
-    """Say how far the distribution moved, and whether that is more than the limit."""
     found = column.get("distribution")
-    if not found:
+    return Distribution.model_validate(found) if found else None
+
+
+def _spread(found: Distribution | None) -> str | None:
+    """Say how far the distribution moved, and whether that is more than the limit."""
+    if found is None:
         return None
-    text = f"{found['test'].upper()} {found['value']:.3f}"
-    if found.get("is_unjudged"):
+    text = f"{found.test.upper()} {found.value:.3f}"
+    if found.is_unjudged:
         return f"{text}, not judged (one range holds nearly all values)"
-    return f"{text}, shifted (over {found['limit']:.2f})" if _is_shifted(column) else text
+    return f"{text}, shifted (over {found.limit:.2f})" if found.is_shifted else text
 
 
 def _digits(checksum: Any) -> str:

@@ -1,0 +1,77 @@
+"""Values for the tests of `ports/control.py`, and moving a run as a stage does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from lakehouse_backfill.model.publication import Pointer, Publication
+from lakehouse_backfill.model.run import ChunkRecord, Lease
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.ports.control import Runs
+from lakehouse_backfill.rules.lifecycle import next_event
+from tests.fakes.plans import NOON
+
+PRODUCT = "silver.arrivals_daily"
+LATER = NOON + timedelta(minutes=5)
+
+
+def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="ann", **detail: Any):
+    """Move a run as a stage does."""
+    status = runs.status(run_id)
+    at = status.at + timedelta(seconds=1)
+    event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
+    return runs.append(event, Lease(holder=driver, until=LATER) if driver else None)
+
+
+def a_chunk(chunk_id: str, rows: int = 5, run_id: str = "bf-1") -> ChunkRecord:
+    return ChunkRecord(
+        run_id=run_id,
+        chunk_id=chunk_id,
+        partitions=("2013-02-15", "2013-02-16"),
+        status="done",
+        input_rows=10,
+        output_rows=rows,
+        outside_rows=1,
+        checksum="lhb-rowhash-1:00000000:5:0",
+        seconds=0.25,
+        snapshot_id=8_700_000_000_000_000_001,
+        finished_at=NOON,
+    )
+
+
+def bare(value: Any) -> Any:
+    """Take the seals away, which no test can know beforehand."""
+    if isinstance(value, tuple):
+        return tuple(bare(one) for one in value)
+    if isinstance(value, dict):
+        return {name: bare(one) for name, one in value.items()}
+    if isinstance(value, Publication):
+        return value.model_copy(update={"seal": ""})
+    if isinstance(value, Pointer):
+        changes = {"accepted": bare(value.accepted), "pending": bare(value.pending), "head": ""}
+        return value.model_copy(update=changes)
+    return value
+
+
+def a_row(version: int, action: str, product: str = PRODUCT, **changes: Any) -> Publication:
+    row = Publication(
+        product=product,
+        version=version,
+        token=f"{product}-{version}-{action}",
+        action=action,  # type: ignore[arg-type]
+        run_id="bf-1",
+        table=product,
+        snapshot_id=8_700_000_000_000_000_000 + version,
+        before_snapshot_id=None,
+        scope=Scope(
+            field=ScopeField(column="arrival_date", transform="identity", type="date"),
+            partitions=("2013-02-15", "null"),
+        ),
+        supersedes=version - 1,
+        at=NOON + timedelta(microseconds=version),
+        by="ann",
+        approved_by=("bob",),
+        reason="fix",
+    )
+    return row.model_copy(update=changes)
