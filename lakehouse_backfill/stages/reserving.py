@@ -33,6 +33,7 @@ def reserve(
 ) -> Publication:
     """Reserve the next version, or take up the one that this run reserved before.
 
+    The first of a product also bears `head`, the product's table as readers see it until then.
     Waits for another publication of the product that is under way. With `base`, readers must still
     see exactly that state; else PointerMoved: their whole table is about to be replaced, and what
     was accepted since would be lost.
@@ -43,12 +44,10 @@ def reserve(
             publications.require_base(pointer, wanted, head, (base.table, base.snapshot_id))
         if pointer.pending is not None:
             return publications.taken_up(pointer.pending, wanted)
-        rows: tuple[Publication, ...] = ()
-        if pointer.accepted is None:
-            rows = (publications.baseline(wanted, head, wanted.scope, wanted.at),)
         current = pointer.accepted.version if pointer.accepted else 0
-        version = pointer.last_version + 1
-        return (*rows, wanted.model_copy(update={"version": version, "supersedes": current}))
+        version, before = pointer.last_version + 1, None if pointer.accepted else head
+        row = {"version": version, "supersedes": current, "before_snapshot_id": before}
+        return (wanted.model_copy(update=row),)
 
     def is_mine(pending: Publication) -> bool:
         return pending.run_id == wanted.run_id
@@ -104,7 +103,8 @@ def may_release(reserved: Publication, wanted: Publication, error: BackfillError
 def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -> Publication:
     """Move the pointer to what was swapped in and give the row that says so.
 
-    The same again changes nothing. Raises PointerMoved when the reservation is gone: another
+    The first publication of a product also gives what was there before a version, 0: only now is
+    it sure which snapshot that is, and a tag of the swap keeps it. The same again changes nothing. Raises PointerMoved when the reservation is gone: another
     process finished it, and what is accepted now may have come after.
     """
     row = reserved.model_copy(
@@ -123,9 +123,18 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
         pending = pointer.pending
         if pending is None or (pending.token, pending.epoch) != (row.token, row.epoch):
             raise publications.finished_elsewhere(row, pointer)
-        return (row,)
+        return (*_baseline(pointer, reserved, swap), row)
 
     return bench.versions.move(row.product, decide).accepted or row
+
+
+def _baseline(pointer: Pointer, reserved: Publication, swap: Swap) -> tuple[Publication, ...]:
+    if pointer.accepted is not None:
+        return ()
+    # What was published elsewhere has another table's snapshots.
+    is_in_place = swap.table == reserved.table
+    head = swap.before_snapshot_id if is_in_place else reserved.before_snapshot_id
+    return (publications.baseline(reserved, head, reserved.scope, reserved.at),)
 
 
 def show_accepted(bench: Workbench, contract: Contract) -> None:

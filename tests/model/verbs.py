@@ -118,10 +118,6 @@ def _publish(world: World, run: Run) -> Steps:
         run.state = "accepted"
         return "pointer-moved"
     yield POINTER
-    if not world.versions:
-        head = world.head
-        world.versions.append(Version(0, "baseline", None, run.scope, head, head, None))
-        world.kept.add(head)
     if pending is None:
         world.last_number += 1
         world.pending = Pending(world.last_number, run_id=run.run_id)
@@ -148,15 +144,15 @@ def _land(
 
 def _move(world: World, action: str, scope: Days) -> None:
     """Let the pending act be what is accepted."""
-    act, now = world.pending, world.accepted
+    act = world.pending
     assert act is not None
     assert act.landed is not None
-    assert now is not None
     before = world.commits[act.landed].parent
     assert before is not None
-    world.versions.append(
-        Version(act.number, action, act.run_id, scope, before, act.landed, now.number)
-    )
+    if world.accepted is None:
+        world.versions.append(Version(0, "baseline", None, scope, before, before, None))
+    now = world.versions[-1].number
+    world.versions.append(Version(act.number, action, act.run_id, scope, before, act.landed, now))
     world.pending = None
 
 

@@ -343,7 +343,7 @@ def test_a_publication_that_broke_off_is_finished_once(stop_after: str) -> None:
     assert done.publication.version == 1
     taken_up = [] if stop_after == "finalise" else ["reserve"]
     assert [row.action for row in found.versions.history(PRODUCT)] == [
-        "publish", *taken_up, "reserve", "baseline",
+        "publish", "baseline", *taken_up, "reserve",
     ]  # fmt: skip
     assert len(where.tables[PRODUCT].contents) == 2
     assert found.runs.status(run_id).state is State.PUBLISHED
@@ -382,6 +382,24 @@ def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published(
     assert found.runs.status(run_id).state is State.ACCEPTED
     assert found.versions.pointer(PRODUCT).pending is None
     assert _files(where)["2020-01-02"] == {"live"}
+
+
+@pytest.mark.req("U12")
+def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
+    where = lake()
+    found = bench(where)
+    refused = _accepted(found)
+    where.write(PRODUCT, "2020-01-02", "live")
+    with pytest.raises(TargetChanged):
+        publish(found, refused, "bob")
+    # No tag keeps what was there at a publication that did not come about.
+    assert found.versions.pointer(PRODUCT).accepted is None
+    where.write(PRODUCT, "2020-01-06", "later")
+    head = where.tables[PRODUCT].head
+    done = publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
+    zero = found.versions.history(PRODUCT)[1]
+    assert (zero.action, zero.version, zero.snapshot_id) == ("baseline", 0, head)
+    assert done.publication.before_snapshot_id == head
 
 
 @pytest.mark.req("E5")
