@@ -104,8 +104,9 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
     """Move the pointer to what was swapped in and give the row that says so.
 
     The first publication of a product also gives what was there before a version, 0: only now is
-    it sure which snapshot that is, and a tag of the swap keeps it. The same again changes nothing. Raises PointerMoved when the reservation is gone: another
-    process finished it, and what is accepted now may have come after.
+    it sure which snapshot that is, and a tag of the swap keeps it. The same again changes nothing.
+    Raises PointerMoved when the reservation is gone: another process finished it, and what is
+    accepted now may have come after.
     """
     row = reserved.model_copy(
         update={
