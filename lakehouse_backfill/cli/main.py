@@ -23,7 +23,7 @@ from lakehouse_backfill.cli import (
     upkeep,
 )
 from lakehouse_backfill.cli.group import BackfillGroup
-from lakehouse_backfill.cli.light import collect_seldom
+from lakehouse_backfill.cli.light import collect_seldom, take_small_pages
 from lakehouse_backfill.cli.session import Session, open_project
 
 app = typer.Typer(
@@ -130,4 +130,5 @@ app.add_typer(
 def run() -> None:
     """Run the program; the entry point of both console scripts."""
     collect_seldom()
+    take_small_pages()
     app(prog_name="lakehouse-backfill")

@@ -11,7 +11,6 @@ import uuid as uuids
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor
@@ -47,6 +46,9 @@ class FileClones(CloneCommits):
 
         Raises Unsupported on catalogs that are neither REST nor SQL.
         """
+        # Every command wires this, and few need the HTTP client that comes with it.
+        from pyiceberg.catalog.rest import RestCatalog
+
         loaded = load(self._catalog, table)
         if str(loaded.metadata.table_uuid) != found_uuid:
             raise TooBusy(f"{table} has another UUID by now", fix="try again")

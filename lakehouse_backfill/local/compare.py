@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.local.changes import Changes
 from lakehouse_backfill.local.differing import differing
-from lakehouse_backfill.local.matching import ROW, Matching, numbered
+from lakehouse_backfill.local.matching import Matching, prepared
+from lakehouse_backfill.local.plain_spreads import PlainSpreads
 from lakehouse_backfill.local.rows import PARTITION
-from lakehouse_backfill.local.spreads import measure, measure_plain
-from lakehouse_backfill.local.tally import Kind, SideName, Tally
-from lakehouse_backfill.local.tolerating import differs
+from lakehouse_backfill.local.spreads import measure
+from lakehouse_backfill.local.tally import SideName, Tally
 from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
@@ -83,42 +84,49 @@ class Comparison:
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         with self._translated():
-            old, new = self._view("old", old), self._view("new", new)
+            old, new = prepared(old, new)
+            self._view("old", old)
+            self._view("new", new)
             raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
             for partition, count in self._rows_of("old", raw):
                 self._tally.at(partition).old_rows += count
             for partition, count in self._rows_of("new", raw):
                 self._tally.at(partition).new_rows += count
+            plain = PlainSpreads(self._tally, raw)
             # pyarrow counts on one core while DuckDB works; they touch different columns.
             with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
-                counting = pool.submit(measure_plain, self._tally, raw)
-                self._matching.match(old, new)
+                counting = pool.submit(plain.count)
+                found = self._matching.match(old, new)
+                finishing = pool.submit(plain.finish, found)
                 measure(self._db, self._tally, raw)
                 self._add_filled()
-                self._add_counts()
-                self._add_samples()
+                changes = Changes(self._db, self._tally, has_bags=self._matching.has_bags)
+                changes.count()
+                changes.sample()
                 counting.result()
+                finishing.result()
 
     def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
         """Yield the rows of some partitions that differ, by partition and key."""
         with self._translated():
-            old, new = self._view("old", old), self._view("new", new)
+            old, new = prepared(old, new)
+            self._view("old", old)
+            self._view("new", new)
             self._matching.match(old, new)
-            yield from differing(self._db, self._tally)
+            yield from differing(self._db, self._tally, has_bags=self._matching.has_bags)
 
     @property
     def _where(self) -> str:
         return f" WHERE {self._condition}" if self._condition else ""
 
-    def _view(self, side: SideName, rows: pa.Table) -> pa.Table:
-        rows = numbered(rows)
+    def _view(self, side: SideName, rows: pa.Table) -> None:
         self._db.register(f"{side}_rows", rows)
         slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
+        others = [name for name in rows.column_names if not name.startswith("c")]
         self._db.execute(
             f"CREATE OR REPLACE TEMP VIEW {side} AS "
-            f"SELECT {', '.join([PARTITION, ROW, *slots])} FROM {side}_rows{self._where}"
+            f"SELECT {', '.join([*others, *slots])} FROM {side}_rows{self._where}"
         )
-        return rows
 
     def _counts(self, relation: str) -> list[tuple[int, int]]:
         query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"
@@ -129,23 +137,6 @@ class Comparison:
     ) -> Iterable[tuple[int, int]]:
         return partition_rows(raw[side][PARTITION]).items() if raw else self._counts(side)
 
-    def _add_counts(self) -> None:
-        query = (
-            f"SELECT {PARTITION}, kind, count(*) FROM pairs GROUP BY ALL UNION ALL "
-            f"SELECT {PARTITION}, 'added', sum(added) FROM bags GROUP BY ALL UNION ALL "
-            f"SELECT {PARTITION}, 'removed', sum(removed) FROM bags GROUP BY ALL"
-        )
-        for partition, kind, count in self._db.execute(query).fetchall():
-            rows = self._tally.at(partition)
-            setattr(rows, kind, getattr(rows, kind) + int(count))
-        slots = [column.slot for column in self._compared]
-        if slots:
-            changed = ", ".join(f"count(*) FILTER ({each})" for each in self._differing())
-            query = f"SELECT {PARTITION}, {changed} FROM pairs WHERE kind = 'changed' GROUP BY ALL"
-            for partition, *counts in self._db.execute(query).fetchall():
-                cells = ((partition, slot) for slot in slots)
-                self._tally.changed.update(dict(zip(cells, counts, strict=True)))
-
     def _add_filled(self) -> None:
         coming = [column for column in self._tally.columns if column.name in self._tally.coming]
         if not coming:
@@ -154,57 +145,6 @@ class Comparison:
         found = self._db.execute(f"SELECT {counts} FROM new_rows{self._where}").fetchall()[0]
         names = [column.name for column in coming]
         self._tally.filled.update(dict(zip(names, map(int, found), strict=True)))
-
-    def _add_samples(self) -> None:
-        for kind, side in (("added", "n"), ("removed", "o")):
-            self._sample_whole(kind, side)  # type: ignore[arg-type]  # literals in a tuple
-        limit = self._tally.wanted("changed")
-        if limit <= 0:
-            return
-        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *(k.slot for k in self._keys)])
-        query = f"SELECT * FROM pairs WHERE kind = 'changed' ORDER BY {order} LIMIT {limit}"
-        pairs = zip(self._differing(), self._compared, strict=True)
-        flags = ", ".join(f"{each} AS d_{column.slot}" for each, column in pairs) or "1"
-        for row in self._rows(f"SELECT *, {flags} FROM ({query}) ORDER BY {order}"):
-            differing = [column for column in self._compared if row[f"d_{column.slot}"]]
-            old, new = (
-                {column.name: row[f"{each}_{column.slot}"] for column in differing}
-                for each in ("o", "n")
-            )
-            self._tally.sample("changed", self._key(row), old, new)
-
-    def _differing(self) -> list[str]:
-        """Give for each compared column the SQL that tells whether it differs in a row of pairs."""
-        return [
-            differs(column, f"o_{column.slot}", f"n_{column.slot}") for column in self._compared
-        ]
-
-    def _sample_whole(self, kind: Kind, side: str) -> None:
-        limit = self._tally.wanted(kind)
-        if limit <= 0:
-            return
-        keys = [key.slot for key in self._keys]
-        slots = [column.slot for column in self._compared]
-        paired = ", ".join([PARTITION, *keys, *(f"{side}_{slot} AS {slot}" for slot in slots)])
-        bagged = ", ".join([PARTITION, *keys, *slots])
-        # All columns, so that rows of a duplicate key have one order too.
-        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *keys, *slots])
-        query = (
-            f"SELECT {paired}, 1 AS times FROM pairs WHERE kind = '{kind}' UNION ALL "
-            f"SELECT {bagged}, {kind} FROM bags WHERE {kind} > 0"
-        )
-        for row in self._rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
-            values = {column.name: row[column.slot] for column in self._compared}
-            old, new = (None, values) if kind == "added" else (values, None)
-            for _ in range(min(int(row["times"]), limit)):
-                self._tally.sample(kind, self._key(row), old, new)
-
-    def _key(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {key.name: row[key.slot] for key in self._keys}
-
-    def _rows(self, query: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._db.sql(query).to_arrow_table().to_pylist()
-        return rows
 
     @contextmanager
     def _translated(self, text: str | None = None) -> Iterator[None]:

@@ -12,28 +12,12 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pyiceberg.schema import Schema
-
-from lakehouse_backfill.local.columns import columns_of_diff
+from lakehouse_backfill.local.asking import Asked
 from lakehouse_backfill.local.compare import Comparison, engine
-from lakehouse_backfill.local.filters import any_of
-from lakehouse_backfill.local.grouping import (
-    Layout,
-    batches,
-    layout,
-    portions,
-)
-from lakehouse_backfill.local.listing import both
+from lakehouse_backfill.local.grouping import Piece, batches, portions
+from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
-from lakehouse_backfill.local.rows import Source, gather_both
-from lakehouse_backfill.local.scan import Side
-from lakehouse_backfill.local.splitting import (
-    Split,
-    asked_columns,
-    is_counted,
-    labels_of,
-    split_files,
-)
+from lakehouse_backfill.local.rows import gather_both
 from lakehouse_backfill.local.tally import Tally
 from lakehouse_backfill.model.checks import Diff
 from lakehouse_backfill.model.preview import DiffPreview
@@ -46,7 +30,6 @@ if TYPE_CHECKING:
     import duckdb
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_backfill.model.scope import RowRange
     from lakehouse_backfill.ports.compute import DiffRequest
 
 BATCH_ROWS = 1_000_000
@@ -69,39 +52,30 @@ class LocalDiffer:
     """
 
     def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
-        self._catalog = catalog
+        self._listing = Listing(catalog)
         self._batch_rows = batch_rows
         self._engine: duckdb.DuckDBPyConnection | None = None
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
-        rows = ranges(request.scope) if request.scope else ()
-        old, new = self._sides(request, rows)
-        coming = added(request.change)
-        columns = columns_of_diff(
-            old.schema,
-            new.schema,
-            request.key,
-            (*request.ignore, *coming),
-            asked_columns(request.where, old, new) | set(coming),
-            request.tolerances,
-        )
-        how = layout(old, new, request.scope)
-        split = split_files(old, new, how, request.scope, columns, request.known_equal)
-        labels = labels_of(split, how, request.scope)
+        asked = self._asked(request, reads=added(request.change))
         tally = Tally(
-            labels, columns, request.samples, coming=coming, distributions=request.distributions
+            asked.labels,
+            asked.columns,
+            request.samples,
+            coming=added(request.change),
+            distributions=request.distributions,
         )
-        self._compare(request, (old, new), how, split, tally, rows)
+        self._compare(asked, tally)
         return Diff(
-            old=old.text,
-            new=new.text,
+            old=asked.old.text,
+            new=asked.new.text,
             key=request.key,
             summary=tally.summary(),
             partitions=tally.partitions(),
             columns=tally.column_diffs(),
             samples=tally.all_samples(),
-            files=split.files,
+            files=asked.split.files,
             engine="local",
             duplicate_keys=tally.duplicate_keys,
             cells=tally.cells(),
@@ -110,21 +84,15 @@ class LocalDiffer:
 
     def differing(self, request: DiffRequest) -> Iterator[Differing]:
         """Yield every row that differs, whole; memory holds one group of partitions at a time."""
-        rows = ranges(request.scope) if request.scope else ()
-        old, new = self._sides(request, rows)
-        ignore = (*request.ignore, *added(request.change))
-        columns = columns_of_diff(old.schema, new.schema, request.key, ignore, ())
-        how = layout(old, new, request.scope)
-        split = split_files(old, new, how, request.scope, columns)
-        tally = Tally(labels_of(split, how, request.scope), columns, 0)
-        numbers = {label: index for index, label in enumerate(tally.labels)}
-        row_filter = None if how.is_split else any_of(rows)
-        one = Source(old, "old", how, numbers, row_filter)
-        other = Source(new, "new", how, numbers, row_filter)
-        comparison = Comparison(self._connection(), tally, None)
+        plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
+        asked = self._asked(plain)
+        old, new = asked.sources()
+        comparison = Comparison(self._connection(), Tally(asked.labels, asked.columns, 0), None)
         try:
-            for mine, theirs in batches(split.old, split.new, how, self._batch_rows):
-                yield from comparison.differing(*gather_both((one, mine), (other, theirs), columns))
+            for mine, theirs in self._batches(asked):
+                yield from comparison.differing(
+                    *gather_both((old, mine), (new, theirs), asked.columns)
+                )
         finally:
             comparison.close()
 
@@ -137,65 +105,39 @@ class LocalDiffer:
 
         A condition leaves rows out only while they are read: for it shared files are read too.
         """
-        rows = ranges(request.scope) if request.scope else ()
-        old, new = self._sides(request, rows)
-        ignore = (*request.ignore, *added(request.change))
-        asked = asked_columns(request.where, old, new)
-        columns = columns_of_diff(
-            old.schema, new.schema, request.key, ignore, asked, request.tolerances
-        )
-        how = layout(old, new, request.scope)
-        split = split_files(old, new, how, request.scope, columns, request.known_equal)
-        labels = labels_of(split, how, request.scope)
-        return preview(request, old, new, how, split, labels)
+        return preview(self._asked(request))
 
-    def _sides(self, request: DiffRequest, rows: tuple[RowRange, ...]) -> tuple[Side, Side]:
-        old, new = both(
-            self._catalog,
+    def _asked(self, request: DiffRequest, reads: tuple[str, ...] = ()) -> Asked:
+        """List what is compared, and by what; columns of `reads` are read but not compared."""
+        rows = ranges(request.scope) if request.scope else ()
+        listed = self._listing.both(
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
             rows,
         )
-        if not request.change or old.table is None:
-            return old, new
-        # Files are read by column id, so under the names and types that the columns have now.
-        held = old.schema.field_ids
-        fields = [field for field in new.schema.fields if field.field_id in held]
-        return replace(old, schema=Schema(*fields)), new
+        return Asked.of(request, *listed, rows, reads)
 
-    def _compare(
-        self,
-        request: DiffRequest,
-        sides: tuple[Side, Side],
-        how: Layout,
-        split: Split,
-        tally: Tally,
-        rows: tuple[RowRange, ...],
-    ) -> None:
-        numbers = {label: index for index, label in enumerate(tally.labels)}
-        row_filter = None if how.is_split else any_of(rows)
-        old = Source(sides[0], "old", how, numbers, row_filter)
-        new = Source(sides[1], "new", how, numbers, row_filter)
+    def _batches(self, asked: Asked) -> Iterator[tuple[list[Piece], list[Piece]]]:
+        return batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+
+    def _compare(self, asked: Asked, tally: Tally) -> None:
+        where, (old, new) = asked.request.where, asked.sources()
         slots = {column.name: column.slot for column in tally.columns}
-        condition = render(request.where, slots, "duckdb") if request.where else None
-        unread = []
-        for piece in split.shared:
-            if is_counted(piece, how, request.where):
-                tally.add_shared(numbers[piece.label], piece.rows)
-            else:
-                unread.append(piece)
-        if not (condition or unread or split.old or split.new):
+        condition = render(where, slots, "duckdb") if where else None
+        counted, unread = asked.shared()
+        for piece in counted:
+            tally.add_shared(old.numbers[piece.label], piece.rows)
+        if not (condition or unread or asked.split.old or asked.split.new):
             return
         comparison = Comparison(self._connection(), tally, condition)
         try:
             if condition:
                 empty = [source.gather([], tally.columns) for source in (old, new)]
-                comparison.check(empty[0], empty[1], request.where or "")
-            asked = asked_columns(request.where, *sides)
-            read = tuple(column for column in tally.columns if column.name in asked)
+                comparison.check(empty[0], empty[1], where or "")
+            read = tuple(column for column in tally.columns if column.name in asked.conditional)
             for group in portions(unread, self._batch_rows):
                 comparison.count(new.gather(group, read))
-            for one, other in batches(split.old, split.new, how, self._batch_rows):
+            for one, other in self._batches(asked):
                 comparison.compare(*gather_both((old, one), (new, other), tally.columns))
         finally:
             comparison.close()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 20_000
 
 
-def differing(db: duckdb.DuckDBPyConnection, tally: Tally) -> Iterator[Differing]:
+def differing(
+    db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool
+) -> Iterator[Differing]:
     """Yield what the tables `pairs` and `bags` hold: changed, added and removed rows."""
     keys = [column for column in tally.columns if column.use == "key"]
     values = [column for column in tally.columns if column.use == "compared"]
@@ -32,6 +34,8 @@ def differing(db: duckdb.DuckDBPyConnection, tally: Tally) -> Iterator[Differing
             new=None if row["kind"] == "removed" else new,
         )
     columns = [*keys, *values]
+    if not has_bags:
+        return
     for row in _rows(db, "bags", [PARTITION, *(column.slot for column in columns)]):
         whole = _named(row, columns)
         label, key = tally.labels[row[PARTITION]], _named(row, keys) if keys else whole

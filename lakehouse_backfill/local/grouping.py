@@ -67,7 +67,14 @@ def layout(old: Side, new: Side, scope: Scope | None) -> Layout:
 def pieces(side: Side, how: Layout, scope: Scope | None) -> list[Piece]:
     """Label the files of a side; those of partitions outside the scope are left out."""
     inside = set(scope.partitions) if scope is not None and how.is_split else None
-    labelled = [Piece(task, _label(side, task, how)) for task in side.tasks]
+    # Partitions are few beside files.
+    labels: dict[Hashable, str | None] = {}
+    labelled: list[Piece] = []
+    for task in side.tasks:
+        partition = task.file.spec_id, task.file.partition
+        if partition not in labels:
+            labels[partition] = _label(side, task, how)
+        labelled.append(Piece(task, labels[partition]))
     return [piece for piece in labelled if inside is None or piece.label in inside]
 
 

@@ -12,53 +12,69 @@ from lakehouse_backfill.local.scan import Side, load, plan, projection, translat
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table.snapshots import Snapshot
 
     from lakehouse_backfill.model.scope import RowRange
 
 _Wanted = tuple[str, int | None]
+#: Files of manifests that are kept for the next question about them.
+_KEPT_FILES = 20_000
 
 
-def both(
-    catalog: Catalog, old: _Wanted, new: _Wanted, ranges: Sequence[RowRange] = ()
-) -> tuple[Side, Side]:
-    """List the files of two snapshots as `plan` does; a manifest that both list is read once.
+class Listing:
+    """Lists files of snapshots, and keeps what small manifests say: nothing ever changes them."""
 
-    Ranges leave out manifests by their summaries, and delete files must be matched with data
-    files: both are left to PyIceberg.
-    """
-    if ranges:
-        return plan(catalog, *old, ranges), plan(catalog, *new, ranges)
-    known: dict[str, list[DataFile]] = {}
-    return _one(catalog, *old, known), _one(catalog, *new, known)
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._files: dict[str, list[DataFile]] = {}
+        self._manifests: dict[str, tuple[str, ...] | None] = {}
 
+    def both(
+        self, old: _Wanted, new: _Wanted, ranges: Sequence[RowRange] = ()
+    ) -> tuple[Side, Side]:
+        """List the files of two snapshots as `plan` does; each manifest is read once.
 
-def _one(
-    catalog: Catalog, name: str, snapshot_id: int | None, known: dict[str, list[DataFile]]
-) -> Side:
-    if snapshot_id is None:
-        return Side(name)
-    table = load(catalog, name, snapshot_id)
-    with translated(name, snapshot_id):
-        files = _data_files(table, snapshot_id, known)
-    if files is None:
-        return plan(catalog, name, snapshot_id)
-    tasks = tuple(FileScanTask(file) for file in files)
-    return Side(name, table, snapshot_id, projection(table, snapshot_id), tasks, table.specs())
+        Ranges leave out manifests by their summaries, and delete files must be matched with data
+        files: both are left to PyIceberg.
+        """
+        if ranges:
+            return plan(self._catalog, *old, ranges), plan(self._catalog, *new, ranges)
+        try:
+            return self._one(*old), self._one(*new)
+        finally:
+            if sum(map(len, self._files.values())) > _KEPT_FILES:
+                self._files.clear()
+                self._manifests.clear()
 
+    def _one(self, name: str, snapshot_id: int | None) -> Side:
+        if snapshot_id is None:
+            return Side(name)
+        table = load(self._catalog, name, snapshot_id)
+        with translated(name, snapshot_id):
+            files = self._data_files(table, snapshot_id)
+        if files is None:
+            return plan(self._catalog, name, snapshot_id)
+        tasks = tuple(FileScanTask(file) for file in files)
+        return Side(name, table, snapshot_id, projection(table, snapshot_id), tasks, table.specs())
 
-def _data_files(
-    table: Table, snapshot_id: int, known: dict[str, list[DataFile]]
-) -> list[DataFile] | None:
-    """Give the live files, or None when delete files hide rows of them."""
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    manifests = snapshot.manifests(table.io) if snapshot is not None else []
-    if any(manifest.content != ManifestContent.DATA for manifest in manifests):
-        return None
-    found: list[DataFile] = []
-    for manifest in manifests:
-        path = manifest.manifest_path
-        if path not in known:
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            known[path] = [entry.data_file for entry in entries]
-        found += known[path]
-    return found
+    def _data_files(self, table: Table, snapshot_id: int) -> list[DataFile] | None:
+        """Give the live files, or None when delete files hide rows of them."""
+        snapshot = table.metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            return []
+        if snapshot.manifest_list not in self._manifests:
+            self._read(table, snapshot)
+        known = self._manifests[snapshot.manifest_list]
+        return None if known is None else [file for path in known for file in self._files[path]]
+
+    def _read(self, table: Table, snapshot: Snapshot) -> None:
+        manifests = snapshot.manifests(table.io)
+        if any(manifest.content != ManifestContent.DATA for manifest in manifests):
+            self._manifests[snapshot.manifest_list] = None
+            return
+        for manifest in manifests:
+            if manifest.manifest_path not in self._files:
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                self._files[manifest.manifest_path] = [entry.data_file for entry in entries]
+        paths = tuple(manifest.manifest_path for manifest in manifests)
+        self._manifests[snapshot.manifest_list] = paths

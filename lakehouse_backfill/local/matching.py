@@ -24,14 +24,33 @@ if TYPE_CHECKING:
 
 #: The number of a row within its side's batch.
 ROW = "r"
+#: The code of c1's text is named kc1.
+_CODE = "k"
+Found = dict[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 _BITS = 32
 #: Decimals of more digits are 128-bit numbers to DuckDB.
 _NARROW_DIGITS = 18
 
 
-def numbered(rows: pa.Table) -> pa.Table:
-    """Add the column that numbers the rows."""
+def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
+
+    A code stands for the same text on both sides, and is compared much faster.
+    """
+    old, new = _numbered(old), _numbered(new)
+    for name in old.column_names:
+        one, other = old[name], new[name]
+        if one.type == other.type and pa.types.is_dictionary(one.type):
+            both = pa.chunked_array([*one.chunks, *other.chunks], one.type).unify_dictionaries()
+            codes = [chunk.indices for chunk in both.chunks]
+            cut, kind = one.num_chunks, one.type.index_type
+            old = old.append_column(f"{_CODE}{name}", pa.chunked_array(codes[:cut], kind))
+            new = new.append_column(f"{_CODE}{name}", pa.chunked_array(codes[cut:], kind))
+    return old, new
+
+
+def _numbered(rows: pa.Table) -> pa.Table:
     ones = pa.repeat(pa.scalar(1, pa.int32()), rows.num_rows)
     return rows.append_column(ROW, pc.cumulative_sum(ones))
 
@@ -39,8 +58,9 @@ def numbered(rows: pa.Table) -> pa.Table:
 class Matching:
     """Fills `pairs` and `bags` from the views `old` and `new` of a connection.
 
-    `pairs` holds the differing rows by key, `bags` those of repeated keys, or of no key, with how
-    often a side holds them more than the other.
+    `pairs` holds the differing rows by key, with the values of both sides and which of them differ;
+    `bags`, where keys repeat or there are none, the rows of these with how often a side holds them
+    more than the other.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
@@ -49,39 +69,72 @@ class Matching:
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
         self._by = [PARTITION, *(key.slot for key in self._keys)]
+        self._coded: set[str] = set()
+        #: Whether the last match put rows into `bags`, which else is not there.
+        self.has_bags = False
 
-    def match(self, old: pa.Table, new: pa.Table) -> None:
-        """Find what differs; `old` and `new` are the numbered rows that the views show."""
+    def match(self, old: pa.Table, new: pa.Table) -> Found | None:
+        """Find what differs; `old` and `new` are the prepared rows that the views show.
+
+        Gives the rows of each side that may differ; None when there are rows in `bags`.
+        """
+        self._coded = {name[1:] for name in old.column_names if name.startswith(_CODE)}
+        self.has_bags = False
+        found = self._pair_unique(old, new)
+        return self._pair_apart(old, new) if found is None else found
+
+    def _pair_unique(self, old: pa.Table, new: pa.Table) -> Found | None:
+        """Pair all rows by key; None when a side repeats one, or may do so."""
+        # -0.0 and 0.0 are one key, whatever their hashes.
+        if not self._keys or any(key.is_floating for key in self._keys):
+            return None
+        rows, keys = self._rows_and_keys("new")
+        if keys < rows:
+            return None
+        found, joined = self._pair("{side}", old, new)
+        gone, gone_keys = self._rows_and_keys("pairs", " WHERE kind = 'removed'")
+        # A key that only the old side repeats joins a new row more than once, or none.
+        return found if joined == rows and gone == gone_keys else None
+
+    def _pair_apart(self, old: pa.Table, new: pa.Table) -> Found | None:
+        """Pair the rows of keys that no side repeats; all others go to `bags`."""
         nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
+        duplicates = self._duplicates() if self._keys else 0
+        self._tally.duplicate_keys += duplicates
+        if self._keys and not duplicates:
+            return self._pair(everything, old, new)[0]
+        self.has_bags = True
         if not self._keys:
             self._pair(nothing, old, new)
             self._bags(everything)
-        elif not (duplicates := self._duplicates()):
-            self._pair(everything, old, new)
-            self._bags(nothing)
-        else:
-            self._tally.duplicate_keys += duplicates
-            inside = _same("r", "k", self._by)
-            self._pair(f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})", old, new)
-            self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
+            return None
+        inside = _same("r", "k", self._by)
+        self._pair(f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})", old, new)
+        self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
+        return None
 
-    def _pair(self, relation: str, old: pa.Table, new: pa.Table) -> None:
-        """Fill `pairs` from a relation in which no key repeats."""
-        found = self._candidates(relation)
-        for side, rows, numbers in (("old", old, found["o"]), ("new", new, found["n"])):
-            self._db.register(f"{side}_found", _taken(rows, numbers))
-            slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]  # type: ignore[arg-type]  # literals in a tuple
+    def _pair(self, relation: str, old: pa.Table, new: pa.Table) -> tuple[Found, int]:
+        """Fill `pairs`; gives the rows that it is from, and how often new rows were joined."""
+        numbers, joined = self._candidates(relation)
+        found: Found = {"old": _taken(old, numbers["o"]), "new": _taken(new, numbers["n"])}
+        for side, rows in found.items():
+            self._db.register(f"{side}_found", rows)
+            slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
             self._db.execute(
                 f"CREATE OR REPLACE TEMP VIEW {side}_differing AS "
                 f"SELECT {', '.join([PARTITION, ROW, *slots])} FROM {side}_found"
             )
-        self._db.register("found", found)
+        self._db.register("found", numbers)
         self._fill_pairs()
         for name in ("found", "old_found", "new_found"):
             self._db.unregister(name)
+        return found, joined
 
-    def _candidates(self, relation: str) -> pa.Table:
-        """Give the row numbers of pairs that seem to differ; null: there is none on that side."""
+    def _candidates(self, relation: str) -> tuple[pa.Table, int]:
+        """Give the row numbers of pairs that seem to differ; null: there is none on that side.
+
+        Beside them, how many rows the join gives that have a new side.
+        """
         sides = [
             f"(SELECT {', '.join([*self._by, ROW, *self._exact()])}, {self._hash()} AS h "
             f"FROM {relation.format(side=side)})"
@@ -91,15 +144,17 @@ class Matching:
         differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._exact()]
         query = (
             f"SELECT list(coalesce(o.{ROW}, 0)::BIGINT << {_BITS} | coalesce(n.{ROW}, 0)) "
-            f"FILTER ({' OR '.join(differing)}) AS both FROM {sides[0]} o "
-            f"FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}"
+            f"FILTER ({' OR '.join(differing)}) AS both, count(n.{ROW}) AS joined "
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}"
         )
-        both = self._db.sql(query).to_arrow_table()["both"].combine_chunks().flatten()
+        answer = self._db.sql(query).to_arrow_table()
+        both = answer["both"].combine_chunks().flatten()
         numbers = {
             "o": pc.shift_right(both, _BITS),
             "n": pc.bit_wise_and(both, pa.scalar((1 << _BITS) - 1, pa.int64())),
         }
-        return pa.table({name: _or_null(values) for name, values in numbers.items()})
+        found = pa.table({name: _or_null(values) for name, values in numbers.items()})
+        return found, answer["joined"][0].as_py()
 
     def _fill_pairs(self) -> None:
         slots = [column.slot for column in self._compared]
@@ -107,27 +162,24 @@ class Matching:
         keys = [f"coalesce(o.{key.slot}, n.{key.slot}) AS {key.slot}" for key in self._keys]
         values = [f"{side}.{slot} AS {side}_{slot}" for side in ("o", "n") for slot in slots]
         kind = "CASE WHEN f.o IS NULL THEN 'added' WHEN f.n IS NULL THEN 'removed' "
-        columns = [f"{kind} ELSE 'changed' END AS kind", f"coalesce(o.p, n.p) AS {PARTITION}"]
+        place = f"coalesce(o.{PARTITION}, n.{PARTITION}) AS {PARTITION}"
+        flags = [f"{each} AS d_{slot}" for each, slot in zip(differing, slots, strict=True)]
         self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {', '.join([*columns, *keys, *values])} "
+            f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {kind} ELSE 'changed' END AS kind, "
+            f"{', '.join([place, *keys, *values, *flags])} "
             f"FROM found f LEFT JOIN old_differing o ON f.o = o.{ROW} "
             f"LEFT JOIN new_differing n ON f.n = n.{ROW} "
             f"WHERE f.o IS NULL OR f.n IS NULL OR {' OR '.join(differing or ['false'])}"
         )
 
-    def _are_unique(self) -> bool:
-        """Tell by hashes of the keys that none repeats; equal hashes may be of different keys."""
-        side = "SELECT count(*) - count(DISTINCT hash({by})) FROM {side}"
-        both = [side.format(by=", ".join(self._by), side=name) for name in _SIDES]
-        return not any(more for (more,) in self._db.execute(" UNION ALL ".join(both)).fetchall())
+    def _rows_and_keys(self, relation: str, where: str = "") -> tuple[int, int]:
+        """Count rows and their keys by hash: when both are as many, no key repeats."""
+        keys = f"count(DISTINCT hash({', '.join(self._by)}))"
+        found = self._db.execute(f"SELECT count(*), {keys} FROM {relation}{where}").fetchall()
+        return found[0]
 
     def _duplicates(self) -> int:
-        """Count the keys that a side holds more than once, and keep them: a join multiplies them.
-
-        -0.0 and 0.0 are one key, whatever their hashes.
-        """
-        if not any(key.is_floating for key in self._keys) and self._are_unique():
-            return 0
+        """Count the keys that a side holds more than once, and keep them."""
         by = ", ".join(self._by)
         side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
         both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
@@ -146,6 +198,7 @@ class Matching:
 
     def _hash(self) -> str:
         slots = [column.slot for column in self._compared if _is_hashed(column)]
+        slots = [f"{_CODE}{slot}" if slot in self._coded else slot for slot in slots]
         return f"hash({', '.join(slots)})" if slots else "0"
 
     def _exact(self) -> list[str]:

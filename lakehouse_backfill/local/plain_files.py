@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask
 
-_READERS = 4
+#: Files read at a time: more wait for a store far away, each of them takes memory.
+_NEAR, _FAR = 2, 4
 _FIELD_ID = b"PARQUET:field_id"
 #: A text column takes less than this per row when its chunks are dictionaries of few values.
 _NARROW_BYTES = 2
@@ -41,7 +42,9 @@ def read_rows(
     found: list[pa.Table | None] = [None] * len(tasks)
     if rows is None or isinstance(rows, AlwaysTrue):
         io = side.table.io
-        with translated(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
+        is_far = not tasks[0].file.file_path.startswith(("/", "file:"))
+        readers = _FAR if is_far else _NEAR
+        with translated(side.name, side.snapshot_id), ThreadPoolExecutor(readers) as pool:
             found = list(pool.map(lambda task: _plain(io, task, wanted), tasks))
     others = [task for task, table in zip(tasks, found, strict=True) if table is None]
     rest = iter(read(side, others, columns, rows) if others else ())

@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from lakehouse_backfill.local.grouping import Layout, Piece
-from lakehouse_backfill.local.splitting import Split, is_counted
+from lakehouse_backfill.local.grouping import Piece
 from lakehouse_backfill.model.preview import DiffPreview, Load, PartitionPreview
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.local.scan import Side
-    from lakehouse_backfill.ports.compute import DiffRequest
+    from lakehouse_backfill.local.asking import Asked
+    from lakehouse_backfill.local.splitting import Split
 
 
-def preview(
-    request: DiffRequest, old: Side, new: Side, how: Layout, split: Split, labels: list[str | None]
-) -> DiffPreview:
+def preview(asked: Asked) -> DiffPreview:
     """Add up what is shared, what is known to be equal, and what would be read."""
+    request, how, split = asked.request, asked.how, asked.split
     equal = request.known_equal if how.is_split else frozenset()
     shared = [piece for piece in split.shared if piece.label not in equal]
     known = [piece for piece in split.shared if piece.label in equal]
     partitions = tuple(
         one
-        for label in (labels if how.is_split else [None])
+        for label in (asked.labels if how.is_split else [None])
         if (one := _partition(label, split, is_equal=label in equal, all_of=not how.is_split))
     )
     return DiffPreview(
-        old=old.text,
-        new=new.text,
+        old=asked.old.text,
+        new=asked.new.text,
         key=request.key,
         identical=not split.old and not split.new,
         shared=_load(shared),
@@ -36,9 +34,7 @@ def preview(
         old_to_read=_load(split.old),
         new_to_read=_load(split.new),
         partitions=partitions,
-        shared_to_count=_load(
-            piece for piece in split.shared if not is_counted(piece, how, request.where)
-        ),
+        shared_to_count=_load(asked.shared()[1]),
     )
 
 

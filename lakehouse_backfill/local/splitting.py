@@ -42,26 +42,22 @@ def split_files(
     known_equal: frozenset[str] = frozenset(),
 ) -> Split:
     """Leave out files that both sides read alike, and partitions that are known to be equal."""
-    mine, theirs = pieces(old, how, scope), pieces(new, how, scope)
+    mine, theirs = (
+        [(content_key(piece.task), piece) for piece in pieces(side, how, scope)]
+        for side in (old, new)
+    )
     equal = known_equal if how.is_split else frozenset()
-    in_old, in_new = (Counter(content_key(piece.task) for piece in each) for each in (mine, theirs))
+    in_old, in_new = (Counter(key for key, _ in each) for each in (mine, theirs))
     # A file that one side lists more often than the other has more rows there.
     common = {key: count for key, count in in_old.items() if in_new[key] == count}
     reading = Reading(old.schema, new.schema, [column.name for column in columns])
-    skipped = {
-        content_key(piece.task)
-        for piece in theirs
-        if content_key(piece.task) in common and reading.is_alike(piece.task)
-    }
+    skipped = {key for key, piece in theirs if key in common and reading.is_alike(piece.task)}
     shared = sum(common.values())
-
-    def is_skipped(piece: Piece) -> bool:
-        return piece.label in equal or content_key(piece.task) in skipped
-
+    same = [key in skipped or piece.label in equal for key, piece in theirs]
     return Split(
-        shared=[piece for piece in theirs if is_skipped(piece)],
-        old=[piece for piece in mine if not is_skipped(piece)],
-        new=[piece for piece in theirs if not is_skipped(piece)],
+        shared=[piece for (_, piece), is_same in zip(theirs, same, strict=True) if is_same],
+        old=[piece for key, piece in mine if key not in skipped and piece.label not in equal],
+        new=[piece for (_, piece), is_same in zip(theirs, same, strict=True) if not is_same],
         files=SharedFiles(
             shared=shared, old_only=len(mine) - shared, new_only=len(theirs) - shared
         ),

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lakehouse_backfill.local.numbers import scaled_counts
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
-from lakehouse_backfill.local.value_counts import count_values, is_countable, scaled_counts
+from lakehouse_backfill.local.value_counts import is_countable
 from lakehouse_backfill.rules.distributions import bin_exponent
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES, Moments
 
@@ -21,36 +22,23 @@ if TYPE_CHECKING:
 _PEEK_ROWS = 4 * MAX_CATEGORIES
 
 
-def measure_plain(tally: Tally, raw: Mapping[SideName, pa.Table]) -> None:
-    """Add the distributions of the columns whose values can be counted as they lie in Arrow."""
-    for side, rows in raw.items():
-        for column in _compared(tally, side, raw, plain=True):
-            count_values(tally.spread(column, side), rows[column.slot])
-
-
 def measure(
     connection: duckdb.DuckDBPyConnection, tally: Tally, raw: Mapping[SideName, pa.Table]
 ) -> None:
     """Add the distributions of the rows of views `old` and `new` to the tally.
 
-    `raw` holds the sides whose views show all of their rows: what `measure_plain` counts there is
-    left out.
+    `raw` holds the sides whose views show all of their rows: what
+    `plain_spreads` counts there is left out.
     """
     sides: tuple[SideName, SideName] = ("old", "new")
     for side in sides:
-        left = _compared(tally, side, raw, plain=False)
+        compared = [column for column in tally.columns if column.use == "compared"]
+        left = [each for each in compared if side not in raw or not is_countable(each, side)]
         _measure_sums(connection, tally, left, side)
         others = [column for column in left if column.kind != "number"]
         spreads = {column.slot: tally.spread(column, side) for column in others}
         _close_wide_ones(connection, spreads, side)
         _count_values(connection, spreads, side)
-
-
-def _compared(
-    tally: Tally, side: SideName, raw: Mapping[SideName, pa.Table], *, plain: bool
-) -> list[Column]:
-    compared = [column for column in tally.columns if column.use == "compared"]
-    return [each for each in compared if (side in raw and is_countable(each, side)) is plain]
 
 
 def _measure_sums(

@@ -82,11 +82,16 @@ class _Scale:
     @property
     def distance(self) -> float:
         """The greatest distance of the cumulative shares."""
-        sizes = self.old.total(), self.new.total()
-        found, sums = 0.0, [0, 0]
+        if dict(self.old) == dict(self.new):
+            return 0.0
+        old_rows, new_rows = self.old.total(), self.new.total()
+        found, before, after = 0.0, 0, 0
         for number in sorted({*self.old, *self.new}):
-            sums = [sums[0] + self.old[number], sums[1] + self.new[number]]
-            found = max(found, abs(sums[0] / sizes[0] - sums[1] / sizes[1]))
+            before += self.old.get(number, 0)
+            after += self.new.get(number, 0)
+            distance = abs(before / old_rows - after / new_rows)
+            if distance > found:
+                found = distance
         return found
 
     def is_blind(self, *, whole: bool) -> bool:
@@ -102,16 +107,18 @@ class _Scale:
     def bars(self) -> tuple[Bar, ...]:
         """Give the shares of both sides in a few wider bins, from the lowest to the highest."""
         by, every = 0, {*self.old, *self.new}
-        while (max(every) >> by) - (min(every) >> by) >= BARS:
+        first, last = min(every), max(every)
+        while (last >> by) - (first >> by) >= BARS:
             by += 1
         old, new = coarsened(self.old, by), coarsened(self.new, by)
-        numbers = range(min(every) >> by, (max(every) >> by) + 1)
+        sizes = self.old.total(), self.new.total()
+        numbers = range(first >> by, (last >> by) + 1)
         return tuple(
             Bar(
                 name=f"{self.low(number << by):.6g}",
                 low=self.low(number << by), high=self.low((number + 1) << by),
-                old=_share(old.get(number, 0), self.old.total()),
-                new=_share(new.get(number, 0), self.new.total()),
+                old=_share(old.get(number, 0), sizes[0]),
+                new=_share(new.get(number, 0), sizes[1]),
             )
             for number in numbers
         )  # fmt: skip
@@ -133,10 +140,12 @@ def coarsened(counted: Mapping[int, int], by: int) -> dict[int, int]:
     """Give counts in bins that are 2^by times as wide."""
     if by <= 0:
         return dict(counted)
-    found: Counter[int] = Counter()
+    found: dict[int, int] = {}
+    by = min(by, 4096)
     for number, rows in counted.items():
-        found[number >> min(by, 4096)] += rows
-    return dict(found)
+        wide = number >> by
+        found[wide] = found.get(wide, 0) + rows
+    return found
 
 
 def of_numbers(

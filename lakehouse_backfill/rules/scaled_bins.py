@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import lru_cache
 
 #: Digits of a double that a bin has beside the exponent, and how many bins these make.
 DIGITS = 8
@@ -17,6 +18,8 @@ PER_POWER = 1 << DIGITS
 LEAST = -64
 #: The digits of a double that a bin does not have, and what is taken off the rest.
 DROPPED_BITS = 52 - DIGITS
+#: The bins of some columns of numbers, which are asked for batch after batch.
+KEPT = 16_384
 OFFSET = (1023 + LEAST) * PER_POWER - 1
 
 
@@ -39,3 +42,15 @@ def lower_end(number: int) -> float:
     if power + LEAST >= sys.float_info.max_exp:
         return sys.float_info.max
     return math.ldexp(1 + digits / PER_POWER, power + LEAST)
+
+
+@lru_cache(maxsize=KEPT)
+def equal_bin(number: int, exponent: int) -> int:
+    """Give the bin of width 2^exponent that holds a bin of no negative numbers, no wider than it.
+
+    Both begin at multiples of powers of two, so it lies there as a whole.
+    """
+    if not number:
+        return 0
+    power, digits = divmod(number - 1, PER_POWER)
+    return (PER_POWER + digits) >> (exponent + DIGITS - LEAST - power)

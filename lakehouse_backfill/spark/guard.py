@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import Any
 
 from lakehouse_backfill.errors import WriteForbidden
-from lakehouse_backfill.spark.queries import NotAQuery, parse_query
 
 #: Module, class and members that write or change state; a missing one is skipped, because the
 #: classic and the Connect API differ.
@@ -129,9 +128,12 @@ def _replace(owner: type, member: str, replacement: Any) -> None:
 
 
 def _class(module: str, name: str) -> Any:
-    """Give a class of PySpark; None for Connect's own when the session is not one of Connect."""
-    if ".connect." in module:
-        return getattr(sys.modules.get(module), name, None)
+    """Give a class of PySpark; None for Connect's own when the session is not one of Connect.
+
+    PySpark imports some of Connect's modules when they are used: here, lest a job comes first.
+    """
+    if ".connect." in module and _SESSIONS[1] not in sys.modules:
+        return None
     return getattr(import_module(module), name, None)
 
 
@@ -162,6 +164,9 @@ def _nothing(_self: Any) -> None:
 def _checked_sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 (PySpark's)
         if not _is_trusted():
+            # The parser is loaded with the first query of a job: most commands start no Spark.
+            from lakehouse_backfill.spark.queries import NotAQuery, parse_query
+
             try:
                 parse_query(sqlQuery)
             except NotAQuery as error:

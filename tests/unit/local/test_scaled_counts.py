@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.local.value_counts import scaled_counts
+from lakehouse_backfill.local.numbers import scaled_counts
 from lakehouse_backfill.rules.scaled_bins import scaled_bin
 
 pytestmark = pytest.mark.req("Q5")

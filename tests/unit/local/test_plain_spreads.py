@@ -1,0 +1,122 @@
+"""What differs says enough: one side's distribution follows from the other's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+)
+
+from lakehouse_backfill.local import numbers
+from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.plain_spreads import PlainSpreads
+from lakehouse_backfill.local.tally import SideName, Spread, Tally
+from lakehouse_backfill.rules.distributions import bin_exponent
+from lakehouse_backfill.rules.scaled_bins import equal_bin, lower_end, scaled_bin
+
+pytestmark = pytest.mark.req("Q5")
+TYPES: dict[str, tuple[IcebergType, pa.DataType]] = {
+    "int": (IntegerType(), pa.int32()),
+    "long": (LongType(), pa.int64()),
+    "double": (DoubleType(), pa.float64()),
+    "decimal": (DecimalType(15, 2), pa.decimal128(15, 2)),
+    "string": (StringType(), pa.string()),
+}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(-(2**31), 2**31 - 1) | st.integers(0, 5),
+    "long": st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5),
+    "double": st.floats(width=64) | st.sampled_from([0.0, -0.0, 5e-324, 1e300, 1.0, 3.0]),
+    "decimal": st.decimals(-(10**12), 10**12, places=2, allow_nan=False),
+    "string": st.sampled_from("abc") | st.text(max_size=3),
+}
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> tuple[str, list[Any], list[Any], list[Any]]:
+    """Give a type, the values that both sides share, and those of one side each."""
+    name = draw(st.sampled_from(sorted(TYPES)))
+    values = st.lists(st.none() | VALUES[name], max_size=8)
+    return name, draw(values), draw(values), draw(values)
+
+
+@settings(deadline=None)  # The first call loads pyarrow.
+@example(("double", [1.0, 2.0], [1e300], [3.0]))
+@example(("double", [-1.0, math.nan], [math.inf], [-0.0, None]))
+@example(("decimal", [Decimal("0.07"), Decimal("8.21")], [], [Decimal("0.29")]))
+@given(sides())
+def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
+    case: tuple[str, list[Any], list[Any], list[Any]],
+) -> None:
+    name, shared, gone, come = case
+    old, new = _rows(name, [*shared, *gone]), _rows(name, [*shared, *come])
+    found: dict[SideName, pa.Table] = {
+        "old": old.slice(len(shared)),
+        "new": new.slice(len(shared)),
+    }
+    raw: dict[SideName, pa.Table] = {"old": old, "new": new}
+    by_difference, by_itself = _measured(name, raw, found), _measured(name, raw, None)
+    assert by_difference == by_itself
+    for spread, side in zip(by_itself, raw.values(), strict=True):
+        _check(spread, side["c0"].to_pylist())
+
+
+def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
+    values = [Decimal(number).scaleb(-2) for number in range(-5000, 100_000, 7)]
+    found = numbers.read(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
+    assert found.doubles.to_pylist() == [float(value) for value in values]
+    assert (found.low, found.high) == (min(values), max(values))
+
+
+@given(st.floats(0.0, 1e30), st.integers(-60, 60))
+def test_a_scaled_bin_lies_in_one_equal_bin_that_is_no_narrower(value: float, more: int) -> None:
+    number = scaled_bin(value)
+    exponent = math.frexp(value)[1] - 9 + abs(more) if value else abs(more)
+    begin = math.floor(math.ldexp(lower_end(number), -exponent))
+    assert equal_bin(number, exponent) == begin
+    if number:
+        assert begin == math.floor(math.ldexp(value, -exponent))
+
+
+def _rows(name: str, values: list[Any]) -> pa.Table:
+    return pa.table({"c0": pa.array(values, TYPES[name][1])})
+
+
+def _measured(
+    name: str, raw: dict[SideName, pa.Table], found: dict[SideName, pa.Table] | None
+) -> list[Spread]:
+    field = NestedField(1, "v", TYPES[name][0], required=False)
+    column = Column("v", "c0", field, field, "compared")
+    tally = Tally([None], (column,), 0)
+    spreads = PlainSpreads(tally, raw)
+    spreads.count()
+    spreads.finish(found)
+    return [tally.spread(column, side) for side in raw]
+
+
+def _check(spread: Spread, values: list[Any]) -> None:
+    known = [value for value in values if value is not None]
+    assert spread.nulls == len(values) - len(known)
+    if any(isinstance(value, str) for value in known):
+        assert spread.counts == Counter(known)
+        return
+    finite = [float(value) for value in known if math.isfinite(value)]
+    assert spread.moments.values == len(finite)
+    if finite:
+        found = spread.histogram
+        exponent = bin_exponent(found.low, found.high)
+        assert found.bins == Counter(math.floor(math.ldexp(each, -exponent)) for each in finite)
+        assert found.scaled == Counter(map(scaled_bin, finite))
