@@ -196,6 +196,8 @@ def way_back(
     if a live commit changed it since the last such act. Raises NotFound, Blocked.
     """
     accepted = [row for row in history if row.action in ACCEPTED]
+    if not accepted:
+        raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
     target = to if to is not None else _previous(accepted, product)
     undone = _undone(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
@@ -238,7 +240,7 @@ def _one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
 
 
 def _previous(accepted: list[Publication], product: str) -> int:
-    version = accepted[0].version if accepted else None
+    version = accepted[0].version
     # A rollback row repeats the number of the version that it went back to: what came before that
     # version is written in the row that first made it.
     maker = next((row for row in reversed(accepted) if row.version == version), None)

@@ -49,8 +49,6 @@ def plan_rollback(
 ) -> Return:
     """Work out the way back without changing anything. Raises NotFound, Blocked."""
     history = bench.versions.history(product)
-    if not history:
-        raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
     way = publications.way_back(history, product, to, partitions)
     keep_versions.require_kept(history, product, way.version)
     return replace(way, expirations=keep_versions.count_gone(history))

@@ -88,7 +88,11 @@ def test_versions_restated_by_two_partition_fields_are_not_undone_by_one_rollbac
         pytest.param((FIRST, BASE), 9, (), NotFound, id="no such version"),
         pytest.param((FIRST, BASE), 1, (), Blocked, id="there already"),
         pytest.param((BASE,), None, (), Blocked, id="nothing before the baseline"),
-        pytest.param((), None, (), Blocked, id="no history"),
+        pytest.param((), None, (), NotFound, id="no history"),
+        pytest.param(
+            (_row(1, "reserve", 10, 10, 0, "2020-01-01"),), None, (), NotFound,
+            id="nothing accepted yet",
+        ),
         pytest.param((FIRST, BASE), None, ("2021-01-01",), NotFound, id="a foreign partition"),
         pytest.param(
             (_row(0, "rollback", 12, 15, 1, "2020-01-01"), FIRST, BASE),
