@@ -218,6 +218,7 @@ class Wiring:
     def _compute(self) -> Compute:
         from lakehouse_backfill.iceberg.control_schemas import CURRENT_VIEW, current_view_select
         from lakehouse_backfill.local.code_archive import CodeArchive
+        from lakehouse_backfill.local.inspecting import LocalInspecting
         from lakehouse_backfill.quality.judge import ExpectationsJudge
         from lakehouse_backfill.spark.attributing import SparkAttributing
         from lakehouse_backfill.spark.inspecting import SparkInspecting
@@ -225,6 +226,7 @@ class Wiring:
         from lakehouse_backfill.spark.restoring import SparkRestoring
         from lakehouse_backfill.spark.staging import SparkStaging
         from lakehouse_backfill.spark.views import ensure_view
+        from lakehouse_backfill.stages.inspecting import InspectingBySize
         from lakehouse_backfill.stages.keeping_code import kept_code
         from lakehouse_backfill.stages.workbench import Compute
 
@@ -240,7 +242,9 @@ class Wiring:
         ports = Compute(
             staging=SparkStaging(self.spark, catalog, code.folder_of),
             measuring=SparkMeasuring(self.spark, catalog),
-            inspecting=SparkInspecting(self.spark, catalog),
+            inspecting=InspectingBySize(
+                LocalInspecting(self.catalog), SparkInspecting(self.spark, catalog)
+            ),
             restoring=SparkRestoring(self.spark, catalog),
             attributing=SparkAttributing(self.spark, catalog, code.folder_of),
             judge=ExpectationsJudge(self.folder),

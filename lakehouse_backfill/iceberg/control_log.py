@@ -23,6 +23,7 @@ from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown, TooBusy
 from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.iceberg import control_reading
 from lakehouse_backfill.iceberg.catalog import brief, is_locked, is_outage
 from lakehouse_backfill.iceberg.control_commit import load_writer, stage
 from lakehouse_backfill.iceberg.control_table import LOG_ID, LOG_SEQ, ControlTable
@@ -77,8 +78,8 @@ class Head:
         known = self.table.schema().column_names
         wanted = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(known)
         with _reaching(self.table.name()[-1]):
-            scan = self.table.scan(_filter(where or {}), selected_fields=tuple(wanted))
-            found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+            read = control_reading.read(self.table, _filter(where or {}), tuple(wanted))
+            found: list[dict[str, Any]] = read.to_pylist()
         return sorted(found, key=lambda row: row[LOG_SEQ])
 
 

@@ -105,6 +105,13 @@ def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> Iceberg
     )
 
 
+def schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
+    """Give the columns that a snapshot is read with."""
+    # Without an id, as v1 writers leave it, readers take the table's current schema.
+    schema_id = snapshot.schema_id
+    return next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+
+
 def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
     """Find the snapshot that publication `token` committed, unless main left it since.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timezone
 from difflib import get_close_matches
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from lakehouse_backfill.errors import NotFound, Unsupported
@@ -23,6 +24,7 @@ from lakehouse_backfill.iceberg.metadata import (
     columns_of,
     info_of,
     is_live,
+    schema_of,
     snapshot_in,
     snapshot_of,
     summary_of,
@@ -84,22 +86,31 @@ class IcebergTables(Tables):
         else:
             found = _named(loaded, ref)
         snapshot = snapshot_in(metadata, found, ref.table)
-        # Without an id, as v1 writers leave it, readers take the table's current schema.
-        schema_id = snapshot.schema_id
-        schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+        schema = schema_of(metadata, snapshot)
         return snapshot_of(snapshot).model_copy(
             update={"schema_id": schema.schema_id, "columns": columns_of(schema)}
         )
 
-    def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
+    def files(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        field: ScopeField,
+        counting: Collection[str] = (),
+    ) -> list[LiveFile]:
         """List the live data files of a snapshot; None: the state without files."""
         loaded = load(self._catalog, table)
         if snapshot_id is None:
             return []
         labels = Labels(loaded.metadata, field)
         with translated():
-            manifests = snapshot_in(loaded.metadata, snapshot_id, table).manifests(loaded.io)
-            return _live_files(loaded, manifests, labels)
+            snapshot = snapshot_in(loaded.metadata, snapshot_id, table)
+            columns = {
+                each.name: each.field_id
+                for each in schema_of(loaded.metadata, snapshot).fields
+                if each.name in counting
+            }
+            return _live_files(loaded, snapshot.manifests(loaded.io), labels, columns)
 
     def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
         """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
@@ -150,7 +161,9 @@ class IcebergTables(Tables):
         return existing
 
 
-def _live_files(table: Table, manifests: list[ManifestFile], labels: Labels) -> list[LiveFile]:
+def _live_files(
+    table: Table, manifests: list[ManifestFile], labels: Labels, columns: dict[str, int]
+) -> list[LiveFile]:
     """Label each listing of a live data file, and name the delete files that apply to it."""
     content = Content()
     for manifest in filter(is_live, manifests):
@@ -171,9 +184,20 @@ def _live_files(table: Table, manifests: list[ManifestFile], labels: Labels) -> 
             size_bytes=entry.data_file.file_size_in_bytes,
             deletes=tuple(sorted(deletes)),
             spans=labels.spans(entry.data_file),
+            values=_values(entry.data_file, columns) if columns else {},
         )
         for path, entry, deletes in content.listings
     ]
+
+
+def _values(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
+    """Count the values that are not null, of the columns of which the file's metadata says it."""
+    nulls = file.null_value_counts or {}
+    return {
+        name: file.record_count - nulls[field_id]
+        for name, field_id in columns.items()
+        if nulls.get(field_id) is not None
+    }
 
 
 def _places(table: Table, labels: Labels, content: Content) -> tuple[Place, ...]:

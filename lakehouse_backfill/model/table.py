@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from pydantic import Field
+
 from lakehouse_backfill.model.value import Value
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
@@ -90,7 +92,8 @@ class LiveFile(Value):
 
     `deletes` names the live delete files that apply to it: readers see fewer than its `rows` then.
     A file of a coarser spec (a month, where days are scoped) `spans` several of the field's
-    partitions, and has the coarser label.
+    partitions, and has the coarser label. `values` counts those that are not null, of the columns
+    that were asked for and that the file's metadata says it of.
     """
 
     path: str
@@ -100,6 +103,7 @@ class LiveFile(Value):
     size_bytes: int
     deletes: tuple[str, ...] = ()
     spans: tuple[str, ...] = ()
+    values: dict[str, int] = Field(default_factory=dict)
 
     def is_in(self, labels: Collection[str]) -> bool:
         """Tell whether all its rows lie in the partitions."""

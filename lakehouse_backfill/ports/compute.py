@@ -79,6 +79,12 @@ class Staging(Protocol):
         """
         ...
 
+    def edge_checksums(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> dict[str, Checksum]:
+        """Compute the same partitions, without lineage columns; those without rows are left out."""
+        ...
+
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much."""
         ...
@@ -111,6 +117,7 @@ class Measuring(Protocol):
         change: SchemaChange = (),
         *,
         old_is_known: bool = False,
+        old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
     ) -> Measured:
         """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
@@ -119,7 +126,8 @@ class Measuring(Protocol):
         measures.
         Each side is read once: table and snapshot, or None for a side without rows. With `change`
         the old side is read under the new names and types. Where its checksums are known, they are
-        not worked out again, and it is read for measures only.
+        not worked out again, and it is read for measures only; not even for these where they are
+        given as `old_measures`.
         """
         ...
 

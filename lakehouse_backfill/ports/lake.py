@@ -6,6 +6,7 @@ second call finds what the first did.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from lakehouse_backfill.fault_points import side_effect
@@ -49,10 +50,17 @@ class Tables(Protocol):
         """
         ...
 
-    def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
+    def files(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        field: ScopeField,
+        counting: Collection[str] = (),
+    ) -> list[LiveFile]:
         """List the live data files of a snapshot, each with its partition label for `field`.
 
-        Each names the delete files that apply to it. Raises Unsupported when a live file's spec has
+        Each names the delete files that apply to it, and how many values it holds of the columns
+        in `counting`, where its metadata says so. Raises Unsupported when a live file's spec has
         no such field.
         """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,9 @@ from lakehouse_backfill.spark import readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: Iceberg reads up to 16 MiB in one task, while the other cores have nothing to do.
+_SMALL_BYTES = 64 * 1024 * 1024
+_SMALL_SPLITS = {"split-size": str(4 * 1024 * 1024)}
 _TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
@@ -25,9 +28,9 @@ class Inputs:
         self._spark = spark
         self._catalog = catalog
 
-    def whole(self, pin: SourcePin) -> DataFrame:
+    def whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
         """Give all rows of the pinned snapshot."""
-        return readers.read(self._spark, self._catalog, pin.table, pin.snapshot_id)
+        return readers.read(self._spark, self._catalog, pin.table, pin.snapshot_id, options)
 
     def declared(self, pin: SourcePin) -> DataFrame:
         """Give the rows that the run may read at most; reference data whole."""
@@ -36,16 +39,19 @@ class Inputs:
         first, last = windows.instant(pin.range.from_), windows.instant(pin.range.to)
         return self._between(pin, pin.range.column, first, last)
 
-    def needed(self, pin: SourcePin, scope: Scope) -> DataFrame:
+    def needed(
+        self, pin: SourcePin, scope: Scope, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
         """Give the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
-            return self.whole(pin)
+            return self.whole(pin, options)
         first, last = windows.rows_to_read(pin, scope)
-        return self._between(pin, pin.range.column, first, last)
+        return self._between(pin, pin.range.column, first, last, options)
 
     def frames(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
         """Give every input of the plan by name, cut to what the scope needs."""
-        return {pin.name: self.needed(pin, scope) for pin in plan.resolved.sources}
+        options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
+        return {pin.name: self.needed(pin, scope, options) for pin in plan.resolved.sources}
 
     def count(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
         """Count the rows of the sources (not of reference data), mostly from metadata.
@@ -71,8 +77,15 @@ class Inputs:
         """Keep the rows of a pinned input that lie in any of the ranges."""
         return readers.restricted(self._spark, self._catalog, pin.table, frame, rows)
 
-    def _between(self, pin: SourcePin, name: str, first: datetime, last: datetime) -> DataFrame:
-        frame = self.whole(pin)
+    def _between(
+        self,
+        pin: SourcePin,
+        name: str,
+        first: datetime,
+        last: datetime,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        frame = self.whole(pin, options)
         field = next((field for field in frame.schema.fields if field.name == name), None)
         if field is None:
             raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")

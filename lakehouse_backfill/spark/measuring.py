@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import CheckResult, MeasureTotal
@@ -84,16 +84,17 @@ class SparkMeasuring:
         change: SchemaChange = (),
         *,
         old_is_known: bool = False,
+        old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
     ) -> Measured:
         """Checksums and declared measures of the scope's partitions on both sides, in one job.
 
         Measures and rows of `earlier` partitions of the old side are added up in the same job.
         A side without snapshot has no total at all; one without rows has counts of 0. The old side
-        is not hashed when it `old_is_known`, and not read when there is no measure either.
+        is not hashed when it `old_is_known`, and not read when its measures are known too.
         """
         sides = {_OLD: old, _NEW: new}
-        is_unread = old_is_known and not measures
+        is_unread = old_is_known and (not measures or old_measures is not None)
         frames = self._frames(sides, scope, change, [_OLD] if is_unread else [])
         # A column that is derived from others has no file: the old side is as it reads now.
         told = [side for side in frames if side == _NEW or not (change or old_is_known)]
@@ -114,7 +115,7 @@ class SparkMeasuring:
             totals=measured.totals(
                 measures,
                 scope.partitions,
-                None if old[1] is None else found[_OLD].measures,
+                None if old[1] is None else _known(old_measures, found[_OLD]),
                 None if new[1] is None else found[_NEW].measures,
             ),
         )
@@ -195,6 +196,10 @@ class SparkMeasuring:
             for at, value in zip(places, sums, strict=True):
                 found[at] = value
         return found
+
+
+def _known(given: Mapping[str, tuple[Any, ...]] | None, read: Sums) -> measured.ByLabel:
+    return read.measures if given is None else given
 
 
 def _aggregated(frame: DataFrame, aggregates: list[Column]) -> list[Any]:

@@ -13,6 +13,7 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.spark.names import column
+from lakehouse_backfill.spark.session import session_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -26,6 +27,9 @@ NULL_HASH = 42
 _PART_BITS = 22
 _PREFIX = "lhb_"
 _BY_BYTES = "UTF8_BINARY"
+#: Expressions by session and columns: to build one asks the JVM dozens of times per column.
+_MADE: dict[tuple[Any, ...], Column] = {}
+_MOST_MADE = 64
 
 
 def shape(schema: StructType, ignore: Collection[str] = ()) -> str:
@@ -40,7 +44,16 @@ def row_hash(schema: StructType, ignore: Collection[str] = ()) -> Column:
     Raises Unsupported for a column type without a canonical form.
     """
     fields = _hashed(schema, ignore)
-    return _hash_of([(field, column(field.name)) for field in fields])
+    number = session_number()
+    key = (number, *((each.name, each.dataType.json(), each.nullable) for each in fields))
+    found = _MADE.get(key)
+    if found is None:
+        found = _hash_of([(field, column(field.name)) for field in fields])
+        if number:
+            if len(_MADE) >= _MOST_MADE:
+                _MADE.clear()
+            _MADE[key] = found
+    return found
 
 
 def checksum_columns(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:

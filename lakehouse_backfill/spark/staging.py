@@ -25,6 +25,7 @@ from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.inputs import Inputs
 from lakehouse_backfill.spark.leaving_out import LeavingOut
 from lakehouse_backfill.spark.names import column
+from lakehouse_backfill.spark.partition_sums import partition_sums
 from lakehouse_backfill.spark.shadow_writer import Commit, ShadowWriter
 from lakehouse_backfill.spark.together import beside
 
@@ -132,13 +133,11 @@ class SparkStaging:
 
         All sides together, but each computed from its own input: what lies between is not read.
         """
-        field = plan.resolved.scope.field
-        scopes = {
-            side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
-        }
+        scopes = _scopes(plan, around)
         if not scopes:
             return ()
         everything = tuple(label for scope in scopes.values() for label in scope.partitions)
+        field = plan.resolved.scope.field
         accepted = self._accepted(plan, Scope(field=field, partitions=everything))
         target, coming = accepted.schema, schema_change.added(schema_change.of_plan(plan))
         if coming:
@@ -149,6 +148,17 @@ class SparkStaging:
                 for side, scope in scopes.items()
             ]
             return edges.compare(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+
+    def edge_checksums(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> dict[str, Checksum]:
+        """Compute partitions beyond the scope, and only sum their rows; those without are out."""
+        scopes, base = _scopes(plan, around), plan.resolved.target
+        target = readers.read(self._spark, self._catalog, base.table, base.snapshot_id).schema
+        with translated("checking the edges"):
+            computed = {str(side): self._computed(plan, scopes[side], target) for side in scopes}
+            sums = partition_sums(computed, plan.resolved.scope.field)
+        return {label: one for side in sums.values() for label, one in side.checksums.items()}
 
     def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
         """Keep the rows that the run's row predicate names; all where it has none."""
@@ -237,6 +247,13 @@ class SparkStaging:
 
     def _schema(self, table: str) -> StructType:
         return readers.read(self._spark, self._catalog, table, None).schema
+
+
+def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
+    field = plan.resolved.scope.field
+    return {
+        side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
+    }
 
 
 def _observed(output: DataFrame, inside: Column, observation: Any) -> DataFrame:

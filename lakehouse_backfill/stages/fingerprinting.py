@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
@@ -32,16 +32,23 @@ class State:
 
 
 def look(
-    bench: Workbench, table: str, snapshot_id: int | None, scope: Scope, *, rely: bool = True
+    bench: Workbench,
+    table: str,
+    snapshot_id: int | None,
+    scope: Scope,
+    *,
+    rely: bool = True,
+    counting: Collection[str] = (),
 ) -> State:
     """Say what is known of a scope, by metadata and one control table: no row is read.
 
+    Files say how many values they hold of the columns in `counting`.
     With `rely` off nothing counts as known: all of it is to be read, and `keep` holds what is read
     against what was known. Raises Tampered.
     """
     if snapshot_id is None:
         return State(table)
-    files = bench.tables.files(table, snapshot_id, scope.field)
+    files = bench.tables.files(table, snapshot_id, scope.field, counting)
     reading = bench.data_files.reading(table, snapshot_id)
     found = _found(bench, files, scope, reading) if rely else {}
     return State(table, reading, files, fingerprints.known(files, found, scope.partitions))

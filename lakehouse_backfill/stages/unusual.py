@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from lakehouse_backfill.model.checks import (
@@ -11,6 +12,7 @@ from lakehouse_backfill.model.checks import (
     MeasureTotal,
     PartitionBalance,
 )
+from lakehouse_backfill.model.contract import Measure
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.model.table import LiveFile
 from lakehouse_backfill.model.watched import AnomalyReport
@@ -30,15 +32,51 @@ def history(plan: Plan, files: Sequence[LiveFile]) -> tuple[str, ...]:
     return anomalies.needed(scope.field, scope.partitions, known)
 
 
-def counted(labels: Sequence[str], files: Sequence[LiveFile]) -> ByLabel:
-    """Give the rows of partitions, from metadata; not of those whose files have deletes."""
+def counted(
+    labels: Sequence[str],
+    files: Sequence[LiveFile],
+    measures: Sequence[Measure] = (),
+    values: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> ByLabel:
+    """Give the rows of partitions, from metadata; not of those whose files have deletes.
+
+    With the `values` of the measures beside them, where there are any.
+    """
     found = dict.fromkeys(labels, 0)
     unsure: set[str] = set()
     for file in files:
         if file.partition in found:
             found[file.partition] += file.rows
         unsure |= {*file.spans, *([file.partition or ""] if file.deletes else [])}
-    return {label: {ROWS: rows} for label, rows in found.items() if label not in unsure}
+    names = [each.name for each in measures]
+    return {
+        label: {ROWS: rows, **dict(zip(names, values.get(label, ()), strict=False))}
+        for label, rows in found.items()
+        if label not in unsure
+    }
+
+
+def values_counted(
+    labels: Collection[str], files: Sequence[LiveFile], measures: Sequence[Measure]
+) -> dict[str, tuple[int, ...]] | None:
+    """Count the values of partitions, by measure, from metadata; those without rows are out.
+
+    None where rows have to be read: for sums, for partitions with deletes or of a coarser spec, and
+    where a file says nothing of a column.
+    """
+    names = [each.count for each in measures]
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        label = file.partition or ""
+        if not {label, *file.spans}.intersection(labels) or not file.rows:
+            continue
+        held = [file.values.get(name or "") for name in names]
+        known = tuple(count for count in held if count is not None)
+        if file.spans or file.deletes or len(known) < len(names):
+            return None
+        before = found.get(label, (0,) * len(names))
+        found[label] = tuple(one + other for one, other in zip(before, known, strict=True))
+    return found
 
 
 def anomaly_reports(

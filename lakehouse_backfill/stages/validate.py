@@ -36,9 +36,10 @@ from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.stages import diffing, erasing, fingerprinting, mode_checks, unusual
 from lakehouse_backfill.stages.approved_files import require_approved_files
 from lakehouse_backfill.stages.decide import VALIDATION, trusted_events
-from lakehouse_backfill.stages.edge_probe import probe_edges
+from lakehouse_backfill.stages.edge_probe import edges_of
 from lakehouse_backfill.stages.external import require_closed
 from lakehouse_backfill.stages.golden import golden_checks
+from lakehouse_backfill.stages.known_base import known_base
 from lakehouse_backfill.stages.lease import KeptLease
 from lakehouse_backfill.stages.suite_checks import Stopwatch, suite_checks
 from lakehouse_backfill.stages.waive import pass_by_waiver
@@ -155,21 +156,20 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
     request, change = diffing.candidate_request(plan, shadow, SAMPLES), schema_change.of_plan(plan)
-    # Under other columns a file reads as other rows. What is to be accepted is read in any case.
-    base = fingerprinting.look(bench, *old_side, scope, rely=not change)
+    known = known_base(bench, plan, measures + lineage)
+    base = known.base
+    # What is to be accepted is read in any case.
     candidate = fingerprinting.look(bench, *new_side, scope, rely=False)
-    is_known = base.is_known and not change
-    before = unusual.history(plan, base.files)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
         comparing = pool.submit(diffing.diff, bench, request)
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
-            (*LINEAGE_NAMES, *schema_change.added(change)), change, old_is_known=is_known,
-            earlier=before if measures else (),
+            (*LINEAGE_NAMES, *schema_change.added(change)), change, old_is_known=known.is_whole,
+            old_measures=known.counts_of(scope), earlier=known.unread if measures else (),
         )  # fmt: skip
         looks_beyond = target.snapshot_id is not None and not modes.no_edges(plan)
-        edge = probe_edges(compute.staging, plan) if looks_beyond else None
+        edge = edges_of(bench, compute.staging, plan) if looks_beyond else None
         bench.progress.advance()
         measured = measuring.result()
         bench.progress.advance()
@@ -185,14 +185,14 @@ def _measure(bench: Workbench, compute: Compute, plan: Plan) -> _Seen:
         shadow=shadow,
         old_files=base.files,
         new_files=candidate.files,
-        old=base.known.checksums if is_known else measured.old,
+        old=base.known.checksums if known.is_whole else measured.old,
         new=measured.new,
         stored=fingerprints.by_label(by_file),
         diff=diff,
         totals=measured.totals[: len(measured.totals) - len(lineage)],
         lineage=measured.totals[len(measured.totals) - len(lineage) :],
         edge=edge,
-        earlier=measured.earlier if measures else unusual.counted(before, base.files),
+        earlier=known.history(measures, measured.earlier),
     )
 
 

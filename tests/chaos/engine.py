@@ -192,6 +192,14 @@ class PlainEngine:
         """Rows never move between partitions here."""
         return ()
 
+    def edge_checksums(self, plan: Plan, around: Any) -> dict[str, Checksum]:
+        """What lies beyond comes out as it is accepted."""
+        labels = tuple(label for some in around.values() for label in some)
+        target, field = plan.resolved.target, plan.resolved.scope.field
+        return self.checksums(
+            target.table, target.snapshot_id, Scope(field=field, partitions=labels)
+        )
+
     def checksums(
         self,
         table: str,

@@ -178,6 +178,14 @@ class FakeCompute:
             for label in labels
         )  # fmt: skip
 
+    def edge_checksums(self, plan: Plan, around: Any) -> dict[str, Checksum]:
+        labels = tuple(label for some in around.values() for label in some)
+        scope = Scope(field=plan.resolved.scope.field, partitions=labels)
+        target = plan.resolved.target
+        accepted = self.checksums(target.table, target.snapshot_id, scope) if labels else {}
+        return accepted | {label: checksum(frozenset({f"open {label}"})) for label in labels
+                           if label in self.open_edges}  # fmt: skip
+
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         once = checksum(frozenset({label}))
         return once, once + once if self.needs_more_warm_up else once
@@ -201,7 +209,8 @@ class FakeCompute:
 
     def measure(
         self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = (),
-        change: Any = (), *, old_is_known: bool = False, earlier: Any = (),
+        change: Any = (), *, old_is_known: bool = False, old_measures: Any = None,
+        earlier: Any = (),
     ) -> Measured:  # fmt: skip
         return Measured(
             old={} if old_is_known else self.checksums(*old, scope, ignore),

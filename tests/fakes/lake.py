@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import Any
 
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
 from lakehouse_backfill.model.contract import Contract
@@ -111,7 +112,9 @@ class FakeLake:
             summary=dict(found.summaries[snapshot_id - 1]),
         )  # fmt: skip
 
-    def files(self, table: str, snapshot_id: int | None, field: ScopeField) -> list[LiveFile]:
+    def files(
+        self, table: str, snapshot_id: int | None, field: ScopeField, counting: Any = ()
+    ) -> list[LiveFile]:
         content = self.tables[table].content(snapshot_id)
         return [
             LiveFile(path=path, spec_id=0, partition=label, rows=10, size_bytes=100)

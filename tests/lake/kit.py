@@ -7,6 +7,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.iceberg.tables import IcebergTables
 from lakehouse_backfill.model.contract import Contract, Profile
 from lakehouse_backfill.model.manifest import RunManifest
 from lakehouse_backfill.model.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
@@ -141,6 +142,7 @@ class PlanMaker:
     def _pin(self, short: str, role: str) -> SourcePin:
         is_source = role == "source"
         declared = {"column": self.source_column, "from": self.range_from, "to": self.range_to}
+        info = IcebergTables(self.lake.catalog).describe(self.lake.table(short))
         return SourcePin.model_validate(
             {
                 "name": short,
@@ -152,6 +154,7 @@ class PlanMaker:
                 "range": declared if is_source else None,
                 "warm_up_days": self.warm_up_days if is_source else 0,
                 "cool_down_days": self.cool_down_days if is_source else 0,
+                "columns": info.columns if info else (),
             }
         )
 

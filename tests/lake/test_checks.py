@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
+from lakehouse_backfill.local.inspecting import LocalInspecting
 from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.model.inspection import ChunkFacts
 from lakehouse_backfill.model.scope import Chunk, ScopeField
 from lakehouse_backfill.observe.progress import NullProgress
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.spark.inspecting import SparkInspecting
+from lakehouse_backfill.stages.inspecting import Counting, InspectingBySize
 from lakehouse_backfill.wiring import Wiring
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
@@ -25,14 +27,16 @@ pytestmark = pytest.mark.lake
 BY_DAY = ScopeField(column="at", transform="day", type="timestamp")
 
 
-@pytest.fixture
-def inspecting(lake: Lake) -> SparkInspecting:
+@pytest.fixture(params=["spark", "local"])
+def inspecting(request: Any, lake: Lake) -> Counting:
+    if request.param == "local":
+        return LocalInspecting(lake.catalog)
     return SparkInspecting(lake.spark, lake.name)
 
 
 @pytest.mark.req("Q0")
 def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: SparkInspecting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting
 ) -> None:
     maker = daily(partitions=DAYS[3:6], warm_up_days=1)
     lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-05'")
@@ -45,7 +49,7 @@ def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
 @pytest.mark.req("Q0")
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
 def test_the_hours_of_an_input_are_utc_whatever_the_column(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: SparkInspecting, kind: str
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting, kind: str
 ) -> None:
     maker = daily(source_column="at", partitions=DAYS[4:5])
     lake.sql("DROP TABLE {ns}.src")
@@ -60,9 +64,12 @@ def test_the_hours_of_an_input_are_utc_whatever_the_column(
 
 
 @pytest.mark.req("Q0")
-def test_dates_have_no_hours(daily: Callable[..., PlanMaker], inspecting: SparkInspecting) -> None:
+def test_dates_have_no_hours(lake: Lake, daily: Callable[..., PlanMaker]) -> None:
+    spark = SparkInspecting(lake.spark, lake.name)
     with pytest.raises(ConfigError, match="holds dates"):
-        inspecting.periods(daily().make(), "src", "hour")
+        InspectingBySize(LocalInspecting(lake.catalog), spark).periods(
+            daily().make(), "src", "hour"
+        )
 
 
 CHUNK = Chunk(chunk_id="c1", partitions=DAYS[4:7])
@@ -84,7 +91,7 @@ KEYS = [
 def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
     lake: Lake,
     daily: Callable[..., PlanMaker],
-    inspecting: SparkInspecting,
+    inspecting: Counting,
     key: list[str],
     facts: ChunkFacts,
 ) -> None:
@@ -98,14 +105,14 @@ def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
 
 @pytest.mark.req("Q9")
 def test_a_chunk_is_looked_at_as_it_was_committed(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: SparkInspecting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting
 ) -> None:
     plan, head = daily().make(), lake.head("shadow")
     lake.sql("DELETE FROM {ns}.shadow WHERE d = date'2024-01-05'")
     chunk = Chunk(chunk_id="c1", partitions=DAYS[4:5])
     assert inspecting.chunk(plan, chunk, head).rows == {DAYS[4]: 4}
     assert inspecting.chunk(plan, chunk, lake.head("shadow")).rows == {}
-    assert inspecting.rows(plan, chunk, head).count() == 4
+    assert SparkInspecting(lake.spark, lake.name).rows(plan, chunk, head).count() == 4
 
 
 JOB = """

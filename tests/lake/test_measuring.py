@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.iceberg.tables import IcebergTables
 from lakehouse_backfill.model.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.ports.compute import Measured
 from lakehouse_backfill.spark.measuring import SparkMeasuring
 from lakehouse_backfill.spark.session import open_session
 from lakehouse_backfill.spark.staging import SparkStaging
+from lakehouse_backfill.stages.unusual import values_counted
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
@@ -59,6 +61,27 @@ def test_both_sides_are_measured_in_whole_and_by_partition(lake: Lake, daily: Da
     assert [found.old, found.new] == each
     assert [set(one) for one in each] == [set(DAYS[4:6])] * 2
     assert found.old != found.new
+
+
+@pytest.mark.req("Q4")
+def test_what_is_known_of_the_old_side_by_metadata_is_not_read(lake: Lake, daily: Daily) -> None:
+    plan = daily().make()
+    lake.sql("UPDATE {ns}.out SET k = NULL WHERE d = date'2024-01-05' AND v >= 2000")
+    field, counts = plan.resolved.scope.field, MEASURES[1:]
+    files = IcebergTables(lake.catalog).files(lake.table("out"), lake.head("out"), field, ("k",))
+    known = values_counted(DAYS[4:6], files, counts)
+    sides = (lake.table("out"), lake.head("out")), (lake.table("shadow"), lake.head("shadow"))
+    read = measuring(lake).measure(*sides, plan.resolved.scope, counts)
+    assert known == {DAYS[4]: (2,), DAYS[5]: (4,)}
+    found = measuring(lake).measure(
+        *sides, plan.resolved.scope, counts, old_is_known=True, old_measures=known
+    )
+    assert (found.totals, found.new, found.old) == (read.totals, read.new, {})
+    gone = (lake.table("out"), 1)  # a snapshot that nobody could read
+    unread = measuring(lake).measure(
+        gone, sides[1], plan.resolved.scope, counts, old_is_known=True, old_measures=known
+    )
+    assert unread.totals == read.totals
 
 
 @pytest.mark.req("Q4")

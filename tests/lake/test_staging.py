@@ -328,6 +328,29 @@ def copy(context, src):
     assert (found[1].counted_twice, found[1].lost) == (twice, lost)
 
 
+@pytest.mark.req("Q10")
+def test_what_would_be_computed_beyond_the_edges_has_the_checksums_of_what_is_accepted(
+    lake: Lake, daily: Daily
+) -> None:
+    job = """
+from lakehouse_backfill.transforms import transform
+@transform(name="copy", version="1.0.0", inputs=("src",))
+def copy(context, src):
+    return src.selectExpr("d", "k", "v * IF(d = date'2024-01-08', 7, 100) as v")
+"""
+    plan, beyond = daily(job).make(), (DAYS[3], DAYS[6], DAYS[7])
+    around = {"inside": (), "before": beyond[:1], "after": beyond[1:]}
+    found = staging(lake).edge_checksums(plan, around)
+    scope = Scope(field=plan.resolved.scope.field, partitions=beyond)
+    accepted = SparkMeasuring(lake.spark, lake.name).checksums(
+        lake.table("out"), lake.head("out"), scope
+    )
+    assert {day: found[day] == accepted[day] for day in beyond} == {
+        DAYS[3]: True, DAYS[6]: True, DAYS[7]: False,
+    }  # fmt: skip
+    assert staging(lake).edge_checksums(plan, {"after": ("2024-03-01",)}) == {}
+
+
 @pytest.mark.req("Q4")
 def test_chunk_checksums_add_up_to_those_of_the_stored_partitions(lake: Lake, daily: Daily) -> None:
     maker = daily(per_chunk=1)

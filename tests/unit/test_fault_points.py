@@ -65,7 +65,7 @@ READING = {
     "RowProof": {"require_equal"},
     "Runs": {"code_of", "events", "list", "plan", "status"},
     "Shadows": {"chunks"},
-    "Staging": {"edges", "load", "prove_warm_up", "remeasure"},
+    "Staging": {"edge_checksums", "edges", "load", "prove_warm_up", "remeasure"},
     "Surveying": {"survey"},
     "SwapCommits": {"prepare"},
     "TableCommits": set(),

@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 
 from lakehouse_backfill.model.checks import EdgePartition
+from lakehouse_backfill.model.checksum import Checksum
 from lakehouse_backfill.model.manifest import InputRange
 from lakehouse_backfill.model.plan import Plan
 from lakehouse_backfill.ports.compute import Staging
 from lakehouse_backfill.stages.edge_probe import probe_edges
+from tests.fakes.compute import checksum
 from tests.fakes.plans import a_plan
 
 
@@ -22,6 +24,12 @@ class Probed:
 
     differing: set[str]
     asked: list[dict[str, tuple[str, ...]]] = field(default_factory=list)
+    summed: list[tuple[str, ...]] = field(default_factory=list)
+
+    def edge_checksums(self, plan: Plan, around: Any) -> dict[str, Checksum]:
+        labels = tuple(label for some in around.values() for label in some)
+        self.summed.append(labels)
+        return {label: _sum(label, changed=label in self.differing) for label in labels}
 
     def edges(self, plan: Plan, around: Any) -> tuple[EdgePartition, ...]:
         self.asked.append({side: labels for side, labels in around.items() if labels})
@@ -33,6 +41,14 @@ class Probed:
             for side, labels in around.items()
             for label in labels
         )  # fmt: skip
+
+
+def _sum(label: str, *, changed: bool = False) -> Checksum:
+    return checksum(frozenset({f"{label} changed" if changed else label}))
+
+
+def accepted(labels: tuple[str, ...]) -> dict[str, Checksum]:
+    return {label: _sum(label) for label in labels}
 
 
 def plan(first: date, stop: date) -> Plan:
@@ -57,6 +73,31 @@ def test_closed_edges_are_looked_at_once_and_together() -> None:
     report = probe_edges(cast(Staging, probed), WIDE)
     assert probed.asked == [{"before": days(14, 12, -1), "after": days(17, 19)}]
     assert report.is_closed
+
+
+@pytest.mark.req("Q10")
+def test_of_what_is_known_by_checksums_only_what_differs_is_compared_by_key() -> None:
+    looked = (*days(14, 12, -1), *days(17, 19))
+    closed = Probed(set())
+    report = probe_edges(cast(Staging, closed), WIDE, accepted)
+    assert (closed.asked, closed.summed) == ([], [looked])
+    everything = probe_edges(cast(Staging, Probed(set())), WIDE)
+    totals = dict.fromkeys((each.name for each in WIDE.resolved.contract.measures), 0)
+    none = {"counted_twice": totals, "lost": totals}
+    assert report == everything.model_copy(
+        update={"partitions": tuple(p.model_copy(update=none) for p in everything.partitions)}
+    )
+    is_open = Probed({"2013-02-17"})
+    assert not probe_edges(cast(Staging, is_open), WIDE, accepted).is_closed
+    assert (is_open.asked, is_open.summed) == ([{"after": ("2013-02-17",)}], [looked])
+
+
+@pytest.mark.req("Q10")
+def test_a_partition_that_only_one_side_has_rows_in_is_compared_by_key() -> None:
+    is_gone = Probed({"2013-02-14"})
+    nothing = probe_edges(cast(Staging, is_gone), WIDE, lambda _labels: {})
+    assert is_gone.asked == [{"before": days(14, 12, -1), "after": days(17, 19)}]
+    assert not nothing.is_closed
 
 
 @pytest.mark.req("Q10")

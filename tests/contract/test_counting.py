@@ -1,0 +1,69 @@
+"""How many values partitions hold, from what files say of themselves: the same as reading them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.types import StringType
+
+from lakehouse_backfill.model.contract import Measure
+from lakehouse_backfill.stages.unusual import counted, values_counted
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
+
+FIRST, SECOND = "2024-01-30", "2024-02-01"
+LINES, REGIONS = Measure(name="lines", count="id"), Measure(name="regions", count="region")
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    made = Kit(tmp_path)
+    made.create(("d", "month"))
+    made.append(row(1, FIRST), row(2, FIRST, region=None), row(3, SECOND))
+    made.append(row(4, FIRST, region=None))
+    return made
+
+
+@pytest.mark.req("Q4")
+def test_files_say_how_many_values_they_hold_of_the_columns_asked_for(kit: Kit) -> None:
+    by_month = field_of("d", "month")
+    files = kit.tables.files(TARGET, kit.head(), by_month, ("id", "region", "nowhere"))
+    assert sorted((f.partition or "", f.values["id"], f.values["region"]) for f in files) == [
+        ("2024-01", 1, 0), ("2024-01", 2, 1), ("2024-02", 1, 1),
+    ]  # fmt: skip
+    assert all(set(file.values) == {"id", "region"} for file in files)
+    assert all(file.values == {} for file in kit.tables.files(TARGET, kit.head(), by_month))
+
+
+@pytest.mark.req("Q4", "Q9")
+def test_values_of_partitions_are_added_up_where_every_file_says_them(kit: Kit) -> None:
+    files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("id", "region"))
+    months = ("2024-01", "2024-02", "2024-03")
+    found = values_counted(months, files, (LINES, REGIONS))
+    assert found == {"2024-01": (3, 1), "2024-02": (1, 1)}
+    assert values_counted(("2024-02",), files, (LINES,)) == {"2024-02": (1,)}
+    assert counted(months[:2], files, (LINES, REGIONS), found or {}) == {
+        "2024-01": {"rows": 3, "lines": 3, "regions": 1},
+        "2024-02": {"rows": 1, "lines": 1, "regions": 1},
+    }
+    assert values_counted(months, files, (Measure(name="sum", sum="id"),)) is None
+    assert values_counted(months, files, (Measure(name="by", counts_by="region"),)) is None
+
+
+@pytest.mark.req("Q4")
+def test_deletes_coarser_files_and_files_without_numbers_have_to_be_read(kit: Kit) -> None:
+    by_day = kit.tables.files(TARGET, kit.head(), field_of("d", "day"), ("id",))
+    assert values_counted((FIRST,), by_day, (LINES,)) is None
+    assert values_counted(("2024-05-01",), by_day, (LINES,)) == {}
+    files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("id",))
+    hidden = [file.model_copy(update={"deletes": ("d.parquet",)}) for file in files]
+    assert values_counted(("2024-02",), hidden, (LINES,)) is None
+
+
+@pytest.mark.req("Q4")
+def test_of_a_column_that_came_later_files_say_nothing(kit: Kit) -> None:
+    with kit.live.load_table(TARGET).update_schema() as change:
+        change.add_column("late", StringType())
+    files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("late",))
+    late = (Measure(name="late", count="late"),)
+    assert values_counted(("2024-01",), files, late) is None

@@ -1,0 +1,145 @@
+"""Few rows are counted in this process, as Spark would count them; many are left to Spark."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.local.inspecting import LocalInspecting
+from lakehouse_backfill.model.inspection import ChunkFacts
+from lakehouse_backfill.model.manifest import InputRange
+from lakehouse_backfill.model.plan import Plan, SourcePin
+from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.model.table import Column
+from lakehouse_backfill.ports.compute import Inspecting
+from lakehouse_backfill.stages.inspecting import InspectingBySize
+from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.fakes.plans import a_plan
+
+FIRST, SECOND, THIRD = "2024-01-30", "2024-01-31", "2024-02-01"
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    return Kit(tmp_path)
+
+
+def plan(field: ScopeField, labels: tuple[str, ...], key: tuple[str, ...] = (), **pin: Any) -> Plan:
+    """A plan whose shadow, and whose source, is the kit's table."""
+    made = a_plan()
+    resolved = made.resolved
+    contract = resolved.contract.model_copy(update={"key": key})
+    source = resolved.sources[0].model_copy(update={"name": "src", "table": TARGET, **pin})
+    changes = {
+        "scope": Scope(field=field, partitions=labels), "contract": contract, "sources": (source,)
+    }  # fmt: skip
+    return made.model_copy(
+        update={"shadow_table": TARGET, "resolved": resolved.model_copy(update=changes)}
+    )
+
+
+def looked_at(kit: Kit, of: Plan, at: int | None = None) -> ChunkFacts:
+    chunk = Chunk(chunk_id="c1", partitions=of.resolved.scope.partitions)
+    return LocalInspecting(kit.catalog).chunk(of, chunk, at or kit.head())
+
+
+@pytest.mark.req("Q9")
+def test_rows_nulls_and_keys_that_stand_twice_are_counted_in_the_chunk_alone(kit: Kit) -> None:
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST), row(2, FIRST), row(2, FIRST), row(1, SECOND, region=None))
+    kit.append(row(1, THIRD), row(7, None))
+    days = (FIRST, SECOND)
+    assert looked_at(kit, plan(field_of("d"), days, ("id",))) == ChunkFacts(
+        rows={FIRST: 3, SECOND: 1}, null_keys={}, duplicate_keys=2
+    )
+    assert looked_at(kit, plan(field_of("d"), days, ("d", "id", "region"))) == ChunkFacts(
+        rows={FIRST: 3, SECOND: 1}, null_keys={"region": 1}, duplicate_keys=1
+    )
+    assert looked_at(kit, plan(field_of("d"), days)).duplicate_keys == 0
+    assert looked_at(kit, plan(field_of("d"), ("null",))).rows == {"null": 1}
+
+
+@pytest.mark.req("Q9")
+def test_a_chunk_is_looked_at_as_it_was_committed(kit: Kit) -> None:
+    kit.create(("ts", "hour"))
+    kit.append(row(1, FIRST, hour=7), row(2, FIRST, hour=8))
+    head = kit.head()
+    kit.append(row(3, FIRST, hour=8))
+    of = plan(field_of("ts", "hour"), (f"{FIRST}T08",), ("id",))
+    assert looked_at(kit, of, head).rows == {f"{FIRST}T08": 1}
+    assert looked_at(kit, of).rows == {f"{FIRST}T08": 2}
+
+
+@pytest.mark.req("Q9")
+def test_files_of_a_coarser_spec_are_counted_by_their_rows(kit: Kit) -> None:
+    kit.create(("d", "month"))
+    kit.append(row(1, FIRST), row(2, SECOND), row(2, SECOND), row(3, THIRD))
+    assert looked_at(kit, plan(field_of("d", "day"), (SECOND,), ("id",))) == ChunkFacts(
+        rows={SECOND: 2}, null_keys={}, duplicate_keys=1
+    )
+
+
+@pytest.mark.req("Q0")
+def test_the_periods_of_an_input_are_those_with_a_row_where_the_run_reads_it(kit: Kit) -> None:
+    kit.create(("d", "month"))
+    kit.append(row(1, FIRST), row(2, THIRD), row(3, "2024-02-03"))
+    declared = InputRange.model_validate(
+        {"column": "d", "from": date(2024, 1, 1), "to": date(2024, 3, 1)}
+    )
+    of = plan(
+        field_of("d", "day"), (SECOND, THIRD), range=declared, warm_up_days=1, cool_down_days=0,
+        snapshot_id=kit.head(), columns=(Column(field_id=2, name="d", type="date"),),
+    )  # fmt: skip
+    near = LocalInspecting(kit.catalog)
+    assert near.periods(of, "src", "day") == (FIRST, THIRD)
+    assert near.periods(of, "src", "month") == ("2024-01", "2024-02")
+    with pytest.raises(Unsupported, match="no hours"):
+        near.periods(of, "src", "hour")
+
+
+class _Spark:
+    """Answers so that one can tell who did."""
+
+    def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
+        return ("spark",)
+
+    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+        return ChunkFacts(rows={"spark": 1}, null_keys={}, duplicate_keys=0)
+
+
+@pytest.mark.req("Q9", "Q0")
+def test_many_rows_and_what_arrow_counts_otherwise_are_left_to_spark(kit: Kit) -> None:
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST), row(2, FIRST))
+    of = plan(field_of("d"), (FIRST,), ("id",), range=None, snapshot_id=kit.head())
+    chunk, spark = of.resolved.chunks[0].model_copy(update={"partitions": (FIRST,)}), _Spark()
+    found = {
+        most: InspectingBySize(LocalInspecting(kit.catalog, most), _as_port(spark)).chunk(
+            of, chunk, kit.head()
+        )
+        for most in (1, 2)
+    }
+    assert [one.rows for one in found.values()] == [{"spark": 1}, {FIRST: 2}]
+    near = InspectingBySize(LocalInspecting(kit.catalog), _as_port(spark))
+    assert near.periods(of, "src", "day") == ("spark",)
+
+
+def _as_port(spark: Any) -> Inspecting:
+    port: Inspecting = spark
+    return port
+
+
+def test_pins_of_older_plans_do_not_say_the_types_of_columns(kit: Kit) -> None:
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST))
+    declared = InputRange.model_validate(
+        {"column": "d", "from": date(2024, 1, 1), "to": date(2024, 3, 1)}
+    )
+    of = plan(field_of("d"), (FIRST,), range=declared, columns=(), snapshot_id=kit.head())
+    assert isinstance(of.resolved.sources[0], SourcePin)
+    with pytest.raises(Unsupported, match="as far as the plan tells"):
+        LocalInspecting(kit.catalog).periods(of, "src", "day")
