@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from lakehouse_backfill.wiring import Wiring
 
 Check = dict[str, Any]
+#: A check's name, what makes it, and what to do when it fails.
+_Asked = tuple[str, "Callable[[Wiring], str]", str]
 #: What a run cannot do without, and what to do where it is missing.
 _NEEDED = {
     "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
@@ -22,12 +24,13 @@ _NEEDED = {
 def examine(wiring: Wiring) -> dict[str, Any]:
     """Run all checks; a failing one never stops the others. Starts no JVM.
 
+    A Spark Connect server is asked itself, in place of this machine's Java and jars.
+
     Gives `checks`, and `capabilities` of a catalog that answers (else None).
     """
-    checks: tuple[tuple[str, Callable[[Wiring], str], str], ...] = (
+    checks: tuple[_Asked, ...] = (
         ("project", _project, "lakehouse-backfill init DIR"),
-        ("java", _java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
-        ("jars", _jars, "run the set-up again, or let Spark fetch them: it needs the network once"),
+        *_of_spark(wiring),
         ("catalog", _catalog, "check catalog.uri in catalog/profiles.yaml"),
         ("contracts", _contracts, "correct the files under catalog/contracts"),
         ("history", _history, "hold the snapshot by a tag again: docs/retention.md"),
@@ -94,6 +97,21 @@ def _run(wiring: Wiring, name: str, check: Callable[[Wiring], str], fix: str) ->
 
 def _project(wiring: Wiring) -> str:
     return f"{wiring.folder}, environment {wiring.profile.environment}"
+
+
+def _of_spark(wiring: Wiring) -> tuple[_Asked, ...]:
+    if "spark.remote" in wiring.profile.spark:
+        return (("spark connect", _remote, "start the server with the catalog's jars"),)
+    return (
+        ("java", _java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
+        ("jars", _jars, "run the set-up again, or let Spark fetch them: it needs the network once"),
+    )
+
+
+def _remote(wiring: Wiring) -> str:
+    from lakehouse_backfill.spark.remote import examined
+
+    return examined(wiring.spark, wiring.profile.catalog["name"])
 
 
 def _java(_: Wiring) -> str:

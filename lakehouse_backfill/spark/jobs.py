@@ -64,6 +64,9 @@ class Job:
         try:
             with guard.job_code():
                 found = self.compute(context, frames)
+                if hasattr(found, "writeTo"):
+                    # Spark Connect finds out what is wrong with it when it is first asked.
+                    _ = found.schema
         except BackfillError:
             raise
         except Exception as error:
@@ -224,9 +227,10 @@ def _instant(value: Any) -> Any:
 
 def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
     line = _line_in(file, error)
+    place = f"{file}:{line}" if line else file
     text = str(error).strip().splitlines()
     return ConfigError(
-        f"{what} at {file}:{line}: {type(error).__name__}: {text[0] if text else ''}",
+        f"{what} at {place}: {type(error).__name__}: {text[0] if text else ''}",
         state="nothing was written",
         fix=_how_to_correct(error),
     )
@@ -239,8 +243,8 @@ def _how_to_correct(error: Exception) -> str:
 
 
 def _line_in(file: str, error: Exception) -> int:
-    """Give the last line of the job file in the traceback."""
-    line, trace = 1, error.__traceback__
+    """Give the last line of the job file in the traceback; 0 where only the server knew."""
+    line, trace = 0, error.__traceback__
     while trace is not None:
         if Path(trace.tb_frame.f_code.co_filename).as_posix().endswith(file):
             line = trace.tb_lineno

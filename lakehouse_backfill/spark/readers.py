@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.model.scope import RowRange, Scope
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def read(spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None) -> DataFrame:
+def read(
+    spark: SparkSession,
+    catalog_name: str,
+    table: str,
+    snapshot_id: int | None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
     """Give a table at a snapshot, in that snapshot's schema; its head when the id is None.
 
     What others commit afterwards is not seen. Raises NotFound.
     """
     name = full_name(catalog_name, table)
     with translated(f"reading {table}"):
-        reader = spark.read
+        reader = spark.read.options(**(options or {}))
         if snapshot_id is not None:
             reader = reader.option("versionAsOf", str(snapshot_id))
         return reader.table(name)

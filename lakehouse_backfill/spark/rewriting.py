@@ -19,7 +19,7 @@ from lakehouse_backfill.model.scope import RowRange
 from lakehouse_backfill.model.table_commit import REWRITING, Inspected, Rewriting, RowsOf, SwapOrder
 from lakehouse_backfill.ports.table_commits import RowProof, SwapCommits, TagCommits
 from lakehouse_backfill.rules import partitions
-from lakehouse_backfill.spark import filters, guard, readers, rowhash
+from lakehouse_backfill.spark import filters, guard, holding, readers, rowhash
 from lakehouse_backfill.spark.failures import translated
 from lakehouse_backfill.spark.lineage import EPOCH, FENCE_UUID
 from lakehouse_backfill.spark.names import column, full_name, quoted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: What Iceberg says when another writer changed the partitions first, so that nothing landed.
 _LOST = ("Found conflicting files", "Found new conflicting delete", "Cannot determine history")
 #: What Iceberg and Spark say when a table is not the one that they held.
-_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH")
+_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH", holding.MOVED)
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE = "nothing was published; readers see what they saw before"
 
@@ -83,11 +83,10 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
             raise _unfit(order, "an append, which streaming readers follow")
         name = full_name(self._catalog, order.base.table)
         with translated(f"preparing {order.base.table}"):
-            opened = self._fresh(name)
+            held = self._fresh(name)
             _require_as_inspected(self._shown(name), order.base)
-            frames = [self._rows(one, opened) for one in order.contents if one.table is not None]
-            # Spark does not write into a table that has another UUID than the one it opened.
-            frame = reduce(lambda left, right: left.unionByName(right), frames, opened.limit(0))
+            frames = [self._rows(one, held) for one in order.contents if one.table is not None]
+            frame = reduce(lambda left, right: left.unionByName(right), frames, held)
         left = Rewriting(contents=order.contents, before=_before(order), after=order.after)
         return PreparedRewrite(
             table=order.base.table,
@@ -126,11 +125,11 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
                 )
 
     def _fresh(self, name: str) -> DataFrame:
-        """Open the table as it is now: a server may cache what it loaded before."""
+        """Hold the table as it is now: a server may cache what it loaded before."""
         spark = self._open()
         with guard.own_writes():
             spark.catalog.refreshTable(name)
-        return spark.table(name)
+        return holding.held(spark, name)
 
     def _shown(self, name: str) -> dict[str, str]:
         with guard.own_writes():

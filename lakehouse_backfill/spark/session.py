@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.spark import remote
 from lakehouse_backfill.spark.java import JavaRuntime, require_java
 from lakehouse_backfill.spark.settings import SparkSettings
 
@@ -38,22 +39,25 @@ _STALE = (
 )
 _LOCK = threading.Lock()
 _OPEN: dict[str, SparkSession] = {}
+_opened = 0
 
 
 def open_session(profile: Profile, project: Path) -> SparkSession:
     """Give this process's Spark session, started on the first call.
 
     Its output goes to a log file, so that nothing but results reaches the terminal. Raises
-    JavaMissing without Java 17 or 21, EnvironmentDown when Spark does not start, and ConfigError
-    when the process already has a session on another catalog.
+    JavaMissing without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and
+    ConfigError when the process already has a session on another catalog.
     """
+    global _opened  # One session at a time; what was built in an earlier one is void.
     settings = SparkSettings.of(profile, project)
     with _LOCK:
         session = _OPEN.get("session")
         if session is None:
             _quieten()
-            session = _connect(settings) if settings.remote else _start(settings)
+            session = _start(settings) if settings.remote is None else _connect(settings)
             _OPEN["session"] = session
+            _opened += 1
         else:
             _refuse_other_catalog(session, settings)
         return session
@@ -62,6 +66,11 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
 def is_open() -> bool:
     """Tell whether this process has a session already."""
     return "session" in _OPEN
+
+
+def session_number() -> int:
+    """Tell the sessions of this process apart; 0 while there is none."""
+    return _opened if is_open() else 0
 
 
 def close_session() -> None:
@@ -113,22 +122,9 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
-    """Use a Spark Connect server: only what a running session may change is sent to it."""
-    from pyspark.sql import SparkSession
-
-    static = ("spark.sql.extensions", "spark.sql.catalogImplementation")
-    builder: Any = SparkSession.builder.remote(settings.remote or "")
-    for key, value in settings.options.items():
-        if key.startswith("spark.sql.") and key not in static:
-            builder = builder.config(key, value)
-    try:
-        session: SparkSession = builder.getOrCreate()
-    except Exception as error:
-        raise EnvironmentDown(
-            f"Spark Connect at {settings.remote} does not answer: {error}",
-            fix="start the server, or correct spark.remote in the profile",
-        ) from error
-    return session
+    for name in _STALE:
+        os.environ.pop(name, None)
+    return remote.connect(settings)
 
 
 def _quieten() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.errors import BackfillError, OutcomeUnknown, RunMoved
+from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.spark import guard
+from lakehouse_backfill.spark import guard, holding
 from lakehouse_backfill.spark.failures import translate, translated
 from lakehouse_backfill.spark.lineage import ATTEMPT_ID, EPOCH
 from lakehouse_backfill.spark.names import full_name
@@ -49,9 +49,9 @@ class ShadowWriter:
         """
         name = full_name(self._catalog, shadow)
         with translated(f"reading {shadow}"):
-            opened = self._spark.table(name)
+            held = holding.held(self._spark, name)
         head = self._require_epoch(shadow, epoch)
-        writer = _only_into(opened, frame).writeTo(name)
+        writer = frame.unionByName(held).writeTo(name)
         writer = writer.option("isolation-level", "serializable")
         if head is not None:
             writer = writer.option("validate-from-snapshot-id", str(head))
@@ -63,19 +63,34 @@ class ShadowWriter:
                 writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
             failure = error
+        if failure is not None and holding.MOVED in str(failure):
+            raise self._moved(shadow, epoch) from failure
         return self._outcome(shadow, properties[ATTEMPT_ID], failure)
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
         """Give the head (None: no snapshot); raises RunMoved when a later epoch has fenced it."""
-        # A command on the driver: the `refs` table would start a job.
-        command = f"SHOW TBLPROPERTIES {full_name(self._catalog, shadow)}"
-        with translated(f"reading {shadow}"), guard.own_writes():
-            shown = {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
+        shown = self._shown(shadow)
         fenced = int(shown.get(EPOCH, 0))
         if fenced > epoch:
             raise _overtaken(shadow, f"epoch {fenced} is at work, this process is of epoch {epoch}")
         head = shown["current-snapshot-id"]
         return None if head == "none" else int(head)
+
+    def _shown(self, shadow: str) -> dict[str, str]:
+        # A command on the driver: the `refs` table would start a job.
+        command = f"SHOW TBLPROPERTIES {full_name(self._catalog, shadow)}"
+        with translated(f"reading {shadow}"), guard.own_writes():
+            return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
+
+    def _moved(self, shadow: str, epoch: int) -> BackfillError:
+        """Say who committed between the look and the write, which was not begun."""
+        if int(self._shown(shadow).get(EPOCH, 0)) > epoch:
+            return _overtaken(shadow, "it was fenced during the write")
+        return Conflict(
+            f"{shadow} was committed to while a chunk was about to be written",
+            state="the chunk was not written; the target was not touched",
+            fix="run the step again",
+        )
 
     def _outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> Commit:
         doing = f"writing a chunk to {shadow}"
@@ -108,16 +123,6 @@ class ShadowWriter:
             return None
         row = max(found, key=lambda each: each["snapshot_id"])
         return Commit(int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0)))
-
-
-def _only_into(opened: DataFrame, frame: DataFrame) -> DataFrame:
-    """Give the rows of `frame`, which cannot be written once the opened table has another UUID.
-
-    A write by name loads the table anew: fenced between the look at its epoch and that load, it
-    would be taken as it is then. But Spark refuses to run a query on a table that it loaded under
-    another UUID, even when it need not read it. From that load on, Iceberg compares the UUIDs.
-    """
-    return frame.unionByName(opened.limit(0))
 
 
 def _overtaken(shadow: str, how: str) -> RunMoved:

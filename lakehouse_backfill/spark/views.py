@@ -36,11 +36,16 @@ class SparkViews:
 def ensure_view(
     spark: SparkSession, catalog: str, namespace: str, name: str, select_sql: str
 ) -> None:
-    """Create the view unless it is there; raises Unsupported where the catalog keeps no views."""
+    """Create the view unless it is there; raises Unsupported where the catalog keeps no views.
+
+    Where the namespace is not there yet, there is nothing to show.
+    """
     try:
         shown = spark.sql(f"SHOW VIEWS IN {quoted(catalog)}.{quoted(namespace)}").collect()
         is_there = name in {row["viewName"] for row in shown}
     except Exception as error:
+        if "NoSuchNamespaceException" in str(error):
+            return
         raise _unsupported(name, error) from error
     if not is_there:
         view = f"{namespace}.{name}"

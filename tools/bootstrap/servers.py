@@ -1,6 +1,6 @@
 """Installs what the tests with real servers need, beside what `make setup` installs.
 
-Two packages into `.venv`, and the jars of a REST catalog into `.tools/stack`. PostgreSQL is a
+A few packages into `.venv`, and the jars of a REST catalog into `.tools/stack`. PostgreSQL is a
 package of the operating system: `.ci/run` installs it.
 """
 

@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import TooBusy
-from lakehouse_backfill.model.table_commit import Inspected, SwapOrder
+from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.model.table_commit import Inspected, RowsOf, SwapOrder
+from lakehouse_backfill.spark.holding import MOVED
 from lakehouse_backfill.spark.rewriting import PreparedRewrite, SparkRewrites
 
 EPOCH, FENCE_UUID = "lakehouse-backfill.epoch", "lakehouse-backfill.fence-uuid"
+SCOPE = Scope(
+    field=ScopeField(column="d", transform="identity", type="date"), partitions=("2024-01-01",)
+)
 ORDER = SwapOrder(
     base=Inspected("shadow.r1", "u1", 7, schema_id=0, spec_id=0, last_column_id=1),
     ranges=(),
     token="t",
+    contents=(RowsOf(scope=SCOPE, table="shadow.r2", snapshot_id=8),),
 )
 
 
@@ -31,10 +37,11 @@ class _Spark:
         self.catalog = SimpleNamespace(refreshTable=lambda name: None)
 
     def table(self, name: str) -> Any:
-        def limit(rows: int) -> Any:
-            raise _Opened
+        return SimpleNamespace(limit=lambda rows: None)
 
-        return SimpleNamespace(limit=limit)
+    @property
+    def read(self) -> Any:
+        raise _Opened
 
     def sql(self, text: str) -> Any:
         return SimpleNamespace(collect=lambda: self.shown)
@@ -64,7 +71,9 @@ def test_a_table_as_it_was_inspected_is(marks: dict[str, str]) -> None:
 
 
 @pytest.mark.req("X9")
-@pytest.mark.parametrize("said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2"])
+@pytest.mark.parametrize(
+    "said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2", MOVED]
+)
 def test_a_fence_during_the_write_makes_it_look_again(said: str) -> None:
     class Writer:
         def option(self, key: str, text: str) -> Writer:

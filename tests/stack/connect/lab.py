@@ -1,0 +1,211 @@
+"""A Spark Connect server, and projects that reach it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import yaml
+
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.spark import settings
+from lakehouse_backfill.spark.java import require_java
+from lakehouse_backfill.spark.settings import EXTENSIONS, local_jars
+from tests.contract.delete_kit import hide_equal
+from tests.stack.connect.declared import CATALOG, CHECKS, JOBS, SUITE
+from tests.stack.connect.reading import Rows, day_of, live, rows_of
+from tests.stack.servers import HOST, MAKE, Server, free_port, missing
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
+SCOPE = DAYS[1:3]
+_numbers = itertools.count(1)
+_LOGGING = Path(settings.__file__).with_name("log4j2.properties")
+_MERGE_ON_READ = ", ".join(
+    f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge")
+)
+
+
+class SparkConnect:
+    """Spark's own Connect server, of the installed PySpark, with Iceberg."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import grpc  # noqa: F401 (the client needs it)
+        except ImportError:
+            missing("the client of Spark Connect", f"run `{MAKE}`")
+        home, port = Path(pyspark.__file__).parent, free_port()
+        own = {
+            "spark.connect.grpc.binding.port": port, "spark.connect.grpc.binding.address": HOST,
+            "spark.sql.extensions": EXTENSIONS, "spark.sql.shuffle.partitions": 2,
+            "spark.sql.catalogImplementation": "in-memory", "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": _QUICK,
+            "spark.driver.extraClassPath": os.pathsep.join(map(str, local_jars(folder))),
+        }  # fmt: skip
+        options = [text for key, value in own.items() for text in ("--conf", f"{key}={value}")]
+        command = [
+            str(home / "bin" / "spark-submit"), "--master", "local[2]", "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer", *options, "spark-internal",
+        ]  # fmt: skip
+        env = {
+            "JAVA_HOME": str(require_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST,
+        }  # fmt: skip
+        self.server = Server(command, (port,), folder / "log", env)
+        self.server.start()
+        self.uri = f"sc://{HOST}:{port}"
+
+    def stop(self) -> None:
+        self.server.stop()
+
+
+#: Hundreds of small queries: what the second compiler saves, it costs several times.
+_QUICK = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+
+
+@dataclass
+class ConnectLab:
+    """Projects over one embedded lake, each in a namespace of its own; one server for all."""
+
+    folder: Path
+    remote: str
+    namespace: str = field(default_factory=lambda: f"c{next(_numbers)}")
+
+    def declare(self, job: str, *, has_checks: bool = False) -> Project:
+        """Write what a project needs, with one of `JOBS`, and open it.
+
+        With checks: a suite, measures, totals of the source, edges, and chunks that are judged
+        each by itself.
+        """
+        out, src = self.table("out"), self.table("src")
+        profile = {
+            "environment": "dev", "control_namespace": f"{self.namespace}_control",
+            "shadow_namespace": f"{self.namespace}_shadow", "spark": {"spark.remote": self.remote},
+            "catalog": CATALOG,
+        }  # fmt: skip
+        product = {
+            "api_version": "lakehouse-backfill/v1", "product": out, "table": out,
+            "description": "Amounts per day.", "owner": "ana", "key": ["d", "id"],
+            "partitioning": [{"column": "d"}], "lineage_columns": False, "consumers": [],
+            "columns": [
+                {"name": "id", "type": "long"}, {"name": "d", "type": "date"},
+                {"name": "v", "type": "long"},
+            ],
+            "classification": "internal", "retention_days": "unlimited",
+            **(CHECKS if has_checks else {}),
+        }  # fmt: skip
+        manifest = {
+            "api_version": "lakehouse-backfill/v1", "product": out,
+            "run": {"requested_by": "ana", "reason": "wrong rate", "reason_code": "bug_fix"},
+            "transform": {
+                "name": "tenfold", "version": "1.0.0", "file": f"jobs/{job}",
+                "config": {"factor": 10},
+            },
+            "sources": {
+                "src": {"table": src, "range": {"column": "d", "from": DAYS[0], "to": "2024-02-01"}}
+            },
+            "target": {"partitions": {"column": "d", "from": SCOPE[0], "to": DAYS[3]}},
+            "limits": {"partitions_per_chunk": 1 if has_checks else 2},
+            "validation": {"edge_partitions": int(has_checks)},
+        }  # fmt: skip
+        self._write(
+            "catalog/profiles.yaml",
+            {
+                "api_version": "lakehouse-backfill/v1", "default": "lab",
+                "profiles": {"lab": profile},
+            },
+        )  # fmt: skip
+        self._write(f"catalog/contracts/{out}.yaml", product)
+        self._write("jobs/run.yaml", manifest)
+        self._write("expectations/out.json", SUITE)
+        for name, text in JOBS.items():
+            (self.folder / "jobs" / name).write_text(text, encoding="utf-8")
+        self.project = Project.open(self.folder)
+        self.project.wiring.make_lake()
+        return self.project
+
+    def fill(self, version: int) -> Rows:
+        """Make source and target; the target's rate is wrong on the days of the run."""
+        self.spark.sql(f"CREATE NAMESPACE lake.{self.namespace}")
+        for short in ("src", "out"):
+            self.sql(
+                f"CREATE TABLE {{ns}}.{short} (id bigint, d date, v bigint) PARTITIONED BY (d) "
+                f"TBLPROPERTIES ('format-version' = '{version}', {_MERGE_ON_READ})"
+            )
+        self.sql(
+            "INSERT INTO {ns}.src SELECT id, date_add(date'2024-01-01', CAST(id % 5 AS int)), id "
+            "FROM range(50)"
+        )
+        wrong = " OR ".join(f"d = DATE '{day}'" for day in SCOPE)
+        self.sql(f"INSERT INTO {{ns}}.out SELECT id, d, v * IF({wrong}, 100, 10) FROM {{ns}}.src")
+        return {(DAYS[n % 5], n, n * (100 if DAYS[n % 5] in SCOPE else 10)) for n in range(50)}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The program's own session."""
+        return self.project.wiring.spark  # type: ignore[no-any-return]
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.project.wiring.catalog  # type: ignore[no-any-return]
+
+    def sql(self, text: str) -> Any:
+        """Run SQL in which `{ns}` stands for the namespace: what live jobs do."""
+        return self.spark.sql(text.replace("{ns}", f"lake.{self.namespace}"))
+
+    def hide_equal(self, key: int, day: str) -> None:
+        """Delete a row of a day by an equality delete file, as Flink does."""
+        table = self.catalog.load_table(self.table("out"))
+        kit: Any = SimpleNamespace(live=SimpleNamespace(load_table=lambda _: table))
+        days = (date.fromisoformat(day) - date(1970, 1, 1)).days
+        hide_equal(kit, key, partition=(days,), spec_id=0)
+
+    def table(self, short: str) -> str:
+        return f"{self.namespace}.{short}"
+
+    def head(self) -> int | None:
+        found = self.catalog.load_table(self.table("out")).current_snapshot()
+        return found.snapshot_id if found else None
+
+    def files(self, *days: str) -> dict[str, int]:
+        """Give the files of these days with their sequence numbers, delete files too."""
+        table = self.catalog.load_table(self.table("out"))
+        return {
+            f"{file.file_path}#{file.content}": sequence
+            for file, sequence in live(table)
+            if day_of(file) in days
+        }
+
+    def rows(self) -> Rows:
+        """What readers see of the target, worked out from its files."""
+        return rows_of(self.catalog.load_table(self.table("out")))
+
+    def command(self, *arguments: str) -> None:
+        """Run the program from the command line."""
+        program = Path(sys.executable).parent / "lakehouse-backfill"
+        done = subprocess.run(
+            [str(program), "--project", str(self.folder), *arguments],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+    def forget(self) -> None:
+        """Take the product's declarations away: the next one's project lies in the same folder."""
+        (self.folder / f"catalog/contracts/{self.table('out')}.yaml").unlink(missing_ok=True)
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dump = json.dumps if path.suffix == ".json" else yaml.safe_dump
+        path.write_text(dump(content), encoding="utf-8")

@@ -1,0 +1,66 @@
+"""Rules that are held against a session of this process, held against one of a server as well.
+
+They are those that rest on what Spark does when: it loads a table later there, and answers with
+errors of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.spark import guard
+from tests.lake.conftest import daily, lake
+from tests.lake.test_fencing import (
+    test_a_writer_goes_on_writing_to_the_table_that_it_opened,
+    test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through,
+)
+from tests.lake.test_guard import ATTEMPTS, guarded
+from tests.lake.test_rewrite_way import (
+    days,
+    kit,
+    test_an_append_elsewhere_between_check_and_commit_survives,
+    test_an_append_to_the_partition_between_check_and_commit_is_a_conflict,
+    test_forth_and_back_is_one_snapshot_each_and_nothing_else_changes,
+    test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it,
+    test_what_is_not_the_candidate_is_neither_accepted_nor_given_back,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tests.lake.kit import Lake
+
+__all__ = [
+    "daily",
+    "days",
+    "guarded",
+    "kit",
+    "lake",
+    "test_a_writer_goes_on_writing_to_the_table_that_it_opened",
+    "test_an_append_elsewhere_between_check_and_commit_survives",
+    "test_an_append_to_the_partition_between_check_and_commit_is_a_conflict",
+    "test_forth_and_back_is_one_snapshot_each_and_nothing_else_changes",
+    "test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through",
+    "test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it",
+    "test_what_is_not_the_candidate_is_neither_accepted_nor_given_back",
+]
+
+
+@pytest.mark.req("X1", "T6", "E1")
+def test_no_way_to_write_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) -> None:
+    lake, frame, name = guarded
+    before = (lake.head("live"), lake.rows("live"))
+    refused = set()
+    for what, attempt in ATTEMPTS.items():
+        # A client knows no other session; all else is ours to refuse.
+        expected = AttributeError if what == "another session" else WriteForbidden
+        with guard.job_code(), contextlib.suppress(expected):
+            attempt(frame, name)
+            continue
+        refused.add(what)
+    assert refused == ATTEMPTS.keys()
+    assert (lake.head("live"), lake.rows("live")) == before
