@@ -32,7 +32,9 @@ def read(
         reader = spark.read.options(**(options or {}))
         if snapshot_id is not None:
             reader = reader.option("versionAsOf", str(snapshot_id))
-        return reader.table(name)
+        frame = reader.table(name)
+        _ = frame.schema  # Spark Connect looks for the table when it is asked about it
+        return frame
 
 
 def read_scope(

@@ -28,6 +28,7 @@ from tests.lake.test_rewrite_way import (
     test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it,
     test_what_is_not_the_candidate_is_neither_accepted_nor_given_back,
 )
+from tests.lake.test_staging import test_an_expired_pin_is_not_found
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,6 +44,7 @@ __all__ = [
     "test_a_writer_goes_on_writing_to_the_table_that_it_opened",
     "test_an_append_elsewhere_between_check_and_commit_survives",
     "test_an_append_to_the_partition_between_check_and_commit_is_a_conflict",
+    "test_an_expired_pin_is_not_found",
     "test_forth_and_back_is_one_snapshot_each_and_nothing_else_changes",
     "test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through",
     "test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it",
