@@ -25,6 +25,8 @@ from tests.model.world import DAYS, Row, World
 
 CONTROL = "lakehouse_backfill"
 _EPOCH = date(1970, 1, 1)
+#: Data files whose rows are kept for the next look.
+_MOST_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ class Look:
     def refresh(self) -> None:
         """Look at the catalog again."""
         self._tables = self.catalog()
+
+    def forget(self) -> None:
+        """Let go of what was read in sequences before, once it is much."""
+        if len(self._rows) > _MOST_FILES:
+            for known in (self._metadata, self._lists, self._manifests, self._rows):
+                known.clear()
 
     def metadata(self, name: str) -> dict[str, Any] | None:
         location = self._tables.get(name)

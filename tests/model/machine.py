@@ -67,6 +67,7 @@ class Machine(RuleBasedStateMachine):
         self.world, self.paths, self.read = copy.deepcopy(saved)
         self.outside = Outside(self.ground.folder)
         self.product = Product(self.ground.folder)
+        self.look.forget()
         self.look.refresh()
 
     @classmethod
