@@ -56,9 +56,10 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
         if not found.drifted or bench.versions.pointer(contract.product) == pointer:
             break
     if strict and found.drifted:
+        what = "its first publication" if found.version is None else f"version {found.version}"
         raise TargetChanged(
-            f"{contract.product}: {partitions.describe(found.drifted)} changed since version "
-            f"{found.version} was accepted",
+            f"{contract.product}: {partitions.describe(found.drifted)} changed since {what} "
+            f"{'landed' if found.version is None else 'was accepted'}",
             state="the table holds later live writes; nothing was changed now",
             fix="read with strict=False, or plan a new restatement",
         )
@@ -77,7 +78,10 @@ def _followed(bench: Workbench, contract: Contract, pointer: Pointer) -> Accepte
     if info is None or info.snapshot_id is None:
         raise NotFound(f"{contract.table} holds nothing yet")
     if row is None or row.snapshot_id is None or row.scope is None:
-        return Accepted(contract.table, info.snapshot_id, None, ())
+        # The first publication may have been cut off after its rows came into the table.
+        first = pointer.pending if row is None else None
+        changed = _without_landed(bench, contract, first, info.snapshot_id, ()) if first else ()
+        return Accepted(contract.table, info.snapshot_id, None, changed)
     if row.table != contract.table:
         # Correction events: what was accepted is not in the product's table, so it cannot drift.
         return Accepted(contract.table, info.snapshot_id, row.version, ())
