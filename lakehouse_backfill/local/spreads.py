@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse_backfill.local.numbers import scaled_counts
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
-from lakehouse_backfill.local.value_counts import is_countable
+from lakehouse_backfill.local.value_counts import PEEK_ROWS, is_countable
 from lakehouse_backfill.rules.distributions import bin_exponent
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES, Moments
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakehouse_backfill.local.columns import Column
-
-_PEEK_ROWS = 4 * MAX_CATEGORIES
 
 
 def measure(
@@ -147,7 +145,7 @@ def _close_wide_ones(
     if not slots:
         return
     distinct = ", ".join(f"count(DISTINCT {slot})" for slot in slots)
-    query = f"SELECT {distinct} FROM (SELECT {', '.join(slots)} FROM {side} LIMIT {_PEEK_ROWS})"
+    query = f"SELECT {distinct} FROM (SELECT {', '.join(slots)} FROM {side} LIMIT {PEEK_ROWS})"
     for slot, count in zip(slots, connection.execute(query).fetchall()[0], strict=True):
         if count > MAX_CATEGORIES:
             spreads[slot].counts = None

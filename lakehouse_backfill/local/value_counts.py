@@ -16,7 +16,8 @@ from lakehouse_backfill.local.tally import SideName
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES
 
 _PLAIN = (StringType, BooleanType, DateType, TimestampType, TimestamptzType)
-_PEEK_ROWS = 4 * MAX_CATEGORIES
+#: So many first rows may show that a column has too many values to count.
+PEEK_ROWS = 4 * MAX_CATEGORIES
 
 
 def is_countable(column: Column, side: SideName) -> bool:
@@ -33,7 +34,7 @@ def counted(values: pa.ChunkedArray) -> Counter[str] | None:
     """Count the values of a column but null; None for too many, which its first rows may show."""
     if pa.types.is_dictionary(values.type):
         values = values.unify_dictionaries()
-    elif pc.count_distinct(values.slice(0, _PEEK_ROWS)).as_py() > MAX_CATEGORIES:
+    elif pc.count_distinct(values.slice(0, PEEK_ROWS)).as_py() > MAX_CATEGORIES:
         return None
     found = pc.value_counts(values)
     if len(found) > MAX_CATEGORIES + 1:  # null is one of them
