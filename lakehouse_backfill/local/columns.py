@@ -88,11 +88,15 @@ class Column:
         """Give the side's own field."""
         return self.old if side == "old" else self.new
 
-    def sql(self, side: Literal["old", "new"]) -> str:
-        """Give the SQL of the side's value, comparable with the other side's."""
+    def sql(self, side: Literal["old", "new"], prefix: str = "") -> str:
+        """Give the SQL of the side's value, comparable with the other side's.
+
+        The value is read from the slot's column, whose name may have a prefix.
+        """
         own, other = (self.old, self.new) if side == "old" else (self.new, self.old)
         own_type = (own or self.present).field_type
-        return _comparable(self.slot, own_type, (other or self.present).field_type, depth=0)
+        name, other_type = f"{prefix}{self.slot}", (other or self.present).field_type
+        return _comparable(name, own_type, other_type, depth=0)
 
 
 def columns_of_diff(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from lakehouse_backfill.model.rollout import Differing
 
 
+_SIDES: tuple[SideName, SideName] = ("old", "new")
+
+
 def engine(spill: str) -> duckdb.DuckDBPyConnection:
     """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
@@ -57,8 +60,8 @@ class Comparison:
         """Let go of the rows, so that an idle engine holds none."""
         for name in ("old_rows", "new_rows", "shared_rows"):
             self._db.unregister(name)
-        for name in ("pairs", "bags", "duplicates"):
-            self._db.execute(f"DROP TABLE IF EXISTS {name}")
+        tables = ("pairs", "bags", "duplicates")
+        self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))
 
     def check(self, old: pa.Table, new: pa.Table, text: str) -> None:
         """Prove on empty tables that the condition is a boolean; raises ConfigError."""
@@ -88,15 +91,18 @@ class Comparison:
             self._view("old", old)
             self._view("new", new)
             raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
-            for partition, count in self._rows_of("old", raw):
+            by_partition = {side: dict(self._rows_of(side, raw)) for side in _SIDES}
+            for partition, count in by_partition["old"].items():
                 self._tally.at(partition).old_rows += count
-            for partition, count in self._rows_of("new", raw):
+            for partition, count in by_partition["new"].items():
                 self._tally.at(partition).new_rows += count
+            rows = sum(by_partition["old"].values()), sum(by_partition["new"].values())
             plain = PlainSpreads(self._tally, raw)
-            # pyarrow counts on one core while DuckDB works; they touch different columns.
+            pairs = self._matching.join(old.column_names, rows)
+            # What follows works on one core: numbers are counted beside it.
             with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
                 counting = pool.submit(plain.count)
-                found = self._matching.match(old, new)
+                found = self._matching.match(pairs, old, new)
                 finishing = pool.submit(plain.finish, found)
                 measure(self._db, self._tally, raw)
                 self._add_filled()
@@ -112,7 +118,8 @@ class Comparison:
             old, new = prepared(old, new)
             self._view("old", old)
             self._view("new", new)
-            self._matching.match(old, new)
+            pairs = self._matching.join(old.column_names, (old.num_rows, new.num_rows))
+            self._matching.match(pairs, old, new)
             yield from differing(self._db, self._tally, has_bags=self._matching.has_bags)
 
     @property

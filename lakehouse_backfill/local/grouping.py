@@ -216,6 +216,8 @@ def _find(schema: Schema, name: str) -> Any:
 
 
 def _ids(column: Any) -> list[tuple[int, str]]:
+    if column.field_type.is_primitive:
+        return [(column.field_id, column.name)]
     return sorted((each, part.name) for each, part in index_by_id(Schema(column)).items())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import DecimalType, IcebergType, UUIDType
@@ -28,7 +29,9 @@ ROW = "r"
 _CODE = "k"
 Found = dict[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
-_BITS = 32
+_PREFIXES = ("o_", "n_")
+_BITS, _LOW = 32, (1 << 32) - 1
+_BATCH_ROWS = 32_768
 #: Decimals of more digits are 128-bit numbers to DuckDB.
 _NARROW_DIGITS = 18
 
@@ -36,7 +39,8 @@ _NARROW_DIGITS = 18
 def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
 
-    A code stands for the same text on both sides, and is compared much faster.
+    A code stands for the same text on both sides, and is compared much faster. Batches are small
+    enough for all cores to have some.
     """
     old, new = _numbered(old), _numbered(new)
     for name in old.column_names:
@@ -47,7 +51,11 @@ def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
             cut, kind = one.num_chunks, one.type.index_type
             old = old.append_column(f"{_CODE}{name}", pa.chunked_array(codes[:cut], kind))
             new = new.append_column(f"{_CODE}{name}", pa.chunked_array(codes[cut:], kind))
-    return old, new
+    return _divided(old), _divided(new)
+
+
+def _divided(rows: pa.Table) -> pa.Table:
+    return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
 
 
 def _numbered(rows: pa.Table) -> pa.Table:
@@ -73,28 +81,35 @@ class Matching:
         #: Whether the last match put rows into `bags`, which else is not there.
         self.has_bags = False
 
-    def match(self, old: pa.Table, new: pa.Table) -> Found | None:
-        """Find what differs; `old` and `new` are the prepared rows that the views show.
+    def join(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
+        """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
 
-        Gives the rows of each side that may differ; None when there are rows in `bags`.
+        `prepared` names the columns that the views are made of; `rows` counts the rows of both.
         """
-        self._coded = {name[1:] for name in old.column_names if name.startswith(_CODE)}
-        self.has_bags = False
-        found = self._pair_unique(old, new)
-        return self._pair_apart(old, new) if found is None else found
-
-    def _pair_unique(self, old: pa.Table, new: pa.Table) -> Found | None:
-        """Pair all rows by key; None when a side repeats one, or may do so."""
+        self._coded = {name[1:] for name in prepared if name.startswith(_CODE)}
         # -0.0 and 0.0 are one key, whatever their hashes.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
-        rows, keys = self._rows_and_keys("new")
-        if keys < rows:
-            return None
-        found, joined = self._pair("{side}", old, new)
-        gone, gone_keys = self._rows_and_keys("pairs", " WHERE kind = 'removed'")
-        # A key that only the old side repeats joins a new row more than once, or none.
-        return found if joined == rows and gone == gone_keys else None
+        # A key that both sides have, and one repeats, joins a row of the other more than once: no
+        # more of these pairs are made than unique keys could give.
+        pairs, joined = self._candidates("{side}", f" LIMIT {sum(rows) + 1}")
+        return pairs if joined == rows else None
+
+    def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> Found | None:
+        """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
+
+        Gives the rows of each side that may differ; None when there are rows in `bags`.
+        """
+        self.has_bags = False
+        found = None if pairs is None else self._pair_unique(pairs, old, new)
+        return self._pair_apart(old, new) if found is None else found
+
+    def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found | None:
+        """Pair all rows by key; None when a side repeats one that the other lacks."""
+        found = self._pair(pairs, old, new)
+        keys = f"hash({', '.join(['kind', *self._by])})"
+        once = f"SELECT count(*) = count(DISTINCT {keys}) FROM pairs WHERE kind <> 'changed'"
+        return found if self._db.execute(once).fetchall()[0][0] else None
 
     def _pair_apart(self, old: pa.Table, new: pa.Table) -> Found | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
@@ -102,38 +117,37 @@ class Matching:
         duplicates = self._duplicates() if self._keys else 0
         self._tally.duplicate_keys += duplicates
         if self._keys and not duplicates:
-            return self._pair(everything, old, new)[0]
+            return self._pair(self._candidates(everything)[0], old, new)
         self.has_bags = True
         if not self._keys:
-            self._pair(nothing, old, new)
+            self._pair(self._candidates(nothing)[0], old, new)
             self._bags(everything)
             return None
         inside = _same("r", "k", self._by)
-        self._pair(f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})", old, new)
+        once = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
+        self._pair(self._candidates(once)[0], old, new)
         self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
         return None
 
-    def _pair(self, relation: str, old: pa.Table, new: pa.Table) -> tuple[Found, int]:
-        """Fill `pairs`; gives the rows that it is from, and how often new rows were joined."""
-        numbers, joined = self._candidates(relation)
-        found: Found = {"old": _taken(old, numbers["o"]), "new": _taken(new, numbers["n"])}
-        for side, rows in found.items():
-            self._db.register(f"{side}_found", rows)
-            slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
-            self._db.execute(
-                f"CREATE OR REPLACE TEMP VIEW {side}_differing AS "
-                f"SELECT {', '.join([PARTITION, ROW, *slots])} FROM {side}_found"
-            )
-        self._db.register("found", numbers)
+    def _pair(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found:
+        """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
+        found: Found = {}
+        beside: dict[str, pa.ChunkedArray] = {}
+        numbers = pairs >> _BITS, pairs & _LOW
+        for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
+            found[side], places = _taken(rows, own)
+            placed = found[side].take(places)
+            names = [f"{prefix}{name}" for name in placed.column_names]
+            beside |= dict(zip(names, placed.columns, strict=True))
+        self._db.register("found", pa.table(beside))
         self._fill_pairs()
-        for name in ("found", "old_found", "new_found"):
-            self._db.unregister(name)
-        return found, joined
+        self._db.unregister("found")
+        return found
 
-    def _candidates(self, relation: str) -> tuple[pa.Table, int]:
-        """Give the row numbers of pairs that seem to differ; null: there is none on that side.
+    def _candidates(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
+        """Give the pairs that seem to differ, and how many pairs of all have each side.
 
-        Beside them, how many rows the join gives that have a new side.
+        A pair is the number of its old row above that of its new one; 0: it has none.
         """
         sides = [
             f"(SELECT {', '.join([*self._by, ROW, *self._exact()])}, {self._hash()} AS h "
@@ -142,41 +156,36 @@ class Matching:
         ]
         differing = ["o.h IS DISTINCT FROM n.h"]
         differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._exact()]
+        joined = (
+            f"SELECT o.{ROW} AS o, n.{ROW} AS n, {' OR '.join(differing)} AS differs "
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}{limit}"
+        )
         query = (
-            f"SELECT list(coalesce(o.{ROW}, 0)::BIGINT << {_BITS} | coalesce(n.{ROW}, 0)) "
-            f"FILTER ({' OR '.join(differing)}) AS both, count(n.{ROW}) AS joined "
-            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}"
+            f"SELECT list(coalesce(o, 0)::BIGINT << {_BITS} | coalesce(n, 0)) FILTER (differs) "
+            f"AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
         )
         answer = self._db.sql(query).to_arrow_table()
-        both = answer["both"].combine_chunks().flatten()
-        numbers = {
-            "o": pc.shift_right(both, _BITS),
-            "n": pc.bit_wise_and(both, pa.scalar((1 << _BITS) - 1, pa.int64())),
-        }
-        found = pa.table({name: _or_null(values) for name, values in numbers.items()})
-        return found, answer["joined"][0].as_py()
+        pairs = answer["pairs"].combine_chunks().flatten().to_numpy()
+        return np.sort(pairs), (answer["old"][0].as_py(), answer["new"][0].as_py())
 
     def _fill_pairs(self) -> None:
-        slots = [column.slot for column in self._compared]
-        differing = [differs(c, f"o.{c.slot}", f"n.{c.slot}") for c in self._compared]
-        keys = [f"coalesce(o.{key.slot}, n.{key.slot}) AS {key.slot}" for key in self._keys]
-        values = [f"{side}.{slot} AS {side}_{slot}" for side in ("o", "n") for slot in slots]
-        kind = "CASE WHEN f.o IS NULL THEN 'added' WHEN f.n IS NULL THEN 'removed' "
-        place = f"coalesce(o.{PARTITION}, n.{PARTITION}) AS {PARTITION}"
-        flags = [f"{each} AS d_{slot}" for each, slot in zip(differing, slots, strict=True)]
+        columns = [*self._keys, *self._compared]
+        values = [
+            f"{column.sql(side, prefix)} AS {prefix}{column.slot}"
+            for side, prefix in zip(_SIDES, _PREFIXES, strict=True)
+            for column in columns
+        ]
+        place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._by]
+        flags = {c.slot: differs(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
+        flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
+        kind = f"CASE WHEN o_{ROW} IS NULL THEN 'added' WHEN n_{ROW} IS NULL THEN 'removed' "
+        sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
         self._db.execute(
             f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {kind} ELSE 'changed' END AS kind, "
-            f"{', '.join([place, *keys, *values, *flags])} "
-            f"FROM found f LEFT JOIN old_differing o ON f.o = o.{ROW} "
-            f"LEFT JOIN new_differing n ON f.n = n.{ROW} "
-            f"WHERE f.o IS NULL OR f.n IS NULL OR {' OR '.join(differing or ['false'])}"
+            f"{', '.join([*place, *sides, *flagged])} FROM (SELECT o_{PARTITION}, n_{PARTITION}, "
+            f"{', '.join([f'o_{ROW}', f'n_{ROW}', *values])} FROM found) "
+            f"WHERE o_{ROW} IS NULL OR n_{ROW} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
         )
-
-    def _rows_and_keys(self, relation: str, where: str = "") -> tuple[int, int]:
-        """Count rows and their keys by hash: when both are as many, no key repeats."""
-        keys = f"count(DISTINCT hash({', '.join(self._by)}))"
-        found = self._db.execute(f"SELECT count(*), {keys} FROM {relation}{where}").fetchall()
-        return found[0]
 
     def _duplicates(self) -> int:
         """Count the keys that a side holds more than once, and keep them."""
@@ -222,21 +231,26 @@ def _is_wide(kind: IcebergType) -> bool:
     return is_wide_decimal or isinstance(kind, UUIDType)
 
 
-def _or_null(numbers: pa.Array) -> pa.Array:
-    """Rows are numbered from 1 on: 0 stands for none."""
-    return pc.if_else(pc.equal(numbers, 0), pa.scalar(None, numbers.type), numbers)
+def _taken(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
+    """Give the rows of these numbers in their own order, and for each number the row's place there.
 
-
-def _taken(rows: pa.Table, numbers: pa.ChunkedArray) -> pa.Table:
-    """Give the rows of these numbers; batch by batch, as a whole table would be copied for it."""
-    wanted = pc.drop_null(numbers).combine_chunks()
+    Rows are numbered from 1 on: 0 stands for none. They are taken batch by batch, as a whole table
+    would be copied for it.
+    """
+    order = np.argsort(numbers, kind="stable")
+    wanted = numbers[order]
+    none = int(np.searchsorted(wanted, 1))
     taken, start = [], 1
-    for batch in rows.to_batches() if len(wanted) else ():
+    for batch in rows.to_batches() if none < len(wanted) else ():
         stop = start + batch.num_rows
-        inside = pc.and_(pc.greater_equal(wanted, start), pc.less(wanted, stop))
-        taken.append(batch.take(pc.subtract(pc.filter(wanted, inside), start)))
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            taken.append(batch.take(pa.array(wanted[first:last] - start)))
         start = stop
-    return pa.Table.from_batches(taken, rows.schema)
+    places = np.empty(len(numbers), np.int64)
+    places[order] = np.arange(len(numbers)) - none
+    found = pa.Table.from_batches(taken, rows.schema).combine_chunks()
+    return found, pa.array(places, mask=numbers == 0)
 
 
 def _same(one: str, other: str, slots: list[str]) -> str:

@@ -7,14 +7,13 @@ engine, so a double here is the one nearest to the number, however the column st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -37,23 +36,26 @@ _BITS_BUT_SIGN = (1 << (63 - scaled_bins.DROPPED_BITS)) - 1
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of a column on one side: as finite doubles, others being null, and from to."""
+    """The finite numbers of a column on one side: as doubles, and from where to where.
 
-    doubles: pa.ChunkedArray
+    They stay in parts, so that what is made of one fits the processor's cache.
+    """
+
+    doubles: tuple[np.ndarray, ...]
     low: Any
     high: Any
 
     @property
     def moments(self) -> Moments:
-        """Their moments, but for nulls."""
-        squares = pc.multiply(self.doubles, self.doubles)
-        return Moments(
-            values=len(self.doubles) - self.doubles.null_count,
-            minimum=self.low,
-            maximum=self.high,
-            total=pc.sum(self.doubles).as_py() or 0.0,
-            squares=pc.sum(squares).as_py() or 0.0,
-        )
+        """Their moments, but for nulls; sums may be infinite."""
+        with np.errstate(over="ignore"):
+            return Moments(
+                values=sum(map(len, self.doubles)),
+                minimum=self.low,
+                maximum=self.high,
+                total=float(sum(part.sum() for part in self.doubles)),
+                squares=float(sum(np.square(part).sum() for part in self.doubles)),
+            )
 
 
 @dataclass(frozen=True)
@@ -93,48 +95,70 @@ def is_countable_number(kind: IcebergType) -> bool:
 
 
 def read(values: pa.ChunkedArray) -> Numbers:
-    """Look at the numbers of a column as doubles; NaN and infinities become null."""
-    kind = values.type
-    if pa.types.is_decimal(kind):
-        return _decimals(values)
-    if pa.types.is_floating(kind):
-        values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, kind))
-    ends = pc.min_max(values)
-    found = pc.cast(values, pa.float64(), safe=False)
-    return Numbers(found, ends["min"].as_py(), ends["max"].as_py())
+    """Look at the numbers of a column as doubles; null, NaN and infinities are left out."""
+    chunks = [chunk.drop_null() if chunk.null_count else chunk for chunk in values.chunks]
+    if pa.types.is_decimal(values.type):
+        return _decimals(chunks, values.type.scale)
+    found = [chunk.to_numpy() for chunk in chunks]
+    if pa.types.is_floating(values.type):
+        found = [part[np.isfinite(part)] for part in found]
+    return Numbers(tuple(part.astype(np.float64) for part in found), *_ends(found))
 
 
-def _decimals(values: pa.ChunkedArray) -> Numbers:
-    # Arrow's own cast multiplies by 0.01, which gives a neighbour of the nearest double.
-    whole = pa.decimal128(values.type.precision, 0)
-    chunks = [chunk.view(whole).cast(pa.int64()) for chunk in values.chunks]
-    digits, scale = pa.chunked_array(chunks, pa.int64()), values.type.scale
-    ends = (digit.as_py() for digit in pc.min_max(digits).values())
-    low, high = (None if end is None else Decimal(end).scaleb(-scale) for end in ends)
-    found = pc.cast(digits, pa.float64(), safe=False)
-    return Numbers(pc.divide(found, 10.0**scale) if scale else found, low, high)
+def _decimals(chunks: list[pa.Array], scale: int) -> Numbers:
+    # A decimal is two words, of which so few digits fill the first.
+    digits = [
+        np.frombuffer(chunk.buffers()[1], np.int64)[2 * chunk.offset :: 2][: len(chunk)]
+        for chunk in chunks
+        if len(chunk)
+    ]
+    ends = (None if end is None else Decimal(end).scaleb(-scale) for end in _ends(digits))
+    # A product with 0.01, as Arrow's own cast has it, gives a neighbour of the nearest double.
+    return Numbers(tuple(part / 10.0**scale for part in digits), *ends)
 
 
-def bins(numbers: pa.ChunkedArray, low: Any, high: Any) -> Bins:
-    """Count finite doubles in the equal bins of the range, and in scaled ones."""
-    exponent, scaled = bin_exponent(low, high), scaled_counts(numbers)
+def _ends(found: list[np.ndarray]) -> tuple[Any, Any]:
+    held = [part for part in found if len(part)]
+    if not held:
+        return None, None
+    return min(part.min() for part in held).item(), max(part.max() for part in held).item()
+
+
+def bins(numbers: Numbers, low: Any, high: Any) -> Bins:
+    """Count the numbers in the equal bins of a range that holds them, and in scaled ones."""
+    exponent, scaled = bin_exponent(low, high), scaled_counts(numbers.doubles)
     if _is_coarser(exponent, low, high):
         return Bins(exponent, scaled, None)
-    return Bins(exponent, scaled, _equal_counts(numbers, exponent))
+    # A product with a power of two is exact.
+    factor = 2.0**-exponent
+    first, last = (math.floor(float(end) * factor) for end in (low, high))
+    equal = (np.floor(part * factor).astype(np.int64) for part in numbers.doubles)
+    return Bins(exponent, scaled, _counted(equal, first, last))
 
 
-def scaled_counts(numbers: pa.ChunkedArray) -> dict[int, int]:
-    """Count doubles by `rules.scaled_bins`; nulls are left out."""
-    # What is left of a double fits 32 bits, which are counted faster.
-    bits = [
-        pc.cast(pc.shift_right(chunk.view(pa.int64()), scaled_bins.DROPPED_BITS), pa.int32())
-        for chunk in numbers.chunks
-    ]
-    found: dict[int, int] = {}
-    for begin, rows in _counted(pa.chunked_array(bits, pa.int32())):
-        number = _scaled(begin)
-        found[number] = found.get(number, 0) + rows
-    return found
+def scaled_counts(parts: Iterable[np.ndarray]) -> dict[int, int]:
+    """Count finite doubles by `rules.scaled_bins`."""
+    held = [part for part in parts if len(part)]
+    if not held:
+        return {}
+    ends = min(part.min() for part in held), max(part.max() for part in held)
+    first, last = (scaled_bins.scaled_bin(float(end)) for end in ends)
+    return _counted(map(_scaled, held), first, last)
+
+
+def _scaled(doubles: np.ndarray) -> np.ndarray:
+    begin = doubles.view(np.int64) >> scaled_bins.DROPPED_BITS
+    found: np.ndarray = np.maximum((begin & _BITS_BUT_SIGN) - scaled_bins.OFFSET, 0)
+    return np.where(begin < 0, -found, found)
+
+
+def _counted(parts: Iterable[np.ndarray], first: int, last: int) -> dict[int, int]:
+    """Count whole numbers from first to last: in an array, which takes no hash table."""
+    rows = np.zeros(last - first + 1, np.int64)
+    for part in parts:
+        rows += np.bincount(part - first, minlength=len(rows))
+    filled = np.flatnonzero(rows)
+    return dict(zip((filled + first).tolist(), rows[filled].tolist(), strict=True))
 
 
 def moved(
@@ -151,13 +175,6 @@ def moved(
     return found
 
 
-@lru_cache(maxsize=scaled_bins.KEPT)
-def _scaled(bits: int) -> int:
-    """Give the bin of the doubles that begin with these bits; the first is the sign."""
-    number = max((bits & _BITS_BUT_SIGN) - scaled_bins.OFFSET, 0)
-    return -number if bits < 0 else number
-
-
 def _is_coarser(exponent: int, low: Any, high: Any) -> bool:
     """Tell whether every scaled bin of the range lies in one equal bin.
 
@@ -167,19 +184,3 @@ def _is_coarser(exponent: int, low: Any, high: Any) -> bool:
     if low < 0 or exponent < scaled_bins.LEAST:
         return False
     return exponent >= math.frexp(float(high))[1] - 1 - scaled_bins.DIGITS
-
-
-def _equal_counts(numbers: pa.ChunkedArray, exponent: int) -> dict[int, int]:
-    # A product with a power of two is exact.
-    number = pc.floor(pc.multiply(numbers, 2.0**-exponent))
-    found: dict[int, int] = {}
-    for one, rows in _counted(number):
-        # -0.0 and 0.0 are counted apart.
-        found[int(one)] = found.get(int(one), 0) + rows
-    return found
-
-
-def _counted(values: pa.ChunkedArray) -> Iterator[tuple[Any, int]]:
-    found = pc.value_counts(values)
-    pairs = zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)
-    return (pair for pair in pairs if pair[0] is not None)

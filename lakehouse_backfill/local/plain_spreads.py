@@ -56,7 +56,7 @@ class PlainSpreads:
             if known and self._tally.distributions:
                 low, high = self._ranges[column.slot] = min(known), max(known)
                 if "new" in read:
-                    self._bins[column.slot] = numbers.bins(read["new"].doubles, low, high)
+                    self._bins[column.slot] = numbers.bins(read["new"], low, high)
                     self._add_bins(column, "new", self._bins[column.slot])
 
     def finish(self, found: _Sides | None) -> None:
@@ -108,7 +108,7 @@ class PlainSpreads:
             self._add_bins(column, "old", known.moved(gone, come))
 
     def _counted(self, column: Column, rows: pa.Table) -> Bins:
-        return numbers.bins(numbers.read(rows[column.slot]).doubles, *self._ranges[column.slot])
+        return numbers.bins(numbers.read(rows[column.slot]), *self._ranges[column.slot])
 
     def _add_bins(self, column: Column, side: SideName, found: Bins) -> None:
         # Both sides of a batch are counted in the bins of what they span together.

@@ -102,7 +102,7 @@ def _scaled_bins(
         f"CASE WHEN isfinite({value}) THEN {value} END AS {slot}" for slot, value in doubles.items()
     )
     found = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
-    return {slot: scaled_counts(found[slot]) for slot in slots}
+    return {slot: scaled_counts([found[slot].drop_null().to_numpy()]) for slot in slots}
 
 
 def _sums(column: Column) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DateType, StringType, TimestampType, TimestamptzType
@@ -33,8 +34,8 @@ def is_countable(column: Column, side: SideName) -> bool:
 def counted(values: pa.ChunkedArray) -> Counter[str] | None:
     """Count the values of a column but null; None for too many, which its first rows may show."""
     if pa.types.is_dictionary(values.type):
-        values = values.unify_dictionaries()
-    elif pc.count_distinct(values.slice(0, PEEK_ROWS)).as_py() > MAX_CATEGORIES:
+        return _counted_by_code(values.unify_dictionaries())
+    if pc.count_distinct(values.slice(0, PEEK_ROWS)).as_py() > MAX_CATEGORIES:
         return None
     found = pc.value_counts(values)
     if len(found) > MAX_CATEGORIES + 1:  # null is one of them
@@ -42,15 +43,32 @@ def counted(values: pa.ChunkedArray) -> Counter[str] | None:
     return Counter(_named(found.field(0), found.field(1).to_pylist()))
 
 
+def _counted_by_code(values: pa.ChunkedArray) -> Counter[str] | None:
+    """Count texts that all chunks hold as places in one dictionary."""
+    if not values.num_chunks:
+        return Counter()
+    texts = values.chunk(0).dictionary
+    rows = np.zeros(len(texts), np.int64)
+    for chunk in values.chunks:
+        codes = chunk.indices.drop_null() if chunk.null_count else chunk.indices
+        rows += np.bincount(codes.to_numpy(), minlength=len(texts))
+    filled = np.flatnonzero(rows)
+    if len(filled) > MAX_CATEGORIES:
+        return None
+    names = texts.take(pa.array(filled)).to_pylist()
+    return Counter(dict(zip(names, rows[filled].tolist(), strict=True)))
+
+
 def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:
     """Count the rows of each partition number."""
-    counted = pc.value_counts(numbers)
-    return dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+    found: Counter[int] = Counter()
+    for chunk in numbers.chunks:
+        rows = np.bincount(chunk.to_numpy())
+        found.update({int(number): int(rows[number]) for number in np.flatnonzero(rows)})
+    return found
 
 
 def _named(found: Any, rows: list[int]) -> dict[str, int]:
-    if pa.types.is_dictionary(found.type):
-        found = found.dictionary_decode()
     if pa.types.is_date(found.type):
         found = found.cast(pa.int32())
     elif pa.types.is_timestamp(found.type):

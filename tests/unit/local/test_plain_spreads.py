@@ -77,7 +77,7 @@ def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
 def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
     values = [Decimal(number).scaleb(-2) for number in range(-5000, 100_000, 7)]
     found = numbers.read(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
-    assert found.doubles.to_pylist() == [float(value) for value in values]
+    assert found.doubles[0].tolist() == [float(value) for value in values]
     assert (found.low, found.high) == (min(values), max(values))
 
 
