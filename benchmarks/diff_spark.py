@@ -86,7 +86,7 @@ def except_all(spark: Any, setting: Setting) -> Callable[[], Counts]:
 
 
 def changelog(spark: Any, setting: Setting) -> Callable[[], Counts]:
-    """Iceberg's changelog view with updates computed; only of a variant that follows A directly."""
+    """Iceberg's changelog view with updates computed."""
 
     def compare() -> Counts:
         spark.sql(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Table
 
-from lakehouse_backfill.local.scan import Side, load, plan, projection, translated
+from lakehouse_backfill.local.scan import Side, as_of, plan, projection, translated
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -32,7 +32,7 @@ class Listing:
     def both(
         self, old: _Wanted, new: _Wanted, ranges: Sequence[RowRange] = ()
     ) -> tuple[Side, Side]:
-        """List the files of two snapshots as `plan` does; each manifest is read once.
+        """List the files of two snapshots as `plan` does; a table and a manifest are read once.
 
         Ranges leave out manifests by their summaries, and delete files must be matched with data
         files: both are left to PyIceberg.
@@ -40,17 +40,20 @@ class Listing:
         if ranges:
             return plan(self._catalog, *old, ranges), plan(self._catalog, *new, ranges)
         try:
-            return self._one(*old), self._one(*new)
+            tables: dict[str, Table] = {}
+            return self._one(tables, *old), self._one(tables, *new)
         finally:
             if sum(map(len, self._files.values())) > _KEPT_FILES:
                 self._files.clear()
                 self._manifests.clear()
 
-    def _one(self, name: str, snapshot_id: int | None) -> Side:
+    def _one(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> Side:
         if snapshot_id is None:
             return Side(name)
-        table = load(self._catalog, name, snapshot_id)
         with translated(name, snapshot_id):
+            if name not in tables:
+                tables[name] = self._catalog.load_table(name)
+            table = as_of(tables[name], name, snapshot_id)
             files = self._data_files(table, snapshot_id)
         if files is None:
             return plan(self._catalog, name, snapshot_id)

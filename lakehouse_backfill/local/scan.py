@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,11 @@ def _place(task: FileScanTask) -> Hashable:
 def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:
     """Load the table as of the snapshot: its current schema is the snapshot's own."""
     with translated(name, snapshot_id):
-        table = catalog.load_table(name)
+        return as_of(catalog.load_table(name), name, snapshot_id)
+
+
+def as_of(table: Table, name: str, snapshot_id: int) -> Table:
+    """Give the loaded table as of a snapshot; raises NotFound."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         raise NotFound(
@@ -100,6 +105,7 @@ def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:
     # names would be unknown there.
     if any(schema.schema_id == snapshot.schema_id for schema in table.metadata.schemas):
         own = {"current_schema_id": snapshot.schema_id}
+        table = copy(table)
         table.metadata = table.metadata.model_copy(update=own)
     return table
 
