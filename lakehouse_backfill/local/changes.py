@@ -8,37 +8,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.tally import Kind, Tally
+from lakehouse_backfill.local.value_counts import number_counts
 
 if TYPE_CHECKING:
     import duckdb
 
+    from lakehouse_backfill.local.matching import Matching
+
+_KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 _WHOLE: tuple[tuple[Kind, str], ...] = (("added", "n"), ("removed", "o"))
 
 
 class Changes:
     """The rows of a batch that differ."""
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool) -> None:
+    def __init__(self, db: duckdb.DuckDBPyConnection, tally: Tally, matched: Matching) -> None:
         self._db = db
         self._tally = tally
-        self._has_bags = has_bags
+        self._pairs, self._has_bags = matched.pairs, matched.has_bags
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
 
     def count(self) -> None:
         """Count rows by partition and kind, and the changed ones by column."""
-        slots = [column.slot for column in self._compared]
-        changed = [f"count(*) FILTER (d_{slot})" for slot in slots]
-        query = f"SELECT {', '.join([PARTITION, 'kind', 'count(*)', *changed])} FROM pairs"
-        for partition, kind, count, *counts in self._db.execute(
-            f"{query} GROUP BY {PARTITION}, kind"
-        ).fetchall():
-            self._add(partition, kind, count)
-            if kind == "changed":
-                cells = ((partition, slot) for slot in slots)
-                self._tally.changed.update(dict(zip(cells, counts, strict=True)))
+        partitions = self._pairs[PARTITION].to_numpy()
+        kinds = self._pairs["kind"].to_numpy()
+        for kind in _KINDS:
+            for partition, count in number_counts(partitions[kinds == kind]).items():
+                self._add(partition, kind, count)
+        is_changed = kinds == "changed"
+        for slot in (column.slot for column in self._compared):
+            flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
+            for partition, count in number_counts(partitions[flags]).items():
+                self._tally.changed[partition, slot] += count
         if self._has_bags:
             self._count_bags()
 
@@ -49,7 +55,7 @@ class Changes:
                 self._sample_whole(kind, side)
             self._sample_pairs(("changed",))
         else:
-            self._sample_pairs(("added", "removed", "changed"))
+            self._sample_pairs(_KINDS)
 
     def _count_bags(self) -> None:
         query = f"SELECT {PARTITION}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION}"
@@ -67,13 +73,15 @@ class Changes:
             return
         order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *(k.slot for k in self._keys)])
         # Only the few rows that are kept are looked at whole.
+        numbers = np.arange(self._pairs.num_rows)
+        narrow = [PARTITION, "kind", *(key.slot for key in self._keys)]
+        self._db.register("numbered", self._pairs.select(narrow).append_column("i", [numbers]))
         firsts = f"row_number() OVER (PARTITION BY kind ORDER BY {order}) <= {limit}"
-        for row in self._rows(
-            f"SELECT * FROM pairs WHERE rowid IN (SELECT rowid FROM pairs QUALIFY {firsts}) "
-            f"ORDER BY {order}"
-        ):
+        kept = self._db.sql(f"SELECT i FROM numbered QUALIFY {firsts} ORDER BY {order}")
+        for row in self._pairs.take(kept.to_arrow_table()["i"].combine_chunks()).to_pylist():
             if row["kind"] in kinds:
                 self._add_sample(row)
+        self._db.unregister("numbered")
 
     def _add_sample(self, row: dict[str, Any]) -> None:
         kind: Kind = row["kind"]

@@ -58,9 +58,9 @@ class Comparison:
 
     def close(self) -> None:
         """Let go of the rows, so that an idle engine holds none."""
-        for name in ("old_rows", "new_rows", "shared_rows"):
+        for name in ("old_rows", "new_rows", "shared_rows", "pairs"):
             self._db.unregister(name)
-        tables = ("pairs", "bags", "duplicates")
+        tables = ("bags", "duplicates")
         self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))
 
     def check(self, old: pa.Table, new: pa.Table, text: str) -> None:
@@ -86,31 +86,25 @@ class Comparison:
 
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
-        with self._translated():
+        raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
+        plain = PlainSpreads(self._tally, raw)
+        # Both cores join. What lies before and after works on one: spreads are counted beside it.
+        with self._translated(), ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
+            counting = [pool.submit(plain.count_values)]
             old, new = prepared(old, new)
             self._view("old", old)
             self._view("new", new)
-            raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
-            by_partition = {side: dict(self._rows_of(side, raw)) for side in _SIDES}
-            for partition, count in by_partition["old"].items():
-                self._tally.at(partition).old_rows += count
-            for partition, count in by_partition["new"].items():
-                self._tally.at(partition).new_rows += count
-            rows = sum(by_partition["old"].values()), sum(by_partition["new"].values())
-            plain = PlainSpreads(self._tally, raw)
-            pairs = self._matching.join(old.column_names, rows)
-            # What follows works on one core: numbers are counted beside it.
-            with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
-                counting = pool.submit(plain.count)
-                found = self._matching.match(pairs, old, new)
-                finishing = pool.submit(plain.finish, found)
-                measure(self._db, self._tally, raw)
-                self._add_filled()
-                changes = Changes(self._db, self._tally, has_bags=self._matching.has_bags)
-                changes.count()
-                changes.sample()
-                counting.result()
-                finishing.result()
+            pairs = self._matching.join(old.column_names, self._count_rows(raw))
+            counting.append(pool.submit(plain.count_numbers))
+            found = self._matching.match(pairs, old, new)
+            counting.append(pool.submit(plain.finish, found))
+            measure(self._db, self._tally, raw)
+            self._add_filled()
+            changes = Changes(self._db, self._tally, self._matching)
+            changes.count()
+            changes.sample()
+            for each in counting:
+                each.result()
 
     def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
         """Yield the rows of some partitions that differ, by partition and key."""
@@ -134,6 +128,15 @@ class Comparison:
             f"CREATE OR REPLACE TEMP VIEW {side} AS "
             f"SELECT {', '.join([*others, *slots])} FROM {side}_rows{self._where}"
         )
+
+    def _count_rows(self, raw: Mapping[SideName, pa.Table]) -> tuple[int, int]:
+        """Add the rows of both views to the tally; gives how many they are."""
+        old, new = (dict(self._rows_of(side, raw)) for side in _SIDES)
+        for partition, count in old.items():
+            self._tally.at(partition).old_rows += count
+        for partition, count in new.items():
+            self._tally.at(partition).new_rows += count
+        return sum(old.values()), sum(new.values())
 
     def _counts(self, relation: str) -> list[tuple[int, int]]:
         query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"

@@ -31,7 +31,6 @@ Found = dict[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 _PREFIXES = ("o_", "n_")
 _BITS, _LOW = 32, (1 << 32) - 1
-_BATCH_ROWS = 32_768
 #: Decimals of more digits are 128-bit numbers to DuckDB.
 _NARROW_DIGITS = 18
 
@@ -39,8 +38,7 @@ _NARROW_DIGITS = 18
 def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
 
-    A code stands for the same text on both sides, and is compared much faster. Batches are small
-    enough for all cores to have some.
+    A code stands for the same text on both sides, and is compared much faster.
     """
     old, new = _numbered(old), _numbered(new)
     for name in old.column_names:
@@ -51,11 +49,7 @@ def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
             cut, kind = one.num_chunks, one.type.index_type
             old = old.append_column(f"{_CODE}{name}", pa.chunked_array(codes[:cut], kind))
             new = new.append_column(f"{_CODE}{name}", pa.chunked_array(codes[cut:], kind))
-    return _divided(old), _divided(new)
-
-
-def _divided(rows: pa.Table) -> pa.Table:
-    return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
+    return old, new
 
 
 def _numbered(rows: pa.Table) -> pa.Table:
@@ -64,7 +58,7 @@ def _numbered(rows: pa.Table) -> pa.Table:
 
 
 class Matching:
-    """Fills `pairs` and `bags` from the views `old` and `new` of a connection.
+    """Fills `pairs`, an Arrow table, and `bags` from the views `old` and `new` of a connection.
 
     `pairs` holds the differing rows by key, with the values of both sides and which of them differ;
     `bags`, where keys repeat or there are none, the rows of these with how often a side holds them
@@ -80,6 +74,7 @@ class Matching:
         self._coded: set[str] = set()
         #: Whether the last match put rows into `bags`, which else is not there.
         self.has_bags = False
+        self.pairs = pa.table({})
 
     def join(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
         """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
@@ -140,7 +135,7 @@ class Matching:
             names = [f"{prefix}{name}" for name in placed.column_names]
             beside |= dict(zip(names, placed.columns, strict=True))
         self._db.register("found", pa.table(beside))
-        self._fill_pairs()
+        self.pairs = self._fill_pairs()
         self._db.unregister("found")
         return found
 
@@ -168,7 +163,7 @@ class Matching:
         pairs = answer["pairs"].combine_chunks().flatten().to_numpy()
         return np.sort(pairs), (answer["old"][0].as_py(), answer["new"][0].as_py())
 
-    def _fill_pairs(self) -> None:
+    def _fill_pairs(self) -> pa.Table:
         columns = [*self._keys, *self._compared]
         values = [
             f"{column.sql(side, prefix)} AS {prefix}{column.slot}"
@@ -180,12 +175,14 @@ class Matching:
         flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
         kind = f"CASE WHEN o_{ROW} IS NULL THEN 'added' WHEN n_{ROW} IS NULL THEN 'removed' "
         sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
-        self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {kind} ELSE 'changed' END AS kind, "
-            f"{', '.join([*place, *sides, *flagged])} FROM (SELECT o_{PARTITION}, n_{PARTITION}, "
-            f"{', '.join([f'o_{ROW}', f'n_{ROW}', *values])} FROM found) "
+        pairs = self._db.sql(
+            f"SELECT {kind} ELSE 'changed' END AS kind, {', '.join([*place, *sides, *flagged])} "
+            f"FROM (SELECT o_{PARTITION}, n_{PARTITION}, o_{ROW}, n_{ROW}, {', '.join(values)} "
+            "FROM found) "
             f"WHERE o_{ROW} IS NULL OR n_{ROW} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
-        )
+        ).to_arrow_table()
+        self._db.register("pairs", pairs)
+        return pairs
 
     def _duplicates(self) -> int:
         """Count the keys that a side holds more than once, and keep them."""

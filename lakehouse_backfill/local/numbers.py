@@ -108,7 +108,7 @@ def read(values: pa.ChunkedArray) -> Numbers:
 def _decimals(chunks: list[pa.Array], scale: int) -> Numbers:
     # A decimal is two words, of which so few digits fill the first.
     digits = [
-        np.frombuffer(chunk.buffers()[1], np.int64)[2 * chunk.offset :: 2][: len(chunk)]
+        np.frombuffer(chunk.buffers()[1], np.int64)[2 * chunk.offset :: 2][: len(chunk)].copy()
         for chunk in chunks
         if len(chunk)
     ]

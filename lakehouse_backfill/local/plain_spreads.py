@@ -26,8 +26,8 @@ _Sides = Mapping[SideName, pa.Table]
 class PlainSpreads:
     """Adds the distributions of those columns of a batch that can be counted in Arrow to a tally.
 
-    `count` measures the new side and may run beside the search for rows that differ; `finish`
-    measures the old side by those.
+    `count_values` and `count_numbers` measure the new side and may run beside the search for rows
+    that differ; `finish` measures the old side by those.
     """
 
     def __init__(self, tally: Tally, raw: _Sides) -> None:
@@ -41,14 +41,17 @@ class PlainSpreads:
         self._bins: dict[str, Bins] = {}
         self._values: dict[str, Counter[str]] = {}
 
-    def count(self) -> None:
-        """Measure the new side; of the old one nulls and moments."""
+    def count_values(self) -> None:
+        """Count the values of the new side; of the old one nulls."""
         for column in self._others:
             for side in self._sides(column):
                 values = self._raw[side][column.slot]
                 self._tally.spread(column, side).nulls += values.null_count
             if self._is_measured(column, "new"):
                 self._add_values(column, "new")
+
+    def count_numbers(self) -> None:
+        """Measure the numbers of the new side; of the old one their moments."""
         for column in self._numbers:
             read = {side: self._add_moments(column, side) for side in self._sides(column)}
             ends = [each for one in read.values() for each in (one.low, one.high)]

@@ -20,6 +20,8 @@ from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.partitions import label_of
 
 PARTITION = "p"
+#: Batches are small enough for all cores to have some, and for what is made of one to stay cached.
+_BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Source:
         ]
         if not parts:
             return self._empty(columns)
-        return pa.concat_tables(_alike(parts), promote_options="permissive")
+        rows = pa.concat_tables(_alike(parts), promote_options="permissive")
+        return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
 
     def _partition(self, table: pa.Table, piece: Piece, field: ScopeField | None) -> Any:
         if field is not None:

@@ -63,9 +63,14 @@ def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:
     """Count the rows of each partition number."""
     found: Counter[int] = Counter()
     for chunk in numbers.chunks:
-        rows = np.bincount(chunk.to_numpy())
-        found.update({int(number): int(rows[number]) for number in np.flatnonzero(rows)})
+        found.update(number_counts(chunk.to_numpy()))
     return found
+
+
+def number_counts(numbers: np.ndarray) -> dict[int, int]:
+    """Count small numbers, none of them negative."""
+    rows = np.bincount(numbers)
+    return {int(number): int(rows[number]) for number in np.flatnonzero(rows)}
 
 
 def _named(found: Any, rows: list[int]) -> dict[str, int]:

@@ -13,6 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, repeat
 from typing import Any, Literal
 
 from lakehouse_backfill.model.checks import CheckResult, ColumnDiff
@@ -79,20 +81,16 @@ class _Scale:
     new: Counter[int]
     low: Callable[[int], float]
 
-    @property
+    @cached_property
     def distance(self) -> float:
         """The greatest distance of the cumulative shares."""
         if dict(self.old) == dict(self.new):
             return 0.0
         old_rows, new_rows = self.old.total(), self.new.total()
-        found, before, after = 0.0, 0, 0
-        for number in sorted({*self.old, *self.new}):
-            before += self.old.get(number, 0)
-            after += self.new.get(number, 0)
-            distance = abs(before / old_rows - after / new_rows)
-            if distance > found:
-                found = distance
-        return found
+        numbers = sorted(self.old.keys() | self.new.keys())
+        sides = (accumulate(map(side.get, numbers, repeat(0))) for side in (self.old, self.new))
+        pairs = zip(*sides, strict=True)
+        return float(max(abs(old / old_rows - new / new_rows) for old, new in pairs))
 
     def is_blind(self, *, whole: bool) -> bool:
         """Tell whether one bin of many values, not the only one, holds nearly all of both sides."""

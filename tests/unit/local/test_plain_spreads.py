@@ -102,7 +102,8 @@ def _measured(
     column = Column("v", "c0", field, field, "compared")
     tally = Tally([None], (column,), 0)
     spreads = PlainSpreads(tally, raw)
-    spreads.count()
+    spreads.count_values()
+    spreads.count_numbers()
     spreads.finish(found)
     return [tally.spread(column, side) for side in raw]
 
