@@ -74,11 +74,7 @@ class Bins:
         """The counts in equal bins."""
         if self.own_equal is not None:
             return self.own_equal
-        found: dict[int, int] = {}
-        for number, rows in self.scaled.items():
-            wide = scaled_bins.equal_bin(number, self.exponent)
-            found[wide] = found.get(wide, 0) + rows
-        return found
+        return scaled_bins.equal_counts(self.scaled, self.exponent)
 
     def moved(self, gone: Bins, come: Bins) -> Bins:
         """Give the counts without some of the rows, and with others."""
@@ -127,7 +123,7 @@ def _ends(found: list[np.ndarray]) -> tuple[Any, Any]:
 def bins(numbers: Numbers, low: Any, high: Any) -> Bins:
     """Count the numbers in the equal bins of a range that holds them, and in scaled ones."""
     exponent, scaled = bin_exponent(low, high), scaled_counts(numbers.doubles)
-    if _is_coarser(exponent, low, high):
+    if scaled_bins.are_finer(exponent, low, high):
         return Bins(exponent, scaled, None)
     # A product with a power of two is exact.
     factor = 2.0**-exponent
@@ -173,14 +169,3 @@ def moved(
         if not found[name]:
             del found[name]
     return found
-
-
-def _is_coarser(exponent: int, low: Any, high: Any) -> bool:
-    """Tell whether every scaled bin of the range lies in one equal bin.
-
-    Both begin at multiples of powers of two, so a scaled bin that is no wider does; those of
-    negative numbers end where equal ones begin.
-    """
-    if low < 0 or exponent < scaled_bins.LEAST:
-        return False
-    return exponent >= math.frexp(float(high))[1] - 1 - scaled_bins.DIGITS

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 #: Digits of a double that a bin has beside the exponent, and how many bins these make.
 DIGITS = 8
@@ -42,6 +44,26 @@ def lower_end(number: int) -> float:
     if power + LEAST >= sys.float_info.max_exp:
         return sys.float_info.max
     return math.ldexp(1 + digits / PER_POWER, power + LEAST)
+
+
+def are_finer(exponent: int, low: Any, high: Any) -> bool:
+    """Tell whether each bin of numbers from low to high lies in one bin of width 2^exponent.
+
+    Both begin at multiples of powers of two, so one that is no wider does; those of negative
+    numbers end where equal ones begin.
+    """
+    if low < 0 or exponent < LEAST:
+        return False
+    return exponent >= math.frexp(float(high))[1] - 1 - DIGITS
+
+
+def equal_counts(counted: Mapping[int, int], exponent: int) -> dict[int, int]:
+    """Give counts in bins of width 2^exponent; these bins are finer."""
+    found: dict[int, int] = {}
+    for number, rows in counted.items():
+        wide = equal_bin(number, exponent)
+        found[wide] = found.get(wide, 0) + rows
+    return found
 
 
 @lru_cache(maxsize=KEPT)

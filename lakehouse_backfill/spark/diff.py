@@ -14,7 +14,15 @@ from lakehouse_backfill.model.schema_change import AddedColumn
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.rules import partitions
 from lakehouse_backfill.rules.schema_change import added
-from lakehouse_backfill.spark import comparing, diff_samples, diff_spreads, differing, guard
+from lakehouse_backfill.spark import (
+    comparing,
+    diff_found,
+    diff_samples,
+    diff_spreads,
+    differing,
+    guard,
+)
+from lakehouse_backfill.spark.diff_found import Found, Wide
 from lakehouse_backfill.spark.diff_sides import DiffSides
 from lakehouse_backfill.spark.failures import translated
 
@@ -80,37 +88,55 @@ class _Comparison:
 
     def run(self) -> Diff:
         """Compare what the files do not already say."""
-        request = self._request
         sides = self._sides
         old, new = sides.wide("old"), sides.wide("new")
-        wide = diff_samples.Wide(old, new, sides.columns)
+        wide = Wide(old, new, sides.columns)
         keys = [each.slot for each in wide.key]
         narrow = [_narrow(side, keys) for side in (old, new)]
         rows = comparing.distinct_rows(narrow[0], narrow[1], keys).persist()
         counted = comparing.classified(rows, keys)
         try:
             by_label, duplicates = self._counts(counted)
-            changed = diff_samples.changed_counts(wide, counted) if by_label else {}
-            self._tolerate(by_label, changed)
-            examples = diff_samples.samples(wide, rows, counted, request.samples)
+            many = sum(map(_differing, by_label.values()))
+            are_once = bool(keys) and not duplicates
+            found = diff_found.find(wide, rows, counted, many, are_once=are_once)
+            try:
+                return self._described(wide, found, by_label, duplicates)
+            finally:
+                found.let_go()
         finally:
             rows.unpersist()
-        found = self._partitions(by_label)
-        cells, whole = self._cells(found, changed), _summary(found)
+
+    def _described(
+        self,
+        wide: Wide,
+        found: Found,
+        by_label: dict[str | None, dict[str, int]],
+        duplicates: int,
+    ) -> Diff:
+        request, sides = self._request, self._sides
+        many = sum(map(_differing, by_label.values()))
+        changed = diff_samples.changed_counts(wide, found) if many else {}
+        self._tolerate(by_label, changed)
+        examples = diff_samples.samples(wide, found, request.samples) if many else ()
+        partitioned = self._partitions(by_label)
+        cells, whole = self._cells(partitioned, changed), _summary(partitioned)
         moved = diff_spreads.Moved(request.distributions, bool(whole.added or whole.removed))
+        known = found if 2 * many <= whole.old_rows else None
+        columns = diff_spreads.column_diffs(wide, _by_column(cells), moved, known)
         return Diff(
             old=sides.text("old"),
             new=sides.text("new"),
             key=request.key,
             summary=whole,
-            partitions=found,
-            columns=diff_spreads.column_diffs(old, new, sides.columns, _by_column(cells), moved),
+            partitions=partitioned,
+            columns=columns,
             samples=examples,
             files=sides.split.files,
             engine="spark",
             duplicate_keys=duplicates,
             cells=cells,
-            added_columns=self._added(new),
+            added_columns=self._added(wide.new),
         )
 
     def _added(self, new: DataFrame) -> tuple[AddedColumn, ...]:
@@ -190,6 +216,14 @@ def _partition(label: str | None, counts: dict[str, int], shared: int) -> Partit
         changed=changed,
         unchanged=same + shared,
     )
+
+
+def _differing(counts: dict[str, int]) -> int:
+    """Count the rows of both sides that have no equal on the other."""
+    added, removed, changed = (
+        counts[name] or 0 for name in (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
+    )
+    return added + removed + 2 * changed
 
 
 def _by_column(cells: tuple[CellDiff, ...]) -> Counter[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,36 +11,16 @@ from lakehouse_backfill.model.checks import DiffSample
 from lakehouse_backfill.rules.plain import plain_value
 from lakehouse_backfill.spark import comparing, rowhash, tolerating
 from lakehouse_backfill.spark.diff_columns import DiffColumn, common_type
+from lakehouse_backfill.spark.diff_found import TIMES, Found, Wide
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ANY = "lhb_any"
-_TIMES = "lhb_times"
-#: Rows of one key that are ordered among each other by their values.
-_ROWS_PER_KEY = 100
+_SIDES: tuple[tuple[Literal["old", "new"], str], ...] = (("old", "o_"), ("new", "n_"))
 
 
-@dataclass(frozen=True)
-class Wide:
-    """Both sides' whole rows: label, short names of all columns, row hash."""
-
-    old: DataFrame
-    new: DataFrame
-    columns: tuple[DiffColumn, ...]
-
-    @property
-    def key(self) -> list[DiffColumn]:
-        """The key's columns."""
-        return [each for each in self.columns if each.use == "key"]
-
-    @property
-    def compared(self) -> list[DiffColumn]:
-        """The compared columns."""
-        return [each for each in self.columns if each.use == "compared"]
-
-
-def changed_counts(wide: Wide, counted: DataFrame) -> dict[Any, dict[str, int]]:
+def changed_counts(wide: Wide, found: Found) -> dict[Any, dict[str, int]]:
     """Count, by raw label and for each compared column, the changed keys whose value differs.
 
     Under `ANY` the keys of which any does: with tolerances, rows of other hashes may be equal.
@@ -50,50 +29,31 @@ def changed_counts(wide: Wide, counted: DataFrame) -> dict[Any, dict[str, int]]:
 
     if not wide.key or not wide.compared:
         return {}
-    pairs = _changed(wide, counted)
     tests = {each.slot: _differs(each) for each in wide.compared}
     tests[ANY] = reduce(or_, tests.values())
     sums = [F.count(F.when(test, F.lit(1))).alias(slot) for slot, test in tests.items()]
-    found = pairs.groupBy(comparing.LABEL).agg(*sums).collect()
-    return {row[comparing.LABEL]: {slot: row[slot] for slot in tests} for row in found}
+    counted = _changed(wide, found).groupBy(comparing.LABEL).agg(*sums).collect()
+    return {row[comparing.LABEL]: {slot: row[slot] for slot in tests} for row in counted}
 
 
-def samples(wide: Wide, rows: DataFrame, counted: DataFrame, limit: int) -> tuple[DiffSample, ...]:
+def samples(wide: Wide, found: Found, limit: int) -> tuple[DiffSample, ...]:
     """Give up to `limit` rows of each kind: the first by partition, then key, nulls first."""
     if limit <= 0:
         return ()
-    added = _whole(wide, rows, counted, "added", limit)
-    removed = _whole(wide, rows, counted, "removed", limit)
-    return (*added, *removed, *(_changed_samples(wide, counted, limit) if wide.key else ()))
+    added = _whole(wide, found.of("new"), "added", limit)
+    removed = _whole(wide, found.of("old"), "removed", limit)
+    return (*added, *removed, *(_changed_samples(wide, found, limit) if wide.key else ()))
 
 
 def _whole(
-    wide: Wide, rows: DataFrame, counted: DataFrame, kind: Literal["added", "removed"], limit: int
+    wide: Wide, rows: DataFrame, kind: Literal["added", "removed"], limit: int
 ) -> list[DiffSample]:
     """Rows that one side has more often; of a key that changed, none."""
     from pyspark.sql import functions as F
 
-    mine, theirs = (
-        (comparing.NEW, comparing.OLD) if kind == "added" else (comparing.OLD, comparing.NEW)
-    )
-    names = [comparing.LABEL, *comparing.key_names(wide.key)]
-    more = rows.withColumn(_TIMES, F.col(mine) - F.col(theirs)).where(F.col(_TIMES) > 0)
-    if wide.key:
-        unchanged = counted.where(F.col(comparing.CHANGED) == 0)
-        same = comparing.same_keys("m", "u", names)
-        more = more.alias("m").join(unchanged.alias("u"), same, "left_semi")
-    # Without a key, the order among rows is only known once the whole rows are joined back.
-    first = more.orderBy(*_order(names)).limit(_ROWS_PER_KEY * limit) if wide.key else more
-    side = wide.new if kind == "added" else wide.old
-    on = comparing.same_keys("w", "f", [comparing.LABEL, comparing.HASH])
-    for each, short in zip(wide.key, comparing.key_names(wide.key), strict=True):
-        on = on & F.col(f"w.{each.slot}").eqNullSafe(F.col(f"f.{short}"))
-    joined = side.alias("w").join(first.alias("f"), on)
     slots = [each.slot for each in (*wide.key, *wide.compared)]
-    shown = joined.select("w.*", f"f.{_TIMES}").dropDuplicates(
-        [comparing.LABEL, comparing.HASH, *(each.slot for each in wide.key)]
-    )
-    ordered = shown.orderBy(*_order([comparing.LABEL, *_sortable(wide, slots)])).limit(limit)
+    others = rows.where(F.col(comparing.CHANGED) == 0)
+    ordered = others.orderBy(*_order([comparing.LABEL, *_sortable(wide, slots)])).limit(limit)
     return _as_samples(wide, kind, ordered.toArrow().to_pylist(), limit)
 
 
@@ -109,21 +69,21 @@ def _as_samples(
             old=None if kind == "added" else values,
             new=values if kind == "added" else None,
         )
-        found += [sample] * min(int(row[_TIMES]), limit)
+        found += [sample] * min(int(row[TIMES]), limit)
     return found[:limit]
 
 
-def _changed_samples(wide: Wide, counted: DataFrame, limit: int) -> list[DiffSample]:
-    pairs = _changed(wide, counted)
+def _changed_samples(wide: Wide, found: Found, limit: int) -> list[DiffSample]:
+    pairs = _changed(wide, found)
     names = [comparing.LABEL, *comparing.key_names(wide.key)]
     flags = [_differs(each).alias(f"d_{each.slot}") for each in wide.compared]
     any_differs = " OR ".join(f"d_{each.slot}" for each in wide.compared) or "false"
     first = pairs.select("*", *flags).where(any_differs).orderBy(*_order(names)).limit(limit)
-    found = []
+    shown = []
     for row in first.toArrow().to_pylist():
         differing = [each for each in wide.compared if row[f"d_{each.slot}"]]
         keys = zip(wide.key, comparing.key_names(wide.key), strict=True)
-        found.append(
+        shown.append(
             DiffSample(
                 kind="changed",
                 key=plain_value({each.name: row[short] for each, short in keys}),
@@ -131,22 +91,20 @@ def _changed_samples(wide: Wide, counted: DataFrame, limit: int) -> list[DiffSam
                 new=plain_value({each.name: row[f"n_{each.slot}"] for each in differing}),
             )
         )
-    return found
+    return shown
 
 
-def _changed(wide: Wide, counted: DataFrame) -> DataFrame:
-    """Join the whole rows of changed keys only: label, key, and `o_`/`n_` of each column."""
+def _changed(wide: Wide, found: Found) -> DataFrame:
+    """Pair the rows of changed keys: label, key, and `o_`/`n_` of each column."""
     from pyspark.sql import functions as F
 
     names = [comparing.LABEL, *comparing.key_names(wide.key)]
-    keys = counted.where(F.col(comparing.CHANGED) > 0).select(*names)
     old, new = (
-        _renamed(wide, side, prefix) for side, prefix in ((wide.old, "o_"), (wide.new, "n_"))
+        _renamed(wide, found.of(side).where(F.col(comparing.CHANGED) > 0), prefix)
+        for side, prefix in _SIDES
     )
-    found = keys.alias("k").join(old.alias("o"), comparing.same_keys("k", "o", names))
-    found = found.select("k.*", *(f"o.o_{each.slot}" for each in wide.compared))
-    both = found.alias("k").join(new.alias("n"), comparing.same_keys("k", "n", names))
-    return both.select("k.*", *(f"n.n_{each.slot}" for each in wide.compared))
+    both = old.alias("o").join(new.alias("n"), comparing.same_keys("o", "n", names))
+    return both.select("o.*", *(f"n.n_{each.slot}" for each in wide.compared))
 
 
 def _renamed(wide: Wide, side: DataFrame, prefix: str) -> DataFrame:

@@ -1,17 +1,14 @@
-"""How the columns of both sides of a diff are distributed, in two passes over the rows."""
+"""How columns are spread on both sides of a diff: two passes over the new side, one of the old."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.model.checks import ColumnDiff
 from lakehouse_backfill.model.watched import Distribution
-from lakehouse_backfill.rules import distributions, scaled_bins
-from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
+from lakehouse_backfill.rules import distributions
 from lakehouse_backfill.rules.drift import (
     MAX_CATEGORIES,
     Moments,
@@ -20,6 +17,8 @@ from lakehouse_backfill.rules.drift import (
     population_shift,
 )
 from lakehouse_backfill.spark.diff_columns import DiffColumn
+from lakehouse_backfill.spark.diff_counting import Counting, Spread, moved_counts, text_of
+from lakehouse_backfill.spark.diff_found import TIMES, Found, Wide
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -39,39 +38,21 @@ class Moved:
 ALL_MOVED = Moved(is_asked=True, has_other_rows=True)
 
 
-@dataclass
-class Spread:
-    """One column on one side; `counts` is None above the limit."""
-
-    nulls: int = 0
-    moments: Moments = field(default_factory=Moments)
-    counts: dict[str, int] | None = None
-    histogram: Histogram = field(default_factory=Histogram)
-
-    @property
-    def categories(self) -> dict[str, int]:
-        """Counts by category, null being one."""
-        named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
-        return {**named, "null": self.nulls} if self.nulls else named
-
-
 def column_diffs(
-    old: DataFrame,
-    new: DataFrame,
-    columns: tuple[DiffColumn, ...],
-    changed: Mapping[str, int],
-    moved: Moved = ALL_MOVED,
+    wide: Wide, changed: Mapping[str, int], moved: Moved = ALL_MOVED, found: Found | None = None
 ) -> tuple[ColumnDiff, ...]:
-    """Describe the compared columns, in table order; `changed` counts rows by column name."""
-    compared = [each for each in columns if each.use == "compared"]
-    if not compared:
+    """Describe the compared columns, in table order; `changed` counts rows by column name.
+
+    With the rows that differ, the counts of the old side follow from those of the new one.
+    """
+    if not wide.compared:
         return ()
-    sides = [_spreads(frame, compared, moved) for frame in (old, new)]
-    found = tuple(
+    sides = _Measuring(wide, moved, found).run()
+    described = tuple(
         _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.name, 0), moved)
-        for each in compared
+        for each in wide.compared
     )
-    return distributions.drawn(found)
+    return distributions.drawn(described)
 
 
 def _described(
@@ -114,92 +95,58 @@ def _distribution(
     return None
 
 
-def _spreads(frame: DataFrame, columns: list[DiffColumn], moved: Moved) -> dict[str, Spread]:
+class _Measuring:
+    """Both sides of the compared columns: first their moments, then the counts of their values."""
+
+    def __init__(self, wide: Wide, moved: Moved, found: Found | None) -> None:
+        self._wide = wide
+        self._moved = moved
+        self._found = found
+
+    def run(self) -> list[dict[str, Spread]]:
+        """Give the spreads of the old and the new side by slot."""
+        columns = self._wide.compared
+        rows = [_aggregated(frame, columns) for frame in (self._wide.old, self._wide.new)]
+        sides = [{each.slot: _of_row(each, row) for each in columns} for row in rows]
+        countable = [
+            [each for each in columns if each.kind != "number" and _is_narrow(each, row)]
+            for row in rows
+        ]
+        ranges = self._ranges(sides)
+        new = Counting(countable[1], ranges)
+        counted = new.count(self._wide.new)
+        new.tell(counted, sides[1])
+        if self._found is None:
+            old = Counting(countable[0], ranges)
+            old.tell(old.count(self._wide.old), sides[0])
+            return sides
+        # Equal rows are counted alike; but nested values are, as texts, of more than one kind.
+        plain = [each for each in countable[1] if not each.is_nested]
+        alike = Counting(plain, ranges)
+        gone, come = (alike.count(self._found.of(side), TIMES) for side in ("new", "old"))
+        alike.tell(moved_counts(counted, gone, come), sides[0])
+        others = Counting([each for each in countable[0] if each not in plain], {})
+        others.tell(others.count(self._wide.old), sides[0])
+        return sides
+
+    def _ranges(self, sides: list[dict[str, Spread]]) -> dict[str, tuple[Any, Any]]:
+        """Tell from where to where the numbers of both sides reach."""
+        found = {}
+        for slot in (each.slot for each in self._wide.compared if each.kind == "number"):
+            known = [side[slot].moments for side in sides if side[slot].moments.values]
+            if known and self._moved.is_asked:
+                lows, highs = ([getattr(m, end) for m in known] for end in ("minimum", "maximum"))
+                found[slot] = min(lows), max(highs)
+        return found
+
+
+def _aggregated(frame: DataFrame, columns: list[DiffColumn]) -> dict[str, Any]:
     wanted = [aggregate for each in columns for aggregate in _aggregates(each)]
-    row = frame.agg(*wanted).collect()[0].asDict()
-    found = {each.slot: _of_row(each, row) for each in columns}
-    countable = [
-        each.slot
-        for each in columns
-        if each.kind != "number" and (row[f"{each.slot}_distinct"] or 0) <= _SURELY_WIDE
-    ]
-    exponents = {
-        each.slot: bin_exponent(known.minimum, known.maximum)
-        for each in columns
-        if each.kind == "number" and (known := found[each.slot].moments).values and moved.is_asked
-    }
-    if countable or exponents:
-        texts = {each.slot: _text(each) for each in columns if each.slot in countable}
-        _count_values(frame, texts, exponents, found)
-    return found
+    return dict(frame.agg(*wanted).collect()[0].asDict())
 
 
-def _bin(slot: str, exponent: int) -> Column:
-    """Give both bins of a finite number as a text; a product with a power of two is exact."""
-    from pyspark.sql import functions as F
-
-    double = F.col(slot).cast("double")
-    finite = ~F.isnan(double) & (F.abs(double) < F.lit(float("inf")))
-    equal = F.floor(double * F.lit(2.0**-exponent)).cast("string")
-    return F.when(finite, F.concat_ws(",", equal, _scaled(double).cast("string")))
-
-
-def _scaled(double: Column) -> Column:
-    """Give the bin of `rules.scaled_bins`.
-
-    Beside a power of two the logarithm may be rounded to the wrong exponent: the digits then are
-    one power more or less, so the bin is the same.
-    """
-    from pyspark.sql import functions as F
-
-    size, least, per_power = F.abs(double), scaled_bins.LEAST, scaled_bins.PER_POWER
-    power = F.least(F.floor(F.log2(size)), F.lit(sys.float_info.max_exp - 1)).cast("double")
-    digits = F.floor(size / F.pow(F.lit(2.0), power) * per_power)
-    number = (power.cast("bigint") - least) * per_power + digits - per_power + 1
-    signed = F.when(double < 0, -number).otherwise(number)
-    return F.when(size < 2.0**least, F.lit(0).cast("bigint")).otherwise(signed)
-
-
-def _count_values(
-    frame: DataFrame,
-    texts: dict[str, Column],
-    exponents: dict[str, int],
-    found: dict[str, Spread],
-) -> None:
-    """Count the values of all countable columns, and the numbers by bins, in one shuffle."""
-    from pyspark.sql import functions as F
-
-    bins = {slot: _bin(slot, exponent) for slot, exponent in exponents.items()}
-    pairs = [
-        F.struct(F.lit(slot).alias("slot"), text.alias("v"))
-        for slot, text in {**texts, **bins}.items()
-    ]
-    values = frame.select(F.explode(F.array(*pairs)).alias("p")).select("p.slot", "p.v")
-    counted = values.where("v IS NOT NULL").groupBy("slot", "v").count().collect()
-    for slot in texts:
-        found[slot].counts = {}
-    numbers: dict[str, list[tuple[int, ...]]] = {slot: [] for slot in exponents}
-    for row in counted:
-        counts = found[row["slot"]].counts
-        if row["slot"] in numbers:
-            numbers[row["slot"]].append((*map(int, row["v"].split(",")), row["count"]))
-        elif counts is not None:
-            counts[row["v"]] = row["count"]
-    for slot, cells in numbers.items():
-        _add_bins(found[slot], cells)
-    for slot in texts:
-        counts = found[slot].counts
-        if counts is not None and len(counts) > MAX_CATEGORIES:
-            found[slot].counts = None
-
-
-def _add_bins(spread: Spread, cells: list[tuple[int, ...]]) -> None:
-    """Add counts by pairs of bins: equal ones, and scaled ones."""
-    equal, scaled = Counter[int](), Counter[int]()
-    for one, other, rows in cells:
-        equal[one] += rows
-        scaled[other] += rows
-    spread.histogram.add(spread.moments.minimum, spread.moments.maximum, equal, scaled)
+def _is_narrow(column: DiffColumn, row: dict[str, Any]) -> bool:
+    return (row[f"{column.slot}_distinct"] or 0) <= _SURELY_WIDE
 
 
 def _aggregates(column: DiffColumn) -> list[Column]:
@@ -209,7 +156,8 @@ def _aggregates(column: DiffColumn) -> list[Column]:
     value = F.col(slot)
     nulls = F.count(F.when(value.isNull(), F.lit(1))).alias(f"{slot}_nulls")
     if column.kind != "number":
-        return [nulls, F.approx_count_distinct(_text(column)).alias(f"{slot}_distinct")]
+        plain = text_of(column) if column.is_nested else value
+        return [nulls, F.approx_count_distinct(plain).alias(f"{slot}_distinct")]
     double = value.cast("double")
     limit = F.lit(float("inf"))
     finite = ~F.isnan(double) & (F.abs(double) < limit)
@@ -239,14 +187,3 @@ def _of_row(column: DiffColumn, row: dict[str, Any]) -> Spread:
         squares=row[f"{slot}_squares"] or 0.0,
     )
     return Spread(nulls=nulls, moments=moments)
-
-
-def _text(column: DiffColumn) -> Column:
-    """Give a text that is different for different values."""
-    from pyspark.sql import functions as F
-
-    value = F.col(column.slot)
-    kinds = {each.typeName() for each in (column.old, column.new) if each is not None}
-    if column.is_nested:
-        return F.when(value.isNotNull(), F.to_json(F.struct(value)))
-    return F.base64(value) if "binary" in kinds else value.cast("string")

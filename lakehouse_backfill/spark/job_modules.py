@@ -56,7 +56,8 @@ def _imported(folder: Path) -> dict[str, ModuleType]:
     """Give the modules and packages of the folder that are imported now, but for jobs."""
     return {
         name: module
-        for name, module in list(sys.modules.items())
+        # A list of its items is not made at once: other threads import meanwhile.
+        for name, module in sys.modules.copy().items()
         if not name.startswith("lakehouse_backfill_job_") and _lies_in(module, folder)
     }
 
