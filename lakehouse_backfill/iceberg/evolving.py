@@ -19,6 +19,8 @@ from lakehouse_backfill.iceberg.metadata import ColumnIds, column_ids, columns_o
 from lakehouse_backfill.iceberg.type_text import TypeText
 from lakehouse_backfill.model.publication import AdoptRequest
 from lakehouse_backfill.model.schema_change import SchemaChange
+from lakehouse_backfill.model.table_commit import Columns
+from lakehouse_backfill.ports.table_commits import CloneCommits
 from lakehouse_backfill.rules import schema_change
 
 #: The catalog numbers a schema that is added; this stands for that number.
@@ -45,8 +47,14 @@ class Evolved:
         return f"ids of columns that the run adds were given to others meanwhile: {names}"
 
 
-def evolve(catalog: Catalog, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
-    """Change a shadow's columns once, by one commit."""
+def evolve(
+    catalog: Catalog,
+    shadow: str,
+    base_schema_id: int,
+    change: SchemaChange,
+    commits: CloneCommits | None = None,
+) -> None:
+    """Change a shadow's columns once, by one commit; `commits` writes what PyIceberg cannot."""
     table = load(catalog, shadow)
     base = _schema(table, base_schema_id)
     if not schema_change.differing(columns_of(base), columns_of(table.schema()), change):
@@ -57,14 +65,25 @@ def evolve(catalog: Catalog, shadow: str, base_schema_id: int, change: SchemaCha
             state="no chunk was written; the target was not touched",
             fix="plan the run again",
         )
-    with translated(), around("Shadows.evolve"), table.update_schema() as update:
-        for step in change:
-            _take(update, step.add, step.type, step.doc)
-            if step.widen is not None:
-                update.update_column(step.widen, _type(step.to or ""))
-        # Last: all steps name the columns as they are before.
-        for old, new in schema_change.renamed(change).items():
-            update.rename_column(old, new)
+    update = _update(table, change)
+    if commits is not None:
+        after = columns_after(table.metadata, update._apply())
+        commits.set_columns(shadow, str(table.metadata.table_uuid), after)
+        return
+    with translated(), around("Shadows.evolve"):
+        update.commit()
+
+
+def _update(table: Table, change: SchemaChange) -> UpdateSchema:
+    update = table.update_schema()
+    for step in change:
+        _take(update, step.add, step.type, step.doc)
+        if step.widen is not None:
+            update.update_column(step.widen, _type(step.to or ""))
+    # Last: all steps name the columns as they are before.
+    for old, new in schema_change.renamed(change).items():
+        update.rename_column(old, new)
+    return update
 
 
 def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:
@@ -85,6 +104,16 @@ def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:
             fix="plan the run again",
         )
     return Evolved(column_ids(base), shadow.schema())
+
+
+def columns_after(metadata: TableMetadata, after: Schema) -> Columns:
+    """Give a table's columns once they are `after`, for who is no PyIceberg."""
+    number = schema_id_after(metadata, after)
+    return Columns(
+        schema=after.model_copy(update={"schema_id": number}).model_dump_json(),
+        schema_id=number,
+        last_column_id=max(metadata.last_column_id, after.highest_field_id),
+    )
 
 
 def schema_id_after(metadata: TableMetadata, after: Schema | None) -> int:

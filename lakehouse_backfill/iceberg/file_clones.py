@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from lakehouse_backfill.errors import TooBusy, Unsupported
 from lakehouse_backfill.fault_points import around
 from lakehouse_backfill.iceberg.catalog import load, translated
-from lakehouse_backfill.model.table_commit import CloneOrder
+from lakehouse_backfill.model.table_commit import CloneOrder, Columns
 from lakehouse_backfill.ports.table_commits import CloneCommits
 from lakehouse_backfill.rules.cloning import cloned
 
@@ -67,6 +67,14 @@ class FileClones(CloneCommits):
                 "Spark is reached through Spark Connect",
                 fix="run this command with a Spark of its own: remove spark.remote",
             )
+
+    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:  # noqa: ARG002
+        """Refuse: rows of such tables are written anew, by commits that carry no columns."""
+        raise Unsupported(
+            f"{table} is written row by row, by commits that carry no change of columns",
+            state="no chunk was written; the target was not touched",
+            fix="run this command with a Spark of its own: remove spark.remote",
+        )
 
     def _replace(
         self, catalog: SqlCatalog, table: Table, uuid: str, properties: dict[str, str]

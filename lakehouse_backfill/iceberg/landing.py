@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
 from lakehouse_backfill.iceberg.catalog import load
+from lakehouse_backfill.iceberg.evolving import columns_after
 from lakehouse_backfill.iceberg.manifests import ManifestCache
 from lakehouse_backfill.iceberg.metadata import landed, refuse_format
 from lakehouse_backfill.iceberg.names import FOREVER_MS, PUBLICATION
@@ -82,9 +83,9 @@ class OtherLander(Lander):
 
     def prepare(self, table: Table, change: Change, marks: Marks) -> Callable[[], Snapshot]:
         """Order exactly the inspected files; the new snapshot is read back by its token."""
-        if change.schema is not None:
+        if change.schema is not None and self._commits.writes_rows:
             raise Unsupported(
-                f"{marks.target}: its commits carry no change of columns yet",
+                f"{marks.target}: commits of rows carry no change of columns",
                 state="nothing was published; readers see what they saw before",
                 fix="change the columns on the table itself, and plan the run again without them",
             )
@@ -128,6 +129,7 @@ def _order(table: Table, change: Change, marks: Marks) -> SwapOrder:
         summary=marks.summary,
         properties={PUBLICATION: marks.token},
         operation=change.operation.value,
+        columns=columns_after(metadata, change.schema) if change.schema else None,
         contents=marks.contents,
     )
 

@@ -101,7 +101,8 @@ class IcebergShadows(Shadows):
         """
         self._refuse_name(shadow)
         until_committed(
-            lambda: evolve(self._catalog, shadow, base_schema_id, change), f"columns of {shadow}"
+            lambda: evolve(self._catalog, shadow, base_schema_id, change, self._commits),
+            f"columns of {shadow}",
         )
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:

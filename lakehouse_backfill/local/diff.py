@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.local.asking import Asked
 from lakehouse_backfill.local.compare import Comparison, engine
-from lakehouse_backfill.local.grouping import Piece, batches, portions
+from lakehouse_backfill.local.grouping import batches, portions
 from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
 from lakehouse_backfill.local.rows import gather_both
@@ -28,8 +29,10 @@ from lakehouse_backfill.rules.where import render
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
+    from lakehouse_backfill.local.columns import Column
     from lakehouse_backfill.ports.compute import DiffRequest
 
 BATCH_ROWS = 1_000_000
@@ -83,16 +86,13 @@ class LocalDiffer:
         )
 
     def differing(self, request: DiffRequest) -> Iterator[Differing]:
-        """Yield every row that differs, whole; memory holds one group of partitions at a time."""
+        """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
         plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
         asked = self._asked(plain)
-        old, new = asked.sources()
         comparison = Comparison(self._connection(), Tally(asked.labels, asked.columns, 0), None)
         try:
-            for mine, theirs in self._batches(asked):
-                yield from comparison.differing(
-                    *gather_both((old, mine), (new, theirs), asked.columns)
-                )
+            for old, new in self._batches(asked, asked.columns):
+                yield from comparison.differing(old, new)
         finally:
             comparison.close()
 
@@ -117,8 +117,21 @@ class LocalDiffer:
         )
         return Asked.of(request, *listed, rows, reads)
 
-    def _batches(self, asked: Asked) -> Iterator[tuple[list[Piece], list[Piece]]]:
-        return batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+    def _batches(
+        self, asked: Asked, columns: tuple[Column, ...]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Read whole partitions of both sides; the next ones while the last are compared."""
+        old, new = asked.sources()
+        groups = batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+        with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+            read: Future[tuple[pa.Table, pa.Table]] | None = None
+            for mine, theirs in groups:
+                ahead = pool.submit(gather_both, (old, mine), (new, theirs), columns)
+                if read is not None:
+                    yield read.result()
+                read = ahead
+            if read is not None:
+                yield read.result()
 
     def _compare(self, asked: Asked, tally: Tally) -> None:
         where, (old, new) = asked.request.where, asked.sources()
@@ -137,8 +150,8 @@ class LocalDiffer:
             read = tuple(column for column in tally.columns if column.name in asked.conditional)
             for group in portions(unread, self._batch_rows):
                 comparison.count(new.gather(group, read))
-            for one, other in self._batches(asked):
-                comparison.compare(*gather_both((old, one), (new, other), tally.columns))
+            for one, other in self._batches(asked, tally.columns):
+                comparison.compare(one, other)
         finally:
             comparison.close()
 

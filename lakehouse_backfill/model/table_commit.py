@@ -51,6 +51,15 @@ class Entering:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns that a table has from a commit on: Iceberg's JSON of the schema, and numbers."""
+
+    schema: str
+    schema_id: int
+    last_column_id: int
+
+
+@dataclass(frozen=True)
 class SwapOrder:
     """Files out and files in, in one snapshot; a delete file is named by path and offset.
 
@@ -73,6 +82,8 @@ class SwapOrder:
     properties: dict[str, str] = field(default_factory=dict)
     #: What readers of the snapshot are told: overwrite, or append where nothing goes.
     operation: str = "overwrite"
+    #: The columns after the swap; None: as they are.
+    columns: Columns | None = None
     #: The same as rows, for who writes no files of others: every partition of the swap.
     contents: tuple[RowsOf, ...] = ()
 

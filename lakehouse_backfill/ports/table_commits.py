@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lakehouse_backfill.model.table_commit import CloneOrder, RowsOf, SwapOrder
+from lakehouse_backfill.model.table_commit import CloneOrder, Columns, RowsOf, SwapOrder
 
 
 class Prepared(Protocol):
@@ -80,6 +80,10 @@ class CloneCommits(Protocol):
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
         """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
+        ...
+
+    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:
+        """Give the table other columns, unless its UUID is not `found_uuid`."""
         ...
 
 

@@ -55,13 +55,13 @@ def require_possible(manifest: RunManifest, contract: Contract, base: TableInfo 
 
 
 def require_way(manifest: RunManifest, table: str, way: str) -> None:
-    """Refuse a change where other than PyIceberg writes the commit: only it carries columns."""
-    if manifest.target.schema_change and way != "pyiceberg":
+    """Refuse a change where rows are written anew: such a commit carries no columns."""
+    if manifest.target.schema_change and way == "rewrite":
         raise Unsupported(
-            f"{table} is written by way `{way}`, whose commits carry no change of columns yet",
+            f"{table} is written by way `{way}`, whose commits carry no change of columns",
             state=STATE,
-            fix="change the columns on the table itself before the run, and remove "
-            f"{FIELD}; tables of format 1 and 2 without equality deletes need not",
+            fix="run with a Spark of its own (remove spark.remote), or change the columns on the "
+            f"table itself before the run and remove {FIELD}",
             field=FIELD,
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lakehouse_backfill.errors import TooBusy
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.model.table_commit import CloneOrder, Inspected, SwapOrder
+from lakehouse_backfill.model.table_commit import CloneOrder, Columns, Inspected, SwapOrder
 from lakehouse_backfill.ports.table_commits import TableCommits
 from lakehouse_backfill.rules.cloning import cloned
 from lakehouse_backfill.spark.java_api import JavaApi, java_errors
@@ -110,6 +110,10 @@ class JavaCommits(TableCommits):
 
         self._commit(table, "Shadows.fence", change, found_uuid)
 
+    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:
+        """Give the table other columns, unless its UUID is not `found_uuid`."""
+        self._commit(table, "Shadows.evolve", lambda b: self._with_columns(b, columns), found_uuid)
+
     def _commit(
         self,
         table: str,
@@ -130,6 +134,8 @@ class JavaCommits(TableCommits):
 
     def _metadata(self, base: Any, snapshot: Any, order: SwapOrder) -> Any:
         builder = self._api.iceberg.TableMetadata.buildFrom(base)
+        if order.columns is not None:
+            builder = self._with_columns(builder, order.columns)
         builder = builder.setBranchSnapshot(snapshot, "main")
         tags = dict(order.tags)
         if order.after is not None:
@@ -137,6 +143,11 @@ class JavaCommits(TableCommits):
         for name, snapshot_id in tags.items():
             builder = builder.setRef(name, self._tag(snapshot_id, order.tag_age_ms))
         return builder.setProperties(self._api.text_map(order.properties)).build()
+
+    def _with_columns(self, builder: Any, columns: Columns) -> Any:
+        """A schema that the table had before is used again, under its old number."""
+        schema = self._api.iceberg.SchemaParser.fromJson(columns.schema)
+        return builder.setCurrentSchema(schema, columns.last_column_id)
 
     def _tag(self, snapshot_id: int, max_age_ms: int) -> Any:
         ref = self._api.iceberg.SnapshotRef

@@ -49,6 +49,8 @@ class JavaSwap:
         # append, one that puts files back a delete; whoever moved partitions overwrote them.
         text = json.loads(self._api.iceberg.SnapshotParser.toJson(self._producer.apply()))
         text["summary"]["operation"] = order.operation
+        if order.columns is not None:
+            text["schema-id"] = order.columns.schema_id
         self._require_whole(text["summary"])
         return self._api.iceberg.SnapshotParser.fromJson(json.dumps(text))
 

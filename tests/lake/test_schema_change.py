@@ -44,10 +44,10 @@ def job(context, src):
 COLUMNS = ("d", "k", "amount", "n", "note")
 
 
-@pytest.fixture
-def modes(lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
+@pytest.fixture(params=[2, 3], ids=["format 2", "format 3"])
+def modes(request: pytest.FixtureRequest, lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
     """Four days of keys 1 and 2; the source puts `v` of days 2 and 3 right."""
-    modes = Modes(lake, profile, lake_folder, 2, **CONTRACT)
+    modes = Modes(lake, profile, lake_folder, request.param, **CONTRACT)
     modes.holds(*(f"{d}, {k}, A, {10 * d + k}, 1" for d in range(1, 5) for k in (1, 2)))
     lake.sql("ALTER TABLE {ns}.out ADD COLUMN n int")
     lake.sql("UPDATE {ns}.out SET n = k")

@@ -143,9 +143,10 @@ def test_no_table_names_in_files_and_other_writers_are_refused() -> None:
     mapped = base(properties={schema_refusals.NAME_MAPPING: "[]"})
     assert isinstance(refusal(wanted, contract(), mapped), Unsupported)
     schema_refusals.require_way(wanted, "silver.daily", "pyiceberg")
-    schema_refusals.require_way(manifest(), "silver.daily", "java")
-    with pytest.raises(Unsupported, match="way `java`, whose commits carry no change of columns"):
-        schema_refusals.require_way(wanted, "silver.daily", "java")
+    schema_refusals.require_way(wanted, "silver.daily", "java")
+    schema_refusals.require_way(manifest(), "silver.daily", "rewrite")
+    with pytest.raises(Unsupported, match="`rewrite`, whose commits carry no change of columns"):
+        schema_refusals.require_way(wanted, "silver.daily", "rewrite")
 
 
 def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> None:
