@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ratios import environment
 from benchmarks.tpch import KEY, TABLE, Lake, Truth
 from lakehouse_backfill.local.diff import LocalDiffer
 from lakehouse_backfill.ports.diffing import DiffRequest
@@ -161,9 +162,7 @@ def timed(command: list[str], settings: dict[str, str] | None = None) -> dict[st
 def _run(
     command: list[str], settings: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    import os
-
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **(settings or {})}
+    variables = environment() | (settings or {})
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{command[:3]} failed: {done.stderr[-2000:]}")

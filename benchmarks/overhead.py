@@ -6,7 +6,6 @@ python -m benchmarks.overhead [--scale 1] [--rounds 7] [--memory 4g]
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import workload
-from benchmarks.ratios import Ratio, medians, report, seconds
+from benchmarks.ratios import Ratio, environment, medians, report, seconds
 from benchmarks.workload import BARE, MONTHS, PRODUCT, SOURCE, WHO, name
 from lakehouse_backfill.project import Project
 
@@ -131,10 +130,7 @@ def _commands(folder: Path, run_id: str, rounds: int) -> tuple[list[Ratio], Raw]
 
 
 def _process(command: list[str]) -> None:
-    root = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": root}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
         raise SystemExit(f"{command[3:]} failed: {done.stderr[-2000:]}")
 

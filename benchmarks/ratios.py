@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -86,3 +87,10 @@ def _version(package: str) -> str:
         return version(package)
     except ImportError:
         return "not installed"
+
+
+def environment() -> dict[str, str]:
+    """Give the variables of a process that is measured as its users have it: modules compiled."""
+    root = str(Path(__file__).resolve().parents[1])
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": root}
