@@ -65,17 +65,17 @@ def evolve(
             state="no chunk was written; the target was not touched",
             fix="plan the run again",
         )
-    update = _update(table, change)
     if commits is not None:
-        after = columns_after(table.metadata, update._apply())
+        planned = UpdateSchema(table.transaction())
+        _take_all(planned, change)
+        after = columns_after(table.metadata, planned._apply())
         commits.set_columns(shadow, str(table.metadata.table_uuid), after)
         return
-    with translated(), around("Shadows.evolve"):
-        update.commit()
+    with translated(), around("Shadows.evolve"), table.update_schema() as update:
+        _take_all(update, change)
 
 
-def _update(table: Table, change: SchemaChange) -> UpdateSchema:
-    update = table.update_schema()
+def _take_all(update: UpdateSchema, change: SchemaChange) -> None:
     for step in change:
         _take(update, step.add, step.type, step.doc)
         if step.widen is not None:
@@ -83,7 +83,6 @@ def _update(table: Table, change: SchemaChange) -> UpdateSchema:
     # Last: all steps name the columns as they are before.
     for old, new in schema_change.renamed(change).items():
         update.rename_column(old, new)
-    return update
 
 
 def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:

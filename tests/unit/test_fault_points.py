@@ -55,7 +55,7 @@ READING = {
     "PinLeases": {"standing"},
     "Pins": {"pinned"},
     # Parts of the acts of other ports, which have the points.
-    "CloneCommits": {"fence", "write_clone"},
+    "CloneCommits": {"fence", "set_columns", "write_clone"},
     "Prepared": {"commit"},
     "Progress": {"advance", "finish", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},

@@ -56,12 +56,17 @@ def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
 
 
 @pytest.mark.req("U1")
-def test_where_another_writer_commits_it_is_refused_when_planned() -> None:
-    by_java = ChosenWay(way="java", why="format 3")
-    found = replace(bench(lake()), ways=lambda table, scope: by_java)
-    with pytest.raises(Unsupported, match="commits carry no change of columns yet"):
+def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
+    by_rows = ChosenWay(way="rewrite", why="Spark Connect")
+    found = replace(bench(lake()), ways=lambda table, scope: by_rows)
+    with pytest.raises(Unsupported, match="commits carry no change of columns"):
         make_plan(found, changing(NOTE), "bob", None)
-    assert make_plan(found, changing(), "bob", None).way == by_java
+    assert make_plan(found, changing(), "bob", None).way == by_rows
+    by_java = ChosenWay(way="java", why="format 3")
+    assert (
+        make_plan(replace(found, ways=lambda t, s: by_java), changing(NOTE), "bob", None).way
+        == by_java
+    )
 
 
 @pytest.mark.req("U12")
