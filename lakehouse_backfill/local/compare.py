@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.local.changes import Changes
@@ -26,8 +27,6 @@ from lakehouse_backfill.local.tally import SideName, Tally
 from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from lakehouse_backfill.model.rollout import Differing
 
 
@@ -38,6 +37,8 @@ def engine(spill: str) -> duckdb.DuckDBPyConnection:
     """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
     connection.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
+    # The texts of rows that differ may be more than 2 GiB.
+    connection.execute("SET arrow_large_buffer_size = true")
     # Last: it also locks the folder for spilling.
     connection.execute("SET enable_external_access = false")
     return connection
@@ -58,7 +59,7 @@ class Comparison:
 
     def close(self) -> None:
         """Let go of the rows, so that an idle engine holds none."""
-        for name in ("old_rows", "new_rows", "shared_rows", "pairs"):
+        for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs", "numbered"):
             self._db.unregister(name)
         tables = ("bags", "duplicates")
         self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))
@@ -160,14 +161,14 @@ class Comparison:
     def _translated(self, text: str | None = None) -> Iterator[None]:
         try:
             yield
-        except duckdb.Error as error:
-            if self._condition is not None:
+        except (duckdb.Error, pa.ArrowInvalid) as error:
+            if self._condition is not None and isinstance(error, duckdb.Error):
                 raise ConfigError(
                     f"the condition {text or self._condition!r} cannot be evaluated: {error}",
                     fix="compare columns with values of their own type",
                 ) from error
             raise Unsupported(
-                f"DuckDB cannot compare these columns: {error}",
+                f"this engine cannot compare these columns: {error}",
                 state="nothing was changed",
                 fix="leave the column out with `ignore`, or compare on Spark",
             ) from error

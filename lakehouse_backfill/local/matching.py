@@ -246,8 +246,15 @@ def _taken(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
         start = stop
     places = np.empty(len(numbers), np.int64)
     places[order] = np.arange(len(numbers)) - none
-    found = pa.Table.from_batches(taken, rows.schema).combine_chunks()
+    found = _large(pa.Table.from_batches(taken, rows.schema)).combine_chunks()
     return found, pa.array(places, mask=numbers == 0)
+
+
+def _large(rows: pa.Table) -> pa.Table:
+    """Let texts and bytes of all rows be more than 2 GiB."""
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    fields = [field.with_type(wide.get(field.type, field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 def _same(one: str, other: str, slots: list[str]) -> str:

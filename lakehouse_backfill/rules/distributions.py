@@ -32,7 +32,8 @@ _KS_CHANCE, _NORMAL_CHANCE = 1.949, 3.09
 BINS, BARS = 256, 32
 #: Columns of one diff whose bars are kept.
 DRAWN = 24
-_LOWEST, _HIGHEST = -1000, 1000
+#: The widest numbers there are need 2^1018.
+_LOWEST, _HIGHEST = -1000, 1020
 _EXACT_BITS = 52
 
 

@@ -121,7 +121,8 @@ class _Measuring:
             old.tell(old.count(self._wide.old), sides[0])
             return sides
         # Equal rows are counted alike; but nested values are, as texts, of more than one kind.
-        plain = [each for each in countable[1] if not each.is_nested]
+        narrow = [each for each in countable[1] if each in countable[0]]
+        plain = [each for each in narrow if not each.is_nested]
         alike = Counting(plain, ranges)
         gone, come = (alike.count(self._found.of(side), TIMES) for side in ("new", "old"))
         alike.tell(moved_counts(counted, gone, come), sides[0])

@@ -142,7 +142,10 @@ class JavaCommits(TableCommits):
             tags[order.after] = int(snapshot.snapshotId())
         for name, snapshot_id in tags.items():
             builder = builder.setRef(name, self._tag(snapshot_id, order.tag_age_ms))
-        return builder.setProperties(self._api.text_map(order.properties)).build()
+        found = builder.setProperties(self._api.text_map(order.properties)).build()
+        if order.columns and int(found.currentSchemaId()) != order.columns.schema_id:
+            raise TooBusy(f"{order.base.table} has other schemas by now", fix="try again")
+        return found
 
     def _with_columns(self, builder: Any, columns: Columns) -> Any:
         """A schema that the table had before is used again, under its old number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -46,6 +47,13 @@ def test_bins_fit_the_range_and_no_narrower_ones_do(values: list[float]) -> None
     span = math.floor(high * 2.0**-exponent) - math.floor(low * 2.0**-exponent)
     assert span < BINS
     assert span >= BINS // 2 - 1 or low == high or abs(high - low) < 1e-10 * max(1, abs(high))
+
+
+@pytest.mark.parametrize("low", [0.0, -1.0, -sys.float_info.max])
+@pytest.mark.parametrize("high", [2.0**1009, 1.7e308, sys.float_info.max])
+def test_bins_fit_the_widest_ranges(low: float, high: float) -> None:
+    factor = 2.0 ** -bin_exponent(low, high)
+    assert math.floor(high * factor) - math.floor(low * factor) < BINS
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 7))
