@@ -107,10 +107,10 @@ def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:
 
 def columns_after(metadata: TableMetadata, after: Schema) -> Columns:
     """Give a table's columns once they are `after`, for who is no PyIceberg."""
-    number = schema_id_after(metadata, after)
+    numbered = _numbered(metadata, after)
     return Columns(
-        schema=after.model_copy(update={"schema_id": number}).model_dump_json(),
-        schema_id=number,
+        schema=numbered.model_dump_json(),
+        schema_id=numbered.schema_id,
         last_column_id=max(metadata.last_column_id, after.highest_field_id),
     )
 
@@ -130,11 +130,14 @@ def schema_updates(metadata: TableMetadata, after: Schema | None) -> tuple[Table
     known = _known(metadata, after)
     if known is not None:
         return (SetCurrentSchemaUpdate(schema_id=known),)
-    numbered = after.model_copy(update={"schema_id": schema_id_after(metadata, after)})
     return (
-        AddSchemaUpdate.model_validate({"schema": numbered}),
+        AddSchemaUpdate.model_validate({"schema": _numbered(metadata, after)}),
         SetCurrentSchemaUpdate(schema_id=_LAST_ADDED),
     )
+
+
+def _numbered(metadata: TableMetadata, after: Schema) -> Schema:
+    return after.model_copy(update={"schema_id": schema_id_after(metadata, after)})
 
 
 def _known(metadata: TableMetadata, after: Schema) -> int | None:

@@ -115,14 +115,13 @@ class _Comparison:
         duplicates: int,
     ) -> Diff:
         request, sides = self._request, self._sides
-        many = sum(map(_differing, by_label.values()))
-        changed = diff_samples.changed_counts(wide, found) if many else {}
+        changed = diff_samples.changed_counts(wide, found) if found.many else {}
         self._tolerate(by_label, changed)
-        examples = diff_samples.samples(wide, found, request.samples) if many else ()
+        examples = diff_samples.samples(wide, found, request.samples) if found.many else ()
         partitioned = self._partitions(by_label)
         cells, whole = self._cells(partitioned, changed), _summary(partitioned)
         moved = diff_spreads.Moved(request.distributions, bool(whole.added or whole.removed))
-        known = found if 2 * many <= whole.old_rows else None
+        known = found if 2 * found.many <= whole.old_rows else None
         columns = diff_spreads.column_diffs(wide, _by_column(cells), moved, known)
         return Diff(
             old=sides.text("old"),

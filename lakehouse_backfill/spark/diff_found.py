@@ -42,10 +42,11 @@ class Found:
     """Whole rows that one side holds more often, kept from the first use until `let_go`.
 
     Each stands once, with how often in `TIMES`, and with `comparing.CHANGED`: whether the other
-    side has another row of its key.
+    side has another row of its key. `many` are the rows of both sides.
     """
 
     rows: DataFrame
+    many: int
 
     def of(self, side: Literal["old", "new"]) -> DataFrame:
         """Give the rows of one side."""
@@ -68,7 +69,7 @@ def find(wide: Wide, rows: DataFrame, counted: DataFrame, many: int, *, are_once
         _whole(wide, side, name, more, many, are_once=are_once)
         for side, name in ((wide.old, "old"), (wide.new, "new"))
     ]
-    return Found(sides[0].unionByName(sides[1]).persist())
+    return Found(sides[0].unionByName(sides[1]).persist(), many)
 
 
 def _more(wide: Wide, rows: DataFrame, counted: DataFrame) -> DataFrame:
