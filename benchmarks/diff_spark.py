@@ -22,12 +22,18 @@ def session(folder: Path, memory: str) -> Any:
     return open_session(Profile(catalog=catalog, spark=spark), folder)
 
 
-def differ(spark: Any, setting: Setting) -> Callable[[], Counts]:
-    """Compare with our engine on Spark."""
+def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
+    """Compare with our engine on Spark: by whole partitions in `tasks`, or by a `shuffle`."""
+    from lakehouse_backfill.local.diff import LocalDiffer
+    from lakehouse_backfill.local.parts_diff import PartsDiffer
     from lakehouse_backfill.spark.diff import SparkDiffer
+    from lakehouse_backfill.spark.workers import SparkWorkers
+
+    tasks = PartsDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
+    differ: Any = tasks if way == "tasks" else SparkDiffer(spark, "lake")
 
     def compare() -> Counts:
-        found = SparkDiffer(spark, "lake").diff(setting.request()).summary
+        found = differ.diff(setting.request()).summary
         return found.added, found.removed, found.changed
 
     return compare

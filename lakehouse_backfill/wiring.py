@@ -252,14 +252,20 @@ class Wiring:
         return watch(ports)
 
     def _differ(self, engine: str) -> Any:
+        from lakehouse_backfill.local.diff import LocalDiffer
+
+        local = LocalDiffer(self.catalog)
         if engine == "local":
-            from lakehouse_backfill.local.diff import LocalDiffer
-
-            return LocalDiffer(self.catalog)
+            return local
         if engine == "spark":
+            from lakehouse_backfill.local.parts_diff import PartsDiffer
             from lakehouse_backfill.spark.diff import SparkDiffer
+            from lakehouse_backfill.spark.workers import SparkWorkers
+            from lakehouse_backfill.stages.spark_diff import SparkWays
 
-            return SparkDiffer(self.spark, self.profile.catalog["name"])
+            limit = self.profile.task_diff_limit_mib * 1024 * 1024
+            tasks = PartsDiffer(local, SparkWorkers(self.spark), limit)
+            return SparkWays(tasks, SparkDiffer(self.spark, self.profile.catalog["name"]))
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 
 

@@ -18,7 +18,9 @@ from lakehouse_backfill.local.splitting import (
     labels_of,
     split_files,
 )
+from lakehouse_backfill.local.tally import Tally
 from lakehouse_backfill.rules.schema_change import added
+from lakehouse_backfill.rules.where import render
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -42,23 +44,17 @@ class Asked:
     rows: tuple[RowRange, ...]
 
     @classmethod
-    def of(
-        cls,
-        request: DiffRequest,
-        old: Side,
-        new: Side,
-        rows: tuple[RowRange, ...],
-        reads: tuple[str, ...],
-    ) -> Asked:
-        """Work out what is compared; columns of `reads` are read, but not compared.
+    def of(cls, request: DiffRequest, old: Side, new: Side, rows: tuple[RowRange, ...]) -> Asked:
+        """Work out what is compared; columns that the run adds are read, but not compared.
 
         Raises ConfigError and Unsupported as `columns_of_diff` does.
         """
         old = _narrowed(request, old, new)
         asked = asked_columns(request.where, old, new)
-        ignore = (*request.ignore, *added(request.change))
+        coming = added(request.change)
+        ignore = (*request.ignore, *coming)
         columns = columns_of_diff(
-            old.schema, new.schema, request.key, ignore, asked | set(reads), request.tolerances
+            old.schema, new.schema, request.key, ignore, asked | set(coming), request.tolerances
         )
         how = layout(old, new, request.scope)
         split = split_files(old, new, how, request.scope, columns, request.known_equal)
@@ -69,6 +65,28 @@ class Asked:
     def conditional(self) -> frozenset[str]:
         """The columns that the condition reads."""
         return asked_columns(self.request.where, self.old, self.new)
+
+    @property
+    def condition(self) -> str | None:
+        """The condition as DuckDB reads it, on the slots of the columns."""
+        where = self.request.where
+        slots = {column.name: column.slot for column in self.columns}
+        return render(where, slots, "duckdb") if where else None
+
+    def tally(self) -> Tally:
+        """Give a tally of nothing yet."""
+        return Tally(
+            self.labels,
+            self.columns,
+            self.request.samples,
+            coming=added(self.request.change),
+            distributions=self.request.distributions,
+        )
+
+    @property
+    def counted_by(self) -> tuple[Column, ...]:
+        """The columns that are read of files whose rows are only counted: the condition's."""
+        return tuple(column for column in self.columns if column.name in self.conditional)
 
     def sources(self) -> tuple[Source, Source]:
         """Give where the rows of both sides come from."""

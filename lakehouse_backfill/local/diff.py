@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.local.asking import Asked
 from lakehouse_backfill.local.compare import Comparison, engine
-from lakehouse_backfill.local.grouping import batches, portions
+from lakehouse_backfill.local.grouping import Piece, batches, portions
 from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
 from lakehouse_backfill.local.rows import gather_both
@@ -24,8 +24,6 @@ from lakehouse_backfill.model.checks import Diff
 from lakehouse_backfill.model.preview import DiffPreview
 from lakehouse_backfill.model.rollout import Differing
 from lakehouse_backfill.rules.partitions import ranges
-from lakehouse_backfill.rules.schema_change import added
-from lakehouse_backfill.rules.where import render
 
 if TYPE_CHECKING:
     import duckdb
@@ -61,34 +59,17 @@ class LocalDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
-        asked = self._asked(request, reads=added(request.change))
-        tally = Tally(
-            asked.labels,
-            asked.columns,
-            request.samples,
-            coming=added(request.change),
-            distributions=request.distributions,
-        )
-        self._compare(asked, tally)
-        return Diff(
-            old=asked.old.text,
-            new=asked.new.text,
-            key=request.key,
-            summary=tally.summary(),
-            partitions=tally.partitions(),
-            columns=tally.column_diffs(),
-            samples=tally.all_samples(),
-            files=asked.split.files,
-            engine="local",
-            duplicate_keys=tally.duplicate_keys,
-            cells=tally.cells(),
-            added_columns=tally.added_columns(),
-        )
+        asked = self.asked(request)
+        tally = asked.tally()
+        unread = self.begin(asked, tally)
+        if unread or asked.split.old or asked.split.new:
+            self._compare(asked, tally, unread)
+        return answer(asked, tally, "local")
 
     def differing(self, request: DiffRequest) -> Iterator[Differing]:
         """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
         plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
-        asked = self._asked(plain)
+        asked = self.asked(plain)
         comparison = Comparison(self._connection(), Tally(asked.labels, asked.columns, 0), None)
         try:
             for old, new in self._batches(asked, asked.columns):
@@ -105,17 +86,33 @@ class LocalDiffer:
 
         A condition leaves rows out only while they are read: for it shared files are read too.
         """
-        return preview(self._asked(request))
+        return preview(self.asked(request))
 
-    def _asked(self, request: DiffRequest, reads: tuple[str, ...] = ()) -> Asked:
-        """List what is compared, and by what; columns of `reads` are read but not compared."""
+    def asked(self, request: DiffRequest) -> Asked:
+        """List what is compared, and by what. Raises as `diff` does."""
         rows = ranges(request.scope) if request.scope else ()
         listed = self._listing.both(
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
             rows,
         )
-        return Asked.of(request, *listed, rows, reads)
+        return Asked.of(request, *listed, rows)
+
+    def begin(self, asked: Asked, tally: Tally) -> list[Piece]:
+        """Count the shared rows that metadata tells; gives the files whose rows must be counted.
+
+        Raises ConfigError when the condition is none.
+        """
+        old, new = asked.sources()
+        counted, unread = asked.shared()
+        for piece in counted:
+            tally.add_shared(old.numbers[piece.label], piece.rows)
+        if asked.condition:
+            comparison = Comparison(self._connection(), tally, asked.condition)
+            empty = [source.gather([], tally.columns) for source in (old, new)]
+            comparison.check(empty[0], empty[1], asked.request.where or "")
+            comparison.close()
+        return unread
 
     def _batches(
         self, asked: Asked, columns: tuple[Column, ...]
@@ -133,24 +130,13 @@ class LocalDiffer:
             if read is not None:
                 yield read.result()
 
-    def _compare(self, asked: Asked, tally: Tally) -> None:
-        where, (old, new) = asked.request.where, asked.sources()
-        slots = {column.name: column.slot for column in tally.columns}
-        condition = render(where, slots, "duckdb") if where else None
-        counted, unread = asked.shared()
-        for piece in counted:
-            tally.add_shared(old.numbers[piece.label], piece.rows)
-        if not (condition or unread or asked.split.old or asked.split.new):
-            return
-        comparison = Comparison(self._connection(), tally, condition)
+    def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
+        comparison = Comparison(self._connection(), tally, asked.condition)
         try:
-            if condition:
-                empty = [source.gather([], tally.columns) for source in (old, new)]
-                comparison.check(empty[0], empty[1], where or "")
-            read = tuple(column for column in tally.columns if column.name in asked.conditional)
+            _, new = asked.sources()
             for group in portions(unread, self._batch_rows):
-                comparison.count(new.gather(group, read))
-            for one, other in self._batches(asked, tally.columns):
+                comparison.count(new.gather(group, asked.counted_by))
+            for one, other in self._batches(asked, asked.columns):
                 comparison.compare(one, other)
         finally:
             comparison.close()
@@ -162,6 +148,24 @@ class LocalDiffer:
             self._engine = engine(spill.name)
             weakref.finalize(self, _shut, self._engine, spill)
         return self._engine
+
+
+def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
+    """Give the diff that a tally of all that was asked adds up to."""
+    return Diff(
+        old=asked.old.text,
+        new=asked.new.text,
+        key=asked.request.key,
+        summary=tally.summary(),
+        partitions=tally.partitions(),
+        columns=tally.column_diffs(),
+        samples=tally.all_samples(),
+        files=asked.split.files,
+        engine=engine,
+        duplicate_keys=tally.duplicate_keys,
+        cells=tally.cells(),
+        added_columns=tally.added_columns(),
+    )
 
 
 def _shut(connection: duckdb.DuckDBPyConnection, spill: TemporaryDirectory[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,6 +37,14 @@ class Rows:
     removed: int = 0
     changed: int = 0
 
+    def merge(self, other: Rows) -> None:
+        """Add other rows."""
+        self.old_rows += other.old_rows
+        self.new_rows += other.new_rows
+        self.added += other.added
+        self.removed += other.removed
+        self.changed += other.changed
+
     def as_diff(self, label: str | None) -> PartitionDiff:
         """Give the counts with the rest of the old side as unchanged."""
         unchanged = self.old_rows - self.removed - self.changed
@@ -59,13 +68,24 @@ class Spread:
     counts: Counter[str] | None = field(default_factory=Counter)
     histogram: Histogram = field(default_factory=Histogram)
 
-    def count(self, values: dict[str, int]) -> None:
+    def count(self, values: Mapping[str, int]) -> None:
         """Add counted values; beyond the limit nothing is counted any more."""
         if self.counts is None:
             return
         self.counts.update(values)
         if len(self.counts) > MAX_CATEGORIES:
             self.counts = None
+
+    def merge(self, other: Spread) -> None:
+        """Add the distribution of other rows."""
+        self.moments += other.moments
+        self.nulls += other.nulls
+        if other.counts is None:
+            self.counts = None
+        else:
+            self.count(other.counts)
+        more = other.histogram
+        self.histogram.add(more.low, more.high, more.bins, more.scaled)
 
     @property
     def categories(self) -> dict[str, int]:
@@ -103,6 +123,18 @@ class Tally:
         """Give the counts of a partition, made on first use."""
         return self.rows.setdefault(partition, Rows())
 
+    def merge(self, other: Tally) -> None:
+        """Add what was counted elsewhere; of samples the first ones stay, so the order matters."""
+        for partition, rows in other.rows.items():
+            self.at(partition).merge(rows)
+        self.changed.update(other.changed)
+        for place, spread in other.spreads.items():
+            self.spreads.setdefault(place, Spread()).merge(spread)
+        for kind, samples in other.samples.items():
+            self.samples.setdefault(kind, []).extend(samples[: self.wanted(kind)])
+        self.duplicate_keys += other.duplicate_keys
+        self.filled.update(other.filled)
+
     def add_shared(self, partition: int, rows: int) -> None:
         """Count rows that both sides share as unchanged."""
         self.at(partition).old_rows += rows
@@ -133,11 +165,7 @@ class Tally:
         """Give the sums over the partitions."""
         total = Rows()
         for rows in self.rows.values():
-            total.old_rows += rows.old_rows
-            total.new_rows += rows.new_rows
-            total.added += rows.added
-            total.removed += rows.removed
-            total.changed += rows.changed
+            total.merge(rows)
         return total.as_diff(None)
 
     def all_samples(self) -> tuple[DiffSample, ...]:

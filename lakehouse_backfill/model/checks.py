@@ -106,6 +106,7 @@ class Diff(Value):
     samples: tuple[DiffSample, ...]
     files: SharedFiles
     engine: Literal["local", "spark"]
+    how: str = later("", "How the work was divided, and why.")
     duplicate_keys: int = 0
     cells: tuple[CellDiff, ...] = ()
     added_columns: tuple[AddedColumn, ...] = later(

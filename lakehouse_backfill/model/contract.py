@@ -234,6 +234,11 @@ class Profile(Value):
         ge=0,
         description="Up to this size of changed files, in MiB, a diff needs no Spark.",
     )
+    task_diff_limit_mib: int = Field(
+        64,
+        ge=0,
+        description="Up to this size of changed files, in MiB, a Spark task compares a partition.",
+    )
 
 
 class Profiles(Value):

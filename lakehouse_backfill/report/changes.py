@@ -87,11 +87,15 @@ def columns(dossier: Dossier) -> Markup:
         "columns",
         "Columns",
         tag("p", lead),
-        tag("p", "Key: ", code(key), f". Compared by the {diff.engine} engine."),
+        tag("p", "Key: ", code(key), f". Compared by the {diff.engine} engine{_how(diff)}."),
         table(heads, [_column(column) for column in ordered]),
         spreads.pictures(diff.columns),
         _added(diff),
     )
+
+
+def _how(diff: Diff) -> str:
+    return f" ({diff.how})" if diff.how else ""
 
 
 def _added(diff: Diff) -> Markup:

@@ -54,7 +54,11 @@ def hide_rows(table: Table, column: str, values: set[Any], by: Granularity = "fi
 
 def hide_equal(kit: Kit, *ids: int, partition: tuple[Any, ...], spec_id: int) -> int:
     """Delete the rows with these ids by one equality delete file; no partition: everywhere."""
-    table = kit.live.load_table(TARGET)
+    return hide_equal_rows(kit.live.load_table(TARGET), *ids, partition=partition, spec_id=spec_id)
+
+
+def hide_equal_rows(table: Table, *ids: int, partition: tuple[Any, ...], spec_id: int) -> int:
+    """Delete the rows with these values of the first column, which is `id`."""
     rows = pa.table({"id": pa.array(ids, pa.int64())}, schema=_schema(("id", pa.int64(), 1)))
     file = _file(table, rows, DataFileContent.EQUALITY_DELETES, Record(*partition), spec_id)
     return _commit(table, [file])

@@ -15,8 +15,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.local.diff import LocalDiffer
+from lakehouse_backfill.local.parts_diff import PartsDiffer
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
+from tests.contract.differ_workers import Here, parts_differ
 
 _numbers = itertools.count(1)
 LOCAL_CASES = [
@@ -42,6 +44,48 @@ def test_a_diff_is_what_comparing_row_by_row_gives(
     catalog: SqlCatalog, make: Maker, case: Case, batch_rows: int
 ) -> None:
     check(LocalDiffer(catalog, batch_rows), case.build(make))
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize("case", LOCAL_CASES)
+def test_partitions_compared_apart_add_up_to_the_same(
+    catalog: SqlCatalog, make: Maker, case: Case
+) -> None:
+    built = case.build(make)
+    check(parts_differ(catalog), built)
+    whole, apart = (
+        LocalDiffer(catalog).diff(built.request),
+        parts_differ(catalog).diff(built.request),
+    )
+    for name in ("summary", "partitions", "samples", "files", "duplicate_keys", "cells", "columns"):
+        assert getattr(apart, name) == getattr(whole, name)
+
+
+@pytest.mark.req("Q5")
+def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, make: Maker) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    workers = Here()
+    found = PartsDiffer(LocalDiffer(catalog), workers, 1 << 40, least_rows=1).diff(built.request)
+    assert sum(workers.tasks) == len(found.partitions) > 1
+    assert found.how == f"whole partitions in {sum(workers.tasks)} parts, 3 at a time"
+
+
+@pytest.mark.req("Q5")
+def test_a_partition_that_is_too_large_for_a_worker_is_named(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    with pytest.raises(Unsupported, match=r"partition 2024-01-01 has .* MiB to compare"):
+        parts_differ(catalog, limit_bytes=10).diff(built.request)
+
+
+@pytest.mark.req("Q5")
+def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, make: Maker) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    for task in catalog.load_table(built.request.new_table).scan().plan_files():
+        Path(task.file.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(NotFound, match="is gone"):
+        parts_differ(catalog).diff(built.request)
 
 
 @pytest.mark.req("Q5")

@@ -11,8 +11,10 @@ import pytest
 
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.local.diff import LocalDiffer
+from lakehouse_backfill.local.parts_diff import PartsDiffer
 from lakehouse_backfill.ports.compute import DiffRequest
 from lakehouse_backfill.spark.diff import SparkDiffer
+from lakehouse_backfill.spark.workers import SparkWorkers
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 
@@ -20,10 +22,18 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-SPARK_CASES = [
+SHUFFLED_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "spark" in case.engines
 ]
+TASK_CASES = [
+    pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
+]
 _numbers = itertools.count(1)
+
+
+def in_tasks(spark: SparkSession, catalog: Catalog) -> PartsDiffer:
+    """Compare every partition in a Spark task of its own."""
+    return PartsDiffer(LocalDiffer(catalog), SparkWorkers(spark), 1 << 40, least_rows=1)
 
 
 @pytest.fixture
@@ -32,7 +42,15 @@ def make(catalog: Catalog) -> Maker:
 
 
 @pytest.mark.req("Q5")
-@pytest.mark.parametrize("case", SPARK_CASES)
+@pytest.mark.parametrize("case", TASK_CASES)
+def test_a_diff_in_tasks_is_what_comparing_row_by_row_gives(
+    spark: SparkSession, catalog: Catalog, make: Maker, case: Case
+) -> None:
+    check(in_tasks(spark, catalog), case.build(make))
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize("case", SHUFFLED_CASES)
 def test_a_diff_is_what_comparing_row_by_row_gives(
     spark: SparkSession, make: Maker, case: Case
 ) -> None:
@@ -66,14 +84,20 @@ BAD_REQUESTS = [
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS)
 def test_a_request_that_does_not_fit_says_why(
-    spark: SparkSession, make: Maker, change: dict[str, object], error: type[Exception], words: str
+    spark: SparkSession,
+    catalog: Catalog,
+    make: Maker,
+    change: dict[str, object],
+    error: type[Exception],
+    words: str,
 ) -> None:
     table = make.table(SIMPLE)
     first, second = append(table, simple()), append(table, simple(1))
     base = make.request(table, first, second, ("d", "k"))
     request = DiffRequest(**{**base.__dict__, **change})
-    with pytest.raises(error, match=words):
-        SparkDiffer(spark, "lake").diff(request)
+    for differ in (SparkDiffer(spark, "lake"), in_tasks(spark, catalog)):
+        with pytest.raises(error, match=words):
+            differ.diff(request)
 
 
 @pytest.mark.req("Q5")
@@ -102,7 +126,7 @@ def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
 
 
 @pytest.mark.req("Q5")
-def test_both_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog: Catalog) -> None:
+def test_all_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog: Catalog) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.vectors")
     spark.sql(
         "CREATE TABLE lake.vectors.t (d date, k bigint, v bigint) USING iceberg PARTITIONED BY (d) "
@@ -122,9 +146,9 @@ def test_both_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalo
     for old, new, counts in ((0, 1, (0, 3, 0)), (1, 2, (0, 0, 2)), (0, 2, (0, 3, 2))):
         request = DiffRequest("vectors.t", ids[old], "vectors.t", ids[new], ("d", "k"))
         local = LocalDiffer(catalog).diff(request)
-        distributed = SparkDiffer(spark, "lake").diff(request)
-        for found in (local, distributed):
-            total = found.summary
-            assert (total.added, total.removed, total.changed) == counts
-        assert local.partitions == distributed.partitions
-        assert local.samples == distributed.samples
+        total = local.summary
+        assert (total.added, total.removed, total.changed) == counts
+        for differ in (SparkDiffer(spark, "lake"), in_tasks(spark, catalog)):
+            found = differ.diff(request)
+            assert found.partitions == local.partitions
+            assert found.samples == local.samples

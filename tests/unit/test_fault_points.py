@@ -76,6 +76,7 @@ READING = {
     "Upkeep": {"dangers", "shadows", "tags", "would_let_go", "written"},
     "Versions": {"history", "pending", "pointer", "pointers"},
     "Views": set(),
+    "Workers": {"answers", "count"},
 }
 
 #: Calls of PyIceberg that change a catalog or a file of a table.

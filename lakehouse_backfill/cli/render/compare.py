@@ -31,6 +31,7 @@ def diff(page: Page, data: Data) -> None:
         [
             ("key", data.get("key") or "none: rows are compared as a multiset"),
             ("engine", previews.engine(data)),
+            ("how", data.get("how") or None),
             ("rows that repeat a key", data.get("duplicate_keys") or None),
         ]
     )

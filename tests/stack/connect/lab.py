@@ -61,6 +61,7 @@ class SparkConnect:
         ]  # fmt: skip
         env = {
             "JAVA_HOME": str(require_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST,
+            "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip
         self.server = Server(command, (port,), folder / "log", env)
         self.server.start()

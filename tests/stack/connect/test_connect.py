@@ -38,6 +38,7 @@ class Kind:
     back: Callable[[ConnectLab], object]
     hidden: tuple[tuple[str, int], ...] = HIDDEN
     has_checks: bool = False
+    compared: str = "whole partitions in "
 
 
 def _by_vectors(lab: ConnectLab) -> None:
@@ -62,7 +63,9 @@ KINDS = {
     "format 3 with deletion vectors": Kind(
         3, "rewrite", "function.py", _by_vectors, _back_by_a_command, has_checks=True
     ),
-    "format 2 with equality deletes": Kind(2, "rewrite", "query.sql", _by_equality, _back),
+    "format 2 with equality deletes": Kind(
+        2, "rewrite", "query.sql", _by_equality, _back, compared="rows shuffled by key: "
+    ),
     "format 2": Kind(2, "pyiceberg", "plain.py", lambda lab: None, _back, ()),
 }
 
@@ -97,7 +100,9 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
     run = staged(project, has_checks=kind.has_checks)
     assert project.wiring.bench.runs.plan(run).way.way == kind.way
     assert lab.rows() == before
-    told = project.diff(run, engine="spark")["summary"]
+    compared = project.diff(run, engine="spark")
+    told = compared["summary"]
+    assert compared["how"].startswith(kind.compared)
     assert (told["changed"], told["added"], told["removed"]) == (
         (20, 0, 0) if not kind.hidden else (19, 1, 0)
     )

@@ -1,0 +1,135 @@
+"""A diff in parts: groups of whole partitions, each compared in whatever process it reaches.
+
+Keys are matched inside a partition only, so partitions need to know nothing of each other. What the
+parts have in common and each part are sent as bytes; what comes back are the sums of a tally.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.table import Table
+
+from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.local.asking import Asked
+from lakehouse_backfill.local.compare import Comparison, engine
+from lakehouse_backfill.local.grouping import Piece, batches, portions
+from lakehouse_backfill.local.rows import gather_both
+from lakehouse_backfill.local.splitting import Split
+from lakehouse_backfill.local.tally import Tally
+from lakehouse_backfill.model.checks import SharedFiles
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from lakehouse_backfill.local.scan import Side
+
+_NO_FILES = Split([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
+#: What a table's metadata says of its past, which no reader of files asks for.
+_PAST: dict[str, Any] = {
+    "snapshots": [],
+    "snapshot_log": [],
+    "metadata_log": [],
+    "refs": {},
+    "statistics": [],
+    "partition_statistics": [],
+    "current_snapshot_id": None,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files of both sides to compare, or shared ones whose rows are only counted."""
+
+    old: list[Piece]
+    new: list[Piece]
+    shared: list[Piece]
+
+    @property
+    def labels(self) -> set[str | None]:
+        """The partitions whose rows are compared."""
+        return {piece.label for piece in (*self.old, *self.new)}
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files that are compared."""
+        return sum(int(each.task.file.file_size_in_bytes) for each in (*self.old, *self.new))
+
+
+def parts_of(asked: Asked, unread: list[Piece], limit: int) -> Iterator[Part]:
+    """Divide what is to be read into parts of about so many rows; a partition is never divided."""
+    for group in portions(unread, limit):
+        yield Part([], [], group)
+    for old, new in batches(asked.split.old, asked.split.new, asked.how, limit):
+        yield Part(old, new, [])
+
+
+def sent(asked: Asked) -> bytes:
+    """Give what all parts have in common, without its files."""
+    old, new = _lone(asked.old), _lone(asked.new)
+    return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
+
+
+def work(common: bytes, parts: Sequence[bytes]) -> bytes:
+    """Compare parts; gives their sums, or the error that ended it, for `received`."""
+    asked: Asked = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
+    tally = asked.tally()
+    comparison = Comparison(_engine(), tally, asked.condition)
+    try:
+        for part in parts:
+            _compare(asked, comparison, pickle.loads(part))  # noqa: S301 (as above)
+    except BackfillError as error:
+        return pickle.dumps((type(error), error.problem, error.state, error.fix))
+    finally:
+        comparison.close()
+    return pickle.dumps(replace(tally, labels=[], columns=()))
+
+
+def received(answers: Iterable[bytes], tally: Tally) -> None:
+    """Add the sums of all parts to a tally; raises the error that a part ended with."""
+    for answer in answers:
+        found = pickle.loads(answer)  # noqa: S301 (made by `work`, in this product)
+        if not isinstance(found, Tally):
+            kind, problem, state, fix = found
+            raise kind(problem, state=state, fix=fix)
+        tally.merge(found)
+
+
+def _compare(asked: Asked, comparison: Comparison, part: Part) -> None:
+    old, new = asked.sources()
+    if part.shared:
+        comparison.count(new.gather(part.shared, asked.counted_by))
+    if part.old or part.new:
+        comparison.compare(*gather_both((old, part.old), (new, part.new), asked.columns))
+
+
+def _lone(side: Side) -> Side:
+    """Give a side that can be sent: without files, the table's past and its catalog."""
+    table = side.table
+    if table is None:
+        return side
+    metadata = table.metadata.model_copy(update=_PAST)
+    lone = Table(
+        table.name(), metadata, table.metadata_location, table.io, NoopCatalog("sent with the part")
+    )
+    return replace(side, table=lone, tasks=())
+
+
+@lru_cache(1)
+def _engine() -> duckdb.DuckDBPyConnection:
+    """Start the engine of this process: others work beside it, and nobody ends it in peace.
+
+    It makes its folder for spilling only when it spills; Spark removes that with its own.
+    """
+    folder = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0]
+    started = engine(str(Path(folder) / f"lhb-diff-{os.getpid()}"))
+    started.execute("SET threads = 1")
+    return started

@@ -1,0 +1,112 @@
+"""Comparing on Spark in tasks, or by a shuffle: which way is taken, and that both say the same."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import pytest
+from pyiceberg.types import LongType
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.local.diff import LocalDiffer
+from lakehouse_backfill.local.parts import work
+from lakehouse_backfill.local.parts_diff import PartsDiffer
+from lakehouse_backfill.spark import workers
+from lakehouse_backfill.spark.diff import SparkDiffer
+from lakehouse_backfill.spark.workers import SparkWorkers
+from lakehouse_backfill.stages.spark_diff import SparkWays
+from tests.contract.delete_kit import hide_equal_rows
+from tests.contract.differ_cases import CASES, Built, Maker, append, check
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.lake
+_numbers = itertools.count(1)
+
+
+def ways(spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30) -> SparkWays:
+    tasks = PartsDiffer(LocalDiffer(catalog), SparkWorkers(spark), limit_bytes, least_rows=1)
+    return SparkWays(tasks, SparkDiffer(spark, "lake"))
+
+
+@pytest.fixture
+def built(catalog: Catalog) -> Built:
+    case = next(case for case in CASES if case.name == "empty old side")
+    return case.build(Maker(catalog, f"ways{next(_numbers)}"))
+
+
+@pytest.mark.req("Q5")
+def test_workers_answer_in_order_and_elsewhere(spark: SparkSession) -> None:
+    def joined(common: bytes, parts: Sequence[bytes]) -> bytes:
+        return common + b"".join(parts) + f"@{os.getpid()}".encode()
+
+    asked = SparkWorkers(spark)
+    tasks = [[b"a", b"b"], [b"c"], *([bytes([65 + number])] for number in range(20))]
+    answers = [each.split(b"@") for each in asked.answers(joined, b":", tasks)]
+    assert asked.count(work) >= 1
+    assert all(said.startswith(b":") for said, _ in answers)
+    parts = [part for each in tasks for part in each]
+    assert b"".join(said[1:] for said, _ in answers) == b"".join(parts)
+    assert str(os.getpid()).encode() not in {pid for _, pid in answers}
+    assert list(asked.answers(joined, b":", [])) == []
+
+
+@pytest.mark.req("Q5")
+def test_partitions_are_compared_in_tasks_and_the_answer_says_so(
+    spark: SparkSession, catalog: Catalog, built: Built
+) -> None:
+    check(ways(spark, catalog), built)
+    found = ways(spark, catalog).diff(built.request)
+    assert found.engine == "spark"
+    assert found.how.startswith(f"whole partitions in {len(found.partitions)} parts, ")
+
+
+@pytest.mark.req("Q5")
+def test_a_partition_too_large_for_a_task_is_shuffled(
+    spark: SparkSession, catalog: Catalog, built: Built
+) -> None:
+    check(ways(spark, catalog, limit_bytes=0), built)
+    found = ways(spark, catalog, limit_bytes=0).diff(built.request)
+    assert found.how.startswith("rows shuffled by key: partition 2024-01-01 has ")
+    assert "more than a worker takes" in found.how
+
+
+@pytest.mark.req("Q5")
+def test_workers_without_this_version_are_not_asked(
+    spark: SparkSession, catalog: Catalog, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "__version__", "9.9")
+    with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
+        SparkWorkers(spark).count(work)
+    check(ways(spark, catalog), built)
+    assert "do not have lakehouse-backfill 9.9" in ways(spark, catalog).diff(built.request).how
+
+
+@pytest.mark.req("Q5")
+def test_workers_that_cannot_import_the_work_say_why(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(common: bytes, parts: Sequence[bytes]) -> bytes:
+        raise NotImplementedError
+
+    monkeypatch.setattr(elsewhere, "__module__", "not_on_the_executors")
+    monkeypatch.setattr(workers, "_known", WeakKeyDictionary())
+    with pytest.raises(Unsupported, match="No module named 'not_on_the_executors'"):
+        SparkWorkers(spark).count(elsewhere)
+
+
+@pytest.mark.req("Q5")
+def test_equality_deletes_are_left_to_the_shuffle(spark: SparkSession, catalog: Catalog) -> None:
+    make = Maker(catalog, f"ways{next(_numbers)}")
+    table = make.table({"id": LongType(), "v": LongType()})
+    before = append(table, [{"id": number, "v": number} for number in range(5)])
+    after = hide_equal_rows(table, 1, 3, partition=(), spec_id=table.spec().spec_id)
+    found = ways(spark, catalog).diff(make.request(table, before, after, ("id",)))
+    assert (found.summary.removed, found.summary.unchanged) == (2, 3)
+    assert "equality deletes" in found.how
