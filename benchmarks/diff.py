@@ -103,11 +103,12 @@ class Measured:
         spark = diff_spark.session(self.setting.lake.folder, self._options.memory)
         acts: dict[str, Callable[[], Counts]] = {
             "Spark scan of the changed months": diff_spark.scan(spark, self.setting),
-            "Spark": diff_spark.differ(spark, self.setting),
+            "Spark": diff_spark.differ(spark, self.setting, "tasks"),
             "Iceberg changelog view": diff_spark.changelog(spark, self.setting),
         }
         if self.setting.variant == "B":
             acts |= {
+                "Spark, shuffled": diff_spark.differ(spark, self.setting, "shuffle"),
                 "Spark scan": diff_spark.scan_whole(spark, self.setting),
                 "Spark checksum by month": diff_spark.checksum(spark, self.setting),
                 "Spark EXCEPT ALL of the changed months": diff_spark.except_all(
@@ -177,6 +178,7 @@ _RATIOS: tuple[_Row, ...] = (
      {"B": (2.5, 2.0)}),
     ("Spark / Spark scan of the changed months", "Spark", "Spark scan of the changed months",
      {"B": (1.8, 1.3)}),
+    ("  by a shuffle", "Spark, shuffled", "Spark scan of the changed months", {}),
     ("Spark checksum by month / Spark scan", "Spark checksum by month", "Spark scan",
      {"B": (0.6, 0.45)}),
     ("local / Iceberg changelog view", "local beside Spark", "Iceberg changelog view",

@@ -6,41 +6,43 @@ Rows lie in `pairs` by key; in `bags` (made only where keys repeat, or there are
 # ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakehouse_backfill.local.plain_pairs import KINDS
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.tally import Kind, Tally
 from lakehouse_backfill.local.value_counts import number_counts
 
 if TYPE_CHECKING:
-    import duckdb
-
+    from lakehouse_backfill.local.engine import Engine
     from lakehouse_backfill.local.matching import Matching
 
-_KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 _WHOLE: tuple[tuple[Kind, str], ...] = (("added", "n"), ("removed", "o"))
 
 
 class Changes:
     """The rows of a batch that differ."""
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, tally: Tally, matched: Matching) -> None:
-        self._db = db
+    def __init__(self, engine: Engine, tally: Tally, matched: Matching) -> None:
+        self._engine = engine
         self._tally = tally
+        self._matched = matched
         self._pairs, self._has_bags = matched.pairs, matched.has_bags
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
 
     def count(self) -> None:
         """Count rows by partition and kind, and the changed ones by column."""
-        partitions = self._pairs[PARTITION].to_numpy()
-        kinds = self._pairs["kind"].to_numpy()
-        for kind in _KINDS:
-            for partition, count in number_counts(partitions[kinds == kind]).items():
+        partitions, kinds = self._pairs[PARTITION].to_numpy(), self._kinds
+        for place, kind in enumerate(KINDS):
+            for partition, count in number_counts(partitions[kinds == place]).items():
                 self._add(partition, kind, count)
-        is_changed = kinds == "changed"
+        is_changed = kinds == KINDS.index("changed")
         for slot in (column.slot for column in self._compared):
             flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
             for partition, count in number_counts(partitions[flags]).items():
@@ -51,15 +53,23 @@ class Changes:
     def sample(self) -> None:
         """Keep the first rows of each kind by partition and key, up to the tally's limit."""
         if self._has_bags:
+            self._matched.show()
             for kind, side in _WHOLE:
                 self._sample_whole(kind, side)
-            self._sample_pairs(("changed",))
+            self._sample_pairs("changed")
         else:
-            self._sample_pairs(_KINDS)
+            for kind in KINDS:
+                self._sample_pairs(kind)
+
+    @cached_property
+    def _kinds(self) -> np.ndarray:
+        """Give the place of each pair's kind in KINDS."""
+        found = pc.index_in(self._pairs["kind"], pa.array(KINDS, self._pairs["kind"].type))
+        return np.asarray(found.to_numpy())
 
     def _count_bags(self) -> None:
         query = f"SELECT {PARTITION}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION}"
-        for partition, added, removed in self._db.execute(query).fetchall():
+        for partition, added, removed in self._engine.db.execute(query).fetchall():
             self._add(partition, "added", added)
             self._add(partition, "removed", removed)
 
@@ -67,21 +77,18 @@ class Changes:
         rows = self._tally.at(partition)
         setattr(rows, kind, getattr(rows, kind) + int(count))
 
-    def _sample_pairs(self, kinds: tuple[Kind, ...]) -> None:
-        limit = max(self._tally.wanted(kind) for kind in kinds)
+    def _sample_pairs(self, kind: Kind) -> None:
+        limit = self._tally.wanted(kind)
         if limit <= 0:
             return
-        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *(k.slot for k in self._keys)])
-        # Only the few rows that are kept are looked at whole.
-        numbers = np.arange(self._pairs.num_rows)
-        narrow = [PARTITION, "kind", *(key.slot for key in self._keys)]
-        self._db.register("numbered", self._pairs.select(narrow).append_column("i", [numbers]))
-        firsts = f"row_number() OVER (PARTITION BY kind ORDER BY {order}) <= {limit}"
-        kept = self._db.sql(f"SELECT i FROM numbered QUALIFY {firsts} ORDER BY {order}")
-        for row in self._pairs.take(kept.to_arrow_table()["i"].combine_chunks()).to_pylist():
-            if row["kind"] in kinds:
-                self._add_sample(row)
-        self._db.unregister("numbered")
+        places = np.flatnonzero(self._kinds == KINDS.index(kind))
+        partitions = self._pairs[PARTITION].to_numpy()[places]
+        if len(places) > limit:
+            # Partitions are few: what comes first lies in the first ones.
+            places = places[partitions <= np.partition(partitions, limit - 1)[limit - 1]]
+        narrow = self._pairs.select([PARTITION, *(key.slot for key in self._keys)]).take(places)
+        for row in self._pairs.take(places[_ordered(narrow)[:limit]]).to_pylist():
+            self._add_sample(row)
 
     def _add_sample(self, row: dict[str, Any]) -> None:
         kind: Kind = row["kind"]
@@ -119,5 +126,16 @@ class Changes:
         return {key.name: row[key.slot] for key in self._keys}
 
     def _rows(self, query: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._db.sql(query).to_arrow_table().to_pylist()
+        rows: list[dict[str, Any]] = self._engine.db.sql(query).to_arrow_table().to_pylist()
         return rows
+
+
+def _ordered(rows: pa.Table) -> np.ndarray:
+    """Give the places of rows by their columns, nulls first and NaN last."""
+    order = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if column.null_count:
+            rows = rows.append_column(f"{name}_valid", column.is_valid())
+            order.append((f"{name}_valid", "ascending"))
+        order.append((name, "ascending"))
+    return np.asarray(pc.sort_indices(rows, sort_keys=order))

@@ -1,4 +1,4 @@
-"""Comparing one batch of rows in DuckDB.
+"""Comparing one batch of rows: in arrays where keys and columns allow it, else in DuckDB.
 
 Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0.
 Keys that a side holds more than once are never joined, which would multiply them: they are compared
@@ -13,52 +13,48 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.local.changes import Changes
 from lakehouse_backfill.local.differing import differing
+from lakehouse_backfill.local.engine import Engine, is_its_error
 from lakehouse_backfill.local.matching import Matching, prepared
+from lakehouse_backfill.local.memory import keep_freed
 from lakehouse_backfill.local.plain_spreads import PlainSpreads
 from lakehouse_backfill.local.rows import PARTITION
+from lakehouse_backfill.local.sorting import are_sortable, sorted_pairs
 from lakehouse_backfill.local.spreads import measure
 from lakehouse_backfill.local.tally import SideName, Tally
 from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
+    import duckdb
+
     from lakehouse_backfill.model.rollout import Differing
 
 
+_Sides = Mapping[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
-
-
-def engine(spill: str) -> duckdb.DuckDBPyConnection:
-    """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
-    connection = duckdb.connect(":memory:", config={"temp_directory": spill})
-    connection.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
-    # The texts of rows that differ may be more than 2 GiB.
-    connection.execute("SET arrow_large_buffer_size = true")
-    # Last: it also locks the folder for spilling.
-    connection.execute("SET enable_external_access = false")
-    return connection
 
 
 class Comparison:
     """Compares batches of both sides and adds what differs to a tally."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, tally: Tally, condition: str | None
-    ) -> None:
-        self._db = connection
+    def __init__(self, engine: Engine, tally: Tally, condition: str | None) -> None:
+        keep_freed()
+        self._engine = engine
         self._tally = tally
         self._condition = condition
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
-        self._matching = Matching(connection, tally)
+        self._matching = Matching(engine, tally)
+        self._needs_engine = bool(condition or tally.coming) or not are_sortable(tally.columns)
 
     def close(self) -> None:
         """Let go of the rows, so that an idle engine holds none."""
+        if not self._engine.is_started:
+            return
         for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs", "numbered"):
             self._db.unregister(name)
         tables = ("bags", "duplicates")
@@ -89,23 +85,32 @@ class Comparison:
         """Compare all rows of some partitions."""
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
         plain = PlainSpreads(self._tally, raw)
-        # Both cores join. What lies before and after works on one: spreads are counted beside it.
+        # How values are spread is counted while rows are matched.
         with self._translated(), ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
-            counting = [pool.submit(plain.count_values)]
+            counting = [pool.submit(plain.count_values), pool.submit(plain.count_numbers)]
             old, new = prepared(old, new)
-            self._view("old", old)
-            self._view("new", new)
-            pairs = self._matching.join(old.column_names, self._count_rows(raw))
-            counting.append(pool.submit(plain.count_numbers))
-            found = self._matching.match(pairs, old, new)
+            pairs = None if self._needs_engine else sorted_pairs(old, new, self._tally.columns)
+            if pairs is None:
+                found = self._matched(old, new, raw)
+            else:
+                self._count_rows(raw)
+                found = self._matching.take(pairs, old, new)
             counting.append(pool.submit(plain.finish, found))
-            measure(self._db, self._tally, raw)
-            self._add_filled()
-            changes = Changes(self._db, self._tally, self._matching)
+            changes = Changes(self._engine, self._tally, self._matching)
             changes.count()
             changes.sample()
             for each in counting:
                 each.result()
+
+    def _matched(self, old: pa.Table, new: pa.Table, raw: _Sides) -> _Sides | None:
+        """Match by a join; gives the rows that may differ, None when they are not known."""
+        self._view("old", old)
+        self._view("new", new)
+        pairs = self._matching.join(old.column_names, self._count_rows(raw))
+        found = self._matching.match(pairs, old, new)
+        measure(self._db, self._tally, raw)
+        self._add_filled()
+        return found
 
     def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
         """Yield the rows of some partitions that differ, by partition and key."""
@@ -115,7 +120,12 @@ class Comparison:
             self._view("new", new)
             pairs = self._matching.join(old.column_names, (old.num_rows, new.num_rows))
             self._matching.match(pairs, old, new)
+            self._matching.show()
             yield from differing(self._db, self._tally, has_bags=self._matching.has_bags)
+
+    @property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        return self._engine.db
 
     @property
     def _where(self) -> str:
@@ -130,7 +140,7 @@ class Comparison:
             f"SELECT {', '.join([*others, *slots])} FROM {side}_rows{self._where}"
         )
 
-    def _count_rows(self, raw: Mapping[SideName, pa.Table]) -> tuple[int, int]:
+    def _count_rows(self, raw: _Sides) -> tuple[int, int]:
         """Add the rows of both views to the tally; gives how many they are."""
         old, new = (dict(self._rows_of(side, raw)) for side in _SIDES)
         for partition, count in old.items():
@@ -143,9 +153,7 @@ class Comparison:
         query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"
         return self._db.execute(query).fetchall()
 
-    def _rows_of(
-        self, side: SideName, raw: Mapping[SideName, pa.Table]
-    ) -> Iterable[tuple[int, int]]:
+    def _rows_of(self, side: SideName, raw: _Sides) -> Iterable[tuple[int, int]]:
         return partition_rows(raw[side][PARTITION]).items() if raw else self._counts(side)
 
     def _add_filled(self) -> None:
@@ -161,8 +169,10 @@ class Comparison:
     def _translated(self, text: str | None = None) -> Iterator[None]:
         try:
             yield
-        except (duckdb.Error, pa.ArrowInvalid) as error:
-            if self._condition is not None and isinstance(error, duckdb.Error):
+        except Exception as error:
+            if not (is_its_error(error) or isinstance(error, pa.ArrowInvalid)):
+                raise
+            if self._condition is not None and is_its_error(error):
                 raise ConfigError(
                     f"the condition {text or self._condition!r} cannot be evaluated: {error}",
                     fix="compare columns with values of their own type",

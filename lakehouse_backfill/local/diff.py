@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.local.asking import Asked
-from lakehouse_backfill.local.compare import Comparison, engine
+from lakehouse_backfill.local.compare import Comparison
+from lakehouse_backfill.local.engine import Engine, started
 from lakehouse_backfill.local.grouping import Piece, batches, portions
 from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
@@ -55,7 +56,8 @@ class LocalDiffer:
     def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
         self._listing = Listing(catalog)
         self._batch_rows = batch_rows
-        self._engine: duckdb.DuckDBPyConnection | None = None
+        # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
+        self._engine = Engine(self._start)
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
@@ -70,7 +72,7 @@ class LocalDiffer:
         """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
         plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
         asked = self.asked(plain)
-        comparison = Comparison(self._connection(), Tally(asked.labels, asked.columns, 0), None)
+        comparison = Comparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
         try:
             for old, new in self._batches(asked, asked.columns):
                 yield from comparison.differing(old, new)
@@ -108,7 +110,7 @@ class LocalDiffer:
         for piece in counted:
             tally.add_shared(old.numbers[piece.label], piece.rows)
         if asked.condition:
-            comparison = Comparison(self._connection(), tally, asked.condition)
+            comparison = Comparison(self._engine, tally, asked.condition)
             empty = [source.gather([], tally.columns) for source in (old, new)]
             comparison.check(empty[0], empty[1], asked.request.where or "")
             comparison.close()
@@ -131,7 +133,7 @@ class LocalDiffer:
                 yield read.result()
 
     def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
-        comparison = Comparison(self._connection(), tally, asked.condition)
+        comparison = Comparison(self._engine, tally, asked.condition)
         try:
             _, new = asked.sources()
             for group in portions(unread, self._batch_rows):
@@ -141,13 +143,11 @@ class LocalDiffer:
         finally:
             comparison.close()
 
-    def _connection(self) -> duckdb.DuckDBPyConnection:
-        # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
-        if self._engine is None:
-            spill = TemporaryDirectory(prefix="lhb-diff-")
-            self._engine = engine(spill.name)
-            weakref.finalize(self, _shut, self._engine, spill)
-        return self._engine
+    def _start(self) -> duckdb.DuckDBPyConnection:
+        spill = TemporaryDirectory(prefix="lhb-diff-")
+        connection = started(spill.name)
+        weakref.finalize(self, _shut, connection, spill)
+        return connection
 
 
 def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Diff:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.local.compare import engine
+from lakehouse_backfill.local.engine import started
 from lakehouse_backfill.local.reader import table_stream
 from lakehouse_backfill.model.rollout import Answer, Comparison, Query, TableState
 from lakehouse_backfill.rules.plain import plain_value
@@ -44,7 +44,7 @@ def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) ->
     cannot be run.
     """
     with TemporaryDirectory(prefix="lhb-read-") as spill, _translated(query):
-        connection = engine(spill)
+        connection = started(spill)
         try:
             connection.execute("SET lock_configuration = true")
             statement = _only_select(query)

@@ -51,13 +51,13 @@ class Layout:
 
 def layout(old: Side, new: Side, scope: Scope | None) -> Layout:
     """Choose how rows are assigned to partitions: by the scope's field, else by the one spec."""
-    sides = (old, new)
+    # What a file's partition is made of, its spec says.
+    by_spec = [(side, {task.file.spec_id: task for task in side.tasks}) for side in (old, new)]
+    kinds = [(side, task) for side, tasks in by_spec for task in tasks.values()]
     if scope is not None:
-        whole = all(
-            _position(side, task, scope.field) is not None for side in sides for task in side.tasks
-        )
+        whole = all(_position(side, task, scope.field) is not None for side, task in kinds)
         return Layout(scope.field, is_split=whole)
-    shapes = {_shape(side, task) for side in sides for task in side.tasks}
+    shapes = {_shape(side, task) for side, task in kinds}
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
         return Layout(None, is_split=False)
@@ -99,14 +99,23 @@ class Reading:
         )
 
 
-def content_key(task: FileScanTask) -> Hashable:
-    """Give what identifies the rows of a file: its path, partition, and delete files that apply.
+class Contents:
+    """Tells files of both sides apart by their rows: by path, partition, and deletes that apply.
 
     A file may lack the columns of identity partitions: their values come from its partition.
     """
-    file = task.file
-    deletes = frozenset(each.file_path for each in task.delete_files)
-    return file.file_path, deletes, file.spec_id, file.partition
+
+    def __init__(self) -> None:
+        # A partition is slow to hash; they are few beside files.
+        self._partitions: dict[Hashable, int] = {}
+
+    def key(self, task: FileScanTask) -> Hashable:
+        """Give what is equal for two files of the same rows."""
+        file = task.file
+        place = file.spec_id, file.partition
+        number = self._partitions.setdefault(place, len(self._partitions))
+        deletes = frozenset(each.file_path for each in task.delete_files)
+        return file.file_path, number, deletes
 
 
 def batches(

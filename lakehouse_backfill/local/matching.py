@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from pyiceberg.types import DecimalType, IcebergType, UUIDType
 
 from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.engine import Engine
+from lakehouse_backfill.local.plain_pairs import are_plain, plain_pairs
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.tally import SideName, Tally
 from lakehouse_backfill.local.tolerating import differs
@@ -65,8 +67,8 @@ class Matching:
     more than the other.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
-        self._db = connection
+    def __init__(self, engine: Engine, tally: Tally) -> None:
+        self._engine = engine
         self._tally = tally
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
@@ -75,6 +77,10 @@ class Matching:
         #: Whether the last match put rows into `bags`, which else is not there.
         self.has_bags = False
         self.pairs = pa.table({})
+
+    @property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        return self._engine.db
 
     def join(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
         """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
@@ -90,6 +96,11 @@ class Matching:
         pairs, joined = self._candidates("{side}", f" LIMIT {sum(rows) + 1}")
         return pairs if joined == rows else None
 
+    def take(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found:
+        """Fill `pairs` from pairs of unique keys; gives the rows that were looked at."""
+        self.has_bags = False
+        return self._pair(pairs, old, new)
+
     def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> Found | None:
         """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
 
@@ -99,12 +110,16 @@ class Matching:
         found = None if pairs is None else self._pair_unique(pairs, old, new)
         return self._pair_apart(old, new) if found is None else found
 
+    def show(self) -> None:
+        """Let queries of the connection name `pairs`."""
+        self._db.register("pairs", self.pairs)
+
     def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found | None:
         """Pair all rows by key; None when a side repeats one that the other lacks."""
         found = self._pair(pairs, old, new)
-        keys = f"hash({', '.join(['kind', *self._by])})"
-        once = f"SELECT count(*) = count(DISTINCT {keys}) FROM pairs WHERE kind <> 'changed'"
-        return found if self._db.execute(once).fetchall()[0][0] else None
+        alone = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
+        keys = alone.group_by(["kind", *self._by]).aggregate([])
+        return found if keys.num_rows == alone.num_rows else None
 
     def _pair_apart(self, old: pa.Table, new: pa.Table) -> Found | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
@@ -134,9 +149,12 @@ class Matching:
             placed = found[side].take(places)
             names = [f"{prefix}{name}" for name in placed.column_names]
             beside |= dict(zip(names, placed.columns, strict=True))
-        self._db.register("found", pa.table(beside))
-        self.pairs = self._fill_pairs()
-        self._db.unregister("found")
+        if are_plain(self._tally.columns):
+            self.pairs = plain_pairs(beside, self._by, self._compared)
+        else:
+            self._db.register("found", pa.table(beside))
+            self.pairs = self._fill_pairs()
+            self._db.unregister("found")
         return found
 
     def _candidates(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
@@ -175,14 +193,12 @@ class Matching:
         flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
         kind = f"CASE WHEN o_{ROW} IS NULL THEN 'added' WHEN n_{ROW} IS NULL THEN 'removed' "
         sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
-        pairs = self._db.sql(
+        return self._db.sql(
             f"SELECT {kind} ELSE 'changed' END AS kind, {', '.join([*place, *sides, *flagged])} "
             f"FROM (SELECT o_{PARTITION}, n_{PARTITION}, o_{ROW}, n_{ROW}, {', '.join(values)} "
             "FROM found) "
             f"WHERE o_{ROW} IS NULL OR n_{ROW} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
         ).to_arrow_table()
-        self._db.register("pairs", pairs)
-        return pairs
 
     def _duplicates(self) -> int:
         """Count the keys that a side holds more than once, and keep them."""

@@ -20,7 +20,8 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.local.asking import Asked
-from lakehouse_backfill.local.compare import Comparison, engine
+from lakehouse_backfill.local.compare import Comparison
+from lakehouse_backfill.local.engine import Engine, started
 from lakehouse_backfill.local.grouping import Piece, batches, portions
 from lakehouse_backfill.local.rows import gather_both
 from lakehouse_backfill.local.splitting import Split
@@ -28,8 +29,6 @@ from lakehouse_backfill.local.tally import Tally
 from lakehouse_backfill.model.checks import SharedFiles
 
 if TYPE_CHECKING:
-    import duckdb
-
     from lakehouse_backfill.local.scan import Side
 
 _NO_FILES = Split([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
@@ -124,12 +123,11 @@ def _lone(side: Side) -> Side:
 
 
 @lru_cache(1)
-def _engine() -> duckdb.DuckDBPyConnection:
-    """Start the engine of this process: others work beside it, and nobody ends it in peace.
+def _engine() -> Engine:
+    """Give the engine of this process: others work beside it, and nobody ends it in peace.
 
     It makes its folder for spilling only when it spills; Spark removes that with its own.
     """
     folder = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0]
-    started = engine(str(Path(folder) / f"lhb-diff-{os.getpid()}"))
-    started.execute("SET threads = 1")
-    return started
+    spill = Path(folder) / f"lhb-diff-{os.getpid()}"
+    return Engine(lambda: started(str(spill), threads=1))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.grouping import (
+    Contents,
     Layout,
     Piece,
     Reading,
-    content_key,
     pieces,
     sorted_labels,
 )
@@ -42,8 +42,9 @@ def split_files(
     known_equal: frozenset[str] = frozenset(),
 ) -> Split:
     """Leave out files that both sides read alike, and partitions that are known to be equal."""
+    contents = Contents()
     mine, theirs = (
-        [(content_key(piece.task), piece) for piece in pieces(side, how, scope)]
+        [(contents.key(piece.task), piece) for piece in pieces(side, how, scope)]
         for side in (old, new)
     )
     equal = known_equal if how.is_split else frozenset()

@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.local import compare
 from lakehouse_backfill.local.diff import LocalDiffer
 from lakehouse_backfill.local.parts_diff import PartsDiffer
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
@@ -44,6 +45,15 @@ def test_a_diff_is_what_comparing_row_by_row_gives(
     catalog: SqlCatalog, make: Maker, case: Case, batch_rows: int
 ) -> None:
     check(LocalDiffer(catalog, batch_rows), case.build(make))
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize("case", LOCAL_CASES)
+def test_a_join_gives_what_sorting_does(
+    catalog: SqlCatalog, make: Maker, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "are_sortable", lambda columns: False)
+    check(LocalDiffer(catalog), case.build(make))
 
 
 @pytest.mark.req("Q5")

@@ -10,7 +10,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.local.columns import columns_of_diff
-from lakehouse_backfill.local.compare import Comparison, engine
+from lakehouse_backfill.local.compare import Comparison
+from lakehouse_backfill.local.engine import Engine, started
 from lakehouse_backfill.local.tally import Tally
 
 pytestmark = pytest.mark.req("Q4")
@@ -42,7 +43,7 @@ def test_repeated_keys_are_found_on_either_side(
     """The last value of each side differs; all others are the key's place."""
     columns = columns_of_diff(SCHEMA, SCHEMA, ("k",), (), ())
     tally = Tally([None], columns, 0)
-    comparison = Comparison(engine(str(tmp_path)), tally, None)
+    comparison = Comparison(Engine(lambda: started(str(tmp_path))), tally, None)
     values = list(range(MANY))
     comparison.compare(_rows(old, values), _rows(new, [*values[:-1], -5]))
     comparison.close()
