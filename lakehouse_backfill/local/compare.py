@@ -9,7 +9,6 @@ as multisets of rows, like everything when there is no key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.sorting import are_sortable, sorted_pairs
 from lakehouse_backfill.local.spreads import measure
 from lakehouse_backfill.local.tally import SideName, Tally
+from lakehouse_backfill.local.threads import pool
 from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class Comparison:
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
         plain = PlainSpreads(self._tally, raw)
         # How values are spread is counted while rows are matched.
-        with self._translated(), ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
-            counting = [pool.submit(plain.count_values), pool.submit(plain.count_numbers)]
+        beside = pool("count", 1)
+        with self._translated():
+            counting = [beside.submit(plain.count_values), beside.submit(plain.count_numbers)]
             old, new = prepared(old, new)
             pairs = None if self._needs_engine else sorted_pairs(old, new, self._tally.columns)
             if pairs is None:
@@ -95,7 +96,7 @@ class Comparison:
             else:
                 self._count_rows(raw)
                 found = self._matching.take(pairs, old, new)
-            counting.append(pool.submit(plain.finish, found))
+            counting.append(beside.submit(plain.finish, found))
             changes = Changes(self._engine, self._tally, self._matching)
             changes.count()
             changes.sample()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
 from lakehouse_backfill.local.rows import gather_both
 from lakehouse_backfill.local.tally import Tally
+from lakehouse_backfill.local.threads import pool
 from lakehouse_backfill.model.checks import Diff
 from lakehouse_backfill.model.preview import DiffPreview
 from lakehouse_backfill.model.rollout import Differing
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.local.columns import Column
     from lakehouse_backfill.ports.compute import DiffRequest
 
-BATCH_ROWS = 1_000_000
+BATCH_ROWS = 500_000
 
 
 class LocalDiffer:
@@ -122,15 +123,14 @@ class LocalDiffer:
         """Read whole partitions of both sides; the next ones while the last are compared."""
         old, new = asked.sources()
         groups = batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
-        with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-            read: Future[tuple[pa.Table, pa.Table]] | None = None
-            for mine, theirs in groups:
-                ahead = pool.submit(gather_both, (old, mine), (new, theirs), columns)
-                if read is not None:
-                    yield read.result()
-                read = ahead
-            if read is not None:
-                yield read.result()
+        reading: Future[tuple[pa.Table, pa.Table]] | None = None
+        for mine, theirs in groups:
+            last = reading
+            reading = pool("ahead", 1).submit(gather_both, (old, mine), (new, theirs), columns)
+            if last is not None:
+                yield last.result()
+        if reading is not None:
+            yield reading.result()
 
     def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
         comparison = Comparison(self._engine, tally, asked.condition)

@@ -19,7 +19,10 @@ _KEPT, _LARGEST = 256 * _MEBIBYTE, 32 * _MEBIBYTE
 
 @lru_cache(1)
 def keep_freed() -> bool:
-    """Tell the C library to keep what is freed; gives whether it has taken it (only glibc does)."""
+    """Tell the C library to keep what is freed; gives whether it does: only glibc can be told.
+
+    Holds for the whole process, from now on.
+    """
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -8,7 +8,6 @@ dictionaries, so that counting and comparing them works on small numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,13 +16,14 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import FileFormat
 
 from lakehouse_backfill.local.scan import Side, read, translated
+from lakehouse_backfill.local.threads import pool
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask
 
-#: Files read at a time: more wait for a store far away, each of them takes memory.
-_NEAR, _FAR = 2, 4
+#: Files read at a time, of both sides: more wait for a store far away, each of them takes memory.
+_NEAR, _FAR = 4, 8
 _FIELD_ID = b"PARQUET:field_id"
 #: A text column takes less than this per row when its chunks are dictionaries of few values.
 _NARROW_BYTES = 2
@@ -43,9 +43,9 @@ def read_rows(
     if rows is None or isinstance(rows, AlwaysTrue):
         io = side.table.io
         is_far = not tasks[0].file.file_path.startswith(("/", "file:"))
-        readers = _FAR if is_far else _NEAR
-        with translated(side.name, side.snapshot_id), ThreadPoolExecutor(readers) as pool:
-            found = list(pool.map(lambda task: _plain(io, task, wanted), tasks))
+        readers = pool("far file", _FAR) if is_far else pool("file", _NEAR)
+        with translated(side.name, side.snapshot_id):
+            found = list(readers.map(lambda task: _plain(io, task, wanted), tasks))
     others = [task for task, table in zip(tasks, found, strict=True) if table is None]
     rest = iter(read(side, others, columns, rows) if others else ())
     return [table if table is not None else next(rest) for table in found]

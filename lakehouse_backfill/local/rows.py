@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from lakehouse_backfill.local.grouping import Layout, Piece
 from lakehouse_backfill.local.plain_files import read_rows
 from lakehouse_backfill.local.scan import Side
 from lakehouse_backfill.local.tally import SideName
+from lakehouse_backfill.local.threads import pool
 from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.partitions import label_of
 
@@ -82,9 +82,9 @@ def gather_both(
     old: tuple[Source, list[Piece]], new: tuple[Source, list[Piece]], columns: tuple[Column, ...]
 ) -> tuple[pa.Table, pa.Table]:
     """Read both sides at the same time."""
-    with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
-        reading = [pool.submit(source.gather, pieces, columns) for source, pieces in (old, new)]
-        return reading[0].result(), reading[1].result()
+    sides = pool("side", 2)
+    reading = [sides.submit(source.gather, pieces, columns) for source, pieces in (old, new)]
+    return reading[0].result(), reading[1].result()
 
 
 def _alike(tables: list[pa.Table]) -> list[pa.Table]:

@@ -99,7 +99,7 @@ def _append(keys: np.ndarray, parts: list[np.ndarray], low: int, width: int) -> 
 def _parts(values: pa.ChunkedArray) -> list[np.ndarray]:
     """Give the numbers that values without nulls are stored as."""
     kind = pa.int32() if values.type.bit_width == 32 else pa.int64()
-    return [np.asarray(chunk.view(kind)) for chunk in values.chunks if not chunk.null_count]
+    return [chunk.view(kind).to_numpy() for chunk in values.chunks if not chunk.null_count]
 
 
 def _ordered(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
