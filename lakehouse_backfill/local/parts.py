@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown
 from lakehouse_backfill.local.asking import Asked
 from lakehouse_backfill.local.compare import Comparison
 from lakehouse_backfill.local.engine import Engine, started
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.local.scan import Side
 
 _NO_FILES = Split([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
+_FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
 #: What a table's metadata says of its past, which no reader of files asks for.
 _PAST: dict[str, Any] = {
     "snapshots": [],
@@ -87,6 +88,9 @@ def work(common: bytes, parts: Sequence[bytes]) -> bytes:
             _compare(asked, comparison, pickle.loads(part))  # noqa: S301 (as above)
     except BackfillError as error:
         return pickle.dumps((type(error), error.problem, error.state, error.fix))
+    except Exception as error:  # noqa: BLE001 (the asker says it, not a stack trace of Spark)
+        problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
+        return pickle.dumps((EnvironmentDown, problem, "nothing was changed", _FIX))
     finally:
         comparison.close()
     return pickle.dumps(replace(tally, labels=[], columns=()))

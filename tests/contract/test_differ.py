@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from lakehouse_backfill.local import compare
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
+from lakehouse_backfill.local import compare, parts
 from lakehouse_backfill.local.diff import LocalDiffer
 from lakehouse_backfill.local.parts_diff import PartsDiffer
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
@@ -95,6 +95,19 @@ def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, make: M
     for task in catalog.load_table(built.request.new_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
     with pytest.raises(NotFound, match="is gone"):
+        parts_differ(catalog).diff(built.request)
+
+
+@pytest.mark.req("Q5")
+def test_what_else_fails_in_a_worker_is_told(
+    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("no access")
+
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    monkeypatch.setattr(parts, "gather_both", refused)
+    with pytest.raises(EnvironmentDown, match="PermissionError: no access"):
         parts_differ(catalog).diff(built.request)
 
 
