@@ -9,6 +9,7 @@ as multisets of rows, like everything when there is no key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.sorting import are_sortable, sorted_pairs
 from lakehouse_backfill.local.spreads import measure
 from lakehouse_backfill.local.tally import SideName, Tally
-from lakehouse_backfill.local.threads import pool
 from lakehouse_backfill.local.value_counts import partition_rows
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Comparison:
 
     def __init__(self, engine: Engine, tally: Tally, condition: str | None) -> None:
         keep_freed()
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._engine = engine
         self._tally = tally
         self._condition = condition
@@ -53,6 +54,7 @@ class Comparison:
 
     def close(self) -> None:
         """Let go of the rows, so that an idle engine holds none."""
+        self._beside.shutdown(cancel_futures=True)
         if not self._engine.is_started:
             return
         for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs", "numbered"):
@@ -86,9 +88,11 @@ class Comparison:
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
         plain = PlainSpreads(self._tally, raw)
         # How values are spread is counted while rows are matched.
-        beside = pool("count", 1)
         with self._translated():
-            counting = [beside.submit(plain.count_values), beside.submit(plain.count_numbers)]
+            counting = [
+                self._beside.submit(plain.count_values),
+                self._beside.submit(plain.count_numbers),
+            ]
             old, new = prepared(old, new)
             pairs = None if self._needs_engine else sorted_pairs(old, new, self._tally.columns)
             if pairs is None:
@@ -96,7 +100,7 @@ class Comparison:
             else:
                 self._count_rows(raw)
                 found = self._matching.take(pairs, old, new)
-            counting.append(beside.submit(plain.finish, found))
+            counting.append(self._beside.submit(plain.finish, found))
             changes = Changes(self._engine, self._tally, self._matching)
             changes.count()
             changes.sample()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +21,6 @@ from lakehouse_backfill.local.listing import Listing
 from lakehouse_backfill.local.preview import preview
 from lakehouse_backfill.local.rows import gather_both
 from lakehouse_backfill.local.tally import Tally
-from lakehouse_backfill.local.threads import pool
 from lakehouse_backfill.model.checks import Diff
 from lakehouse_backfill.model.preview import DiffPreview
 from lakehouse_backfill.model.rollout import Differing
@@ -58,7 +57,7 @@ class LocalDiffer:
         self._listing = Listing(catalog)
         self._batch_rows = batch_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
-        self._engine = Engine(self._start)
+        self._engine = Engine(_start)
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
@@ -112,9 +111,11 @@ class LocalDiffer:
             tally.add_shared(old.numbers[piece.label], piece.rows)
         if asked.condition:
             comparison = Comparison(self._engine, tally, asked.condition)
-            empty = [source.gather([], tally.columns) for source in (old, new)]
-            comparison.check(empty[0], empty[1], asked.request.where or "")
-            comparison.close()
+            try:
+                empty = [source.gather([], tally.columns) for source in (old, new)]
+                comparison.check(empty[0], empty[1], asked.request.where or "")
+            finally:
+                comparison.close()
         return unread
 
     def _batches(
@@ -123,14 +124,15 @@ class LocalDiffer:
         """Read whole partitions of both sides; the next ones while the last are compared."""
         old, new = asked.sources()
         groups = batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
-        reading: Future[tuple[pa.Table, pa.Table]] | None = None
-        for mine, theirs in groups:
-            last = reading
-            reading = pool("ahead", 1).submit(gather_both, (old, mine), (new, theirs), columns)
-            if last is not None:
-                yield last.result()
-        if reading is not None:
-            yield reading.result()
+        with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
+            reading: Future[tuple[pa.Table, pa.Table]] | None = None
+            for mine, theirs in groups:
+                last = reading
+                reading = ahead.submit(gather_both, (old, mine), (new, theirs), columns)
+                if last is not None:
+                    yield last.result()
+            if reading is not None:
+                yield reading.result()
 
     def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
         comparison = Comparison(self._engine, tally, asked.condition)
@@ -143,11 +145,12 @@ class LocalDiffer:
         finally:
             comparison.close()
 
-    def _start(self) -> duckdb.DuckDBPyConnection:
-        spill = TemporaryDirectory(prefix="lhb-diff-")
-        connection = started(spill.name)
-        weakref.finalize(self, _shut, connection, spill)
-        return connection
+
+def _start() -> duckdb.DuckDBPyConnection:
+    spill = TemporaryDirectory(prefix="lhb-diff-")
+    connection = started(spill.name)
+    weakref.finalize(connection, spill.cleanup)
+    return connection
 
 
 def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
@@ -166,8 +169,3 @@ def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Dif
         cells=tally.cells(),
         added_columns=tally.added_columns(),
     )
-
-
-def _shut(connection: duckdb.DuckDBPyConnection, spill: TemporaryDirectory[str]) -> None:
-    connection.close()
-    spill.cleanup()

@@ -6,7 +6,7 @@ both schemas read the compared columns from it in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,11 @@ class Piece:
     def rows(self) -> int:
         """Rows of the file, deletes not counted."""
         return int(self.task.file.record_count)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return int(self.task.file.file_size_in_bytes)
 
 
 @dataclass(frozen=True)
@@ -119,27 +124,32 @@ class Contents:
 
 
 def batches(
-    old: list[Piece], new: list[Piece], how: Layout, limit: int
+    old: list[Piece],
+    new: list[Piece],
+    how: Layout,
+    limit: float,
+    size_of: Callable[[Piece], float] = lambda piece: piece.rows,
 ) -> Iterator[tuple[list[Piece], list[Piece]]]:
-    """Yield groups of whole partitions of at most `limit` rows together, in partition order.
+    """Yield groups of whole partitions that are at most `limit` together, in partition order.
 
-    A partition that is larger comes alone; without known partitions everything is one group.
+    A size is in rows, unless told otherwise. A partition that is larger comes alone; without known
+    partitions everything is one group.
     """
     sides: tuple[list[Piece], list[Piece]] = ([], [])
     by_label: dict[str | None, tuple[list[Piece], list[Piece]]] = {}
     for index, side in enumerate((old, new)):
         for piece in side:
             by_label.setdefault(piece.label, ([], []))[index].append(piece)
-    rows = 0
+    held: float = 0
     for label in sorted_labels(by_label, how):
         group = by_label[label]
-        size = sum(piece.rows for side in group for piece in side)
-        if rows and rows + size > limit:
+        size = sum(size_of(piece) for side in group for piece in side)
+        if held and held + size > limit:
             yield sides
-            sides, rows = ([], []), 0
+            sides, held = ([], []), 0
         for mine, theirs in zip(sides, group, strict=True):
             mine.extend(theirs)
-        rows += size
+        held += size
     if any(sides):
         yield sides
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.errors import BackfillError, EnvironmentDown
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 from lakehouse_backfill.local.asking import Asked
 from lakehouse_backfill.local.compare import Comparison
 from lakehouse_backfill.local.engine import Engine, started
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.local.scan import Side
 
 _NO_FILES = Split([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
+_TOLD = ("problem", "state", "fix", "field", "faults", "data")
 _FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
 #: What a table's metadata says of its past, which no reader of files asks for.
 _PAST: dict[str, Any] = {
@@ -53,29 +54,32 @@ class Part:
     new: list[Piece]
     shared: list[Piece]
 
-    @property
-    def labels(self) -> set[str | None]:
-        """The partitions whose rows are compared."""
-        return {piece.label for piece in (*self.old, *self.new)}
 
-    @property
-    def bytes(self) -> int:
-        """The size of the files that are compared."""
-        return sum(int(each.task.file.file_size_in_bytes) for each in (*self.old, *self.new))
+def parts_of(asked: Asked, unread: list[Piece], rows: int, size: int) -> Iterator[Part]:
+    """Divide what is to be read into parts of about so many rows, and of so many bytes at most.
 
-
-def parts_of(asked: Asked, unread: list[Piece], limit: int) -> Iterator[Part]:
-    """Divide what is to be read into parts of about so many rows; a partition is never divided."""
-    for group in portions(unread, limit):
+    A partition is never divided, so one that is larger is a part of its own.
+    """
+    for group in portions(unread, rows):
         yield Part([], [], group)
-    for old, new in batches(asked.split.old, asked.split.new, asked.how, limit):
+    split = asked.split
+    shares = batches(
+        split.old, split.new, asked.how, 1, lambda each: max(each.rows / rows, each.bytes / size)
+    )
+    for old, new in shares:
         yield Part(old, new, [])
 
 
 def sent(asked: Asked) -> bytes:
-    """Give what all parts have in common, without its files."""
+    """Give what all parts have in common, without its files. Raises Unsupported."""
     old, new = _lone(asked.old), _lone(asked.new)
-    return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
+    try:
+        return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise Unsupported(
+            f"the way to the files of {asked.new.name} cannot be sent to workers: {error}",
+            fix="compare by a shuffle",
+        ) from error
 
 
 def work(common: bytes, parts: Sequence[bytes]) -> bytes:
@@ -87,23 +91,27 @@ def work(common: bytes, parts: Sequence[bytes]) -> bytes:
         for part in parts:
             _compare(asked, comparison, pickle.loads(part))  # noqa: S301 (as above)
     except BackfillError as error:
-        return pickle.dumps((type(error), error.problem, error.state, error.fix))
+        told = {name: getattr(error, name) for name in _TOLD}
+        return pickle.dumps((type(error), told))
     except Exception as error:  # noqa: BLE001 (the asker says it, not a stack trace of Spark)
         problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
-        return pickle.dumps((EnvironmentDown, problem, "nothing was changed", _FIX))
+        return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
     finally:
         comparison.close()
-    return pickle.dumps(replace(tally, labels=[], columns=()))
+    return pickle.dumps((replace(tally, labels=[], columns=()), len(parts)))
 
 
-def received(answers: Iterable[bytes], tally: Tally) -> None:
-    """Add the sums of all parts to a tally; raises the error that a part ended with."""
+def received(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
+    """Add the sums of so many parts to a tally; raises the error that a part ended with."""
+    came = 0
     for answer in answers:
-        found = pickle.loads(answer)  # noqa: S301 (made by `work`, in this product)
+        found, told = pickle.loads(answer)  # noqa: S301 (made by `work`, in this product)
         if not isinstance(found, Tally):
-            kind, problem, state, fix = found
-            raise kind(problem, state=state, fix=fix)
+            raise found(**told)
         tally.merge(found)
+        came += told
+    if came != parts:
+        raise EnvironmentDown(f"{came} of {parts} parts came back from workers", fix=_FIX)
 
 
 def _compare(asked: Asked, comparison: Comparison, part: Part) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,32 +46,34 @@ class PartsDiffer:
         Raises Unsupported too where a partition is too large for a worker, or there are none.
         """
         asked = self._differ.asked(request)
+        self._require_small(asked)
         count = self._workers.count(work)
         tally = asked.tally()
         parts = list(self._parts(asked, self._differ.begin(asked, tally), count))
         tasks = list(_tasks(parts, count * _TASKS_PER_WORKER))
-        received(self._workers.answers(work, sent(asked), tasks), tally)
+        received(self._workers.answers(work, sent(asked), tasks), tally, len(parts))
         how = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
         return answer(asked, tally, "spark").model_copy(update={"how": how})
 
+    def _require_small(self, asked: Asked) -> None:
+        sizes: Counter[str | None] = Counter()
+        for piece in (*asked.split.old, *asked.split.new):
+            sizes[piece.label] += piece.bytes
+        for label, size in sizes.most_common(1):
+            if size > self._limit_bytes:
+                raise _too_large(label, size, self._limit_bytes)
+
     def _parts(self, asked: Asked, unread: list[Piece], count: int) -> Iterator[Part]:
-        pieces = (*unread, *asked.split.old, *asked.split.new)
-        rows = sum(piece.rows for piece in pieces)
-        size = sum(int(piece.task.file.file_size_in_bytes) for piece in pieces)
-        fitting = rows * self._limit_bytes // max(size, 1)
-        limit = max(self._least_rows, min(BATCH_ROWS, fitting, rows // (2 * count)))
-        for part in parts_of(asked, unread, limit):
-            if len(part.labels) == 1 and part.bytes > self._limit_bytes:
-                raise _too_large(part, self._limit_bytes)
-            yield part
+        rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
+        wanted = max(self._least_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
+        return parts_of(asked, unread, wanted, max(self._limit_bytes, 1))
 
 
-def _too_large(part: Part, limit_bytes: int) -> Unsupported:
-    (label,) = part.labels
+def _too_large(label: str | None, size: int, limit: int) -> Unsupported:
     what = f"partition {label}" if label else "a table without partitions"
     return Unsupported(
-        f"{what} has {part.bytes / _MEBIBYTE:,.0f} MiB to compare, "
-        f"more than a worker takes ({limit_bytes // _MEBIBYTE})",
+        f"{what} has {size / _MEBIBYTE:,.1f} MiB to compare, more than a worker takes "
+        f"({limit / _MEBIBYTE:,.0f})",
         fix="set task_diff_limit_mib in the profile, or compare by a shuffle",
     )
 

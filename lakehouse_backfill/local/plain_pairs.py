@@ -36,6 +36,7 @@ _ADDED, _REMOVED, _CHANGED = range(3)
 _WHOLE = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
 _TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
 _FLOATING = (FloatType, DoubleType)
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def are_plain(columns: tuple[Column, ...]) -> bool:
@@ -55,10 +56,10 @@ def plain_pairs(beside: Mapping[str, Any], by: list[str], compared: list[Column]
     found: dict[str, Any] = {"kind": pa.array(KINDS).take(pa.array(kinds))}
     differing = lacks_old | lacks_new
     for name in by:
-        old, new = (_decoded(beside[f"{side}_{name}"]) for side in ("o", "n"))
+        old, new = (plain(beside[f"{side}_{name}"]) for side in ("o", "n"))
         found[name] = pc.coalesce(old, new)
     for column in compared:
-        old, new = (_decoded(beside[f"{side}_{column.slot}"]) for side in ("o", "n"))
+        old, new = (plain(beside[f"{side}_{column.slot}"]) for side in ("o", "n"))
         flags = differs(old, new)
         found |= {f"o_{column.slot}": old, f"n_{column.slot}": new}
         found[f"d_{column.slot}"] = flags
@@ -76,16 +77,17 @@ def _is_plain(column: Column) -> bool:
     return bool(kind == column.new.field_type) and isinstance(kind, known)
 
 
-def _decoded(values: Any) -> Any:
-    """Give texts as one type, whether they were a dictionary or not."""
+def plain(values: Any) -> Any:
+    """Give texts and bytes as one type, dictionary or not, of which more than 2 GiB are taken."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    return values.cast(pa.large_string()) if pa.types.is_string(values.type) else values
+    wide = _WIDE.get(values.type)
+    return values if wide is None else values.cast(wide)
 
 
 def differs(old: Any, new: Any) -> Any:
     """Tell for each pair whether its values differ: nulls do not, nor NaN, nor -0.0 and 0.0."""
-    old, new = _decoded(old), _decoded(new)
+    old, new = plain(old), plain(new)
     same = pc.equal(old, new)
     if pa.types.is_floating(old.type):
         same = pc.or_kleene(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))

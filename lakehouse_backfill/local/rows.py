@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.partitions import label_of
 
 PARTITION = "p"
+#: Those of a few diffs at a time.
+_SIDES = 8
 #: Batches are small enough for all cores to have some, and for what is made of one to stay cached.
 _BATCH_ROWS = 32_768
 
@@ -82,8 +85,9 @@ def gather_both(
     old: tuple[Source, list[Piece]], new: tuple[Source, list[Piece]], columns: tuple[Column, ...]
 ) -> tuple[pa.Table, pa.Table]:
     """Read both sides at the same time."""
-    sides = pool("side", 2)
+    sides = pool("side", _SIDES)
     reading = [sides.submit(source.gather, pieces, columns) for source, pieces in (old, new)]
+    wait(reading)
     return reading[0].result(), reading[1].result()
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from lakehouse_backfill.local.columns import Column
-from lakehouse_backfill.local.plain_pairs import are_plain, differs
+from lakehouse_backfill.local.plain_pairs import are_plain, differs, plain
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.value_counts import is_countable
 
@@ -24,6 +24,8 @@ _BITS = 63
 _HALF = 32
 #: Keys with fewer descents than one in so many rows are as good as sorted.
 _FEW = 64
+#: Texts may be long: so many are copied at a time.
+_TEXTS = 65_536
 _SIDES = ("old", "new")
 
 
@@ -123,13 +125,16 @@ def _differing(
 ) -> np.ndarray:
     """Tell for each pair of rows whether a compared column differs."""
     places = pa.array(mine), pa.array(theirs)
-
     found = np.zeros(len(mine), bool)
     for column in (column for column in columns if column.use == "compared"):
         name = coded if (coded := f"k{column.slot}") in old.column_names else column.slot
-        values = (
-            pc.take(rows[name].combine_chunks(), own, boundscheck=False)
-            for rows, own in zip((old, new), places, strict=True)
-        )
-        found |= differs(*values).to_numpy(zero_copy_only=False)
+        whole = [plain(rows[name]).combine_chunks() for rows in (old, new)]
+        size = _TEXTS if pa.types.is_large_string(whole[0].type) else max(len(found), 1)
+        for start in range(0, len(found), size):
+            those = slice(start, start + size)
+            values = (
+                pc.take(each, own[those], boundscheck=False)
+                for each, own in zip(whole, places, strict=True)
+            )
+            found[those] |= differs(*values).to_numpy(zero_copy_only=False)
     return found

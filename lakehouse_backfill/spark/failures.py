@@ -52,7 +52,7 @@ def translated(doing: str) -> Iterator[None]:
 def translate(error: Exception, doing: str) -> BackfillError:
     """Give the error that a user should see."""
     text = str(error)
-    said = _first_line(text)
+    said = first_line(text)
     for part, kind, fix in _KNOWN:
         if part in text:
             return kind(f"{doing}: {said}", state=_KEPT, fix=fix)
@@ -65,7 +65,7 @@ def translate(error: Exception, doing: str) -> BackfillError:
     return EnvironmentDown(f"{doing}: {said}", state=_KEPT, fix="run the step again")
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     """Give the line that says why: of a Java stack trace, the innermost cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

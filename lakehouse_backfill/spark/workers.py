@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from lakehouse_backfill import __version__
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 from lakehouse_backfill.ports.workers import Work
 from lakehouse_backfill.spark import guard
-from lakehouse_backfill.spark.failures import translated
+from lakehouse_backfill.spark.failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 #: Spark divides so many numbers among all that can work at a time.
 _ASKED = 10_000
-_known: WeakKeyDictionary[SparkSession, list[str]] = WeakKeyDictionary()
+#: Whose objects and files both sides have to understand.
+_SENT = ("pyiceberg", "pyarrow", "duckdb")
+_known: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
 
 class SparkWorkers:
@@ -37,15 +41,15 @@ class SparkWorkers:
         Raises Unsupported where they lack this product, or have another version of it.
         """
         if self._spark not in _known:
-            _known[self._spark] = _versions(self._spark, work.__module__)
-        versions = _known[self._spark]
-        others = sorted({each for each in versions if each != __version__})
-        if others:
-            raise Unsupported(
-                f"Spark's workers do not have lakehouse-backfill {__version__}: {others[0]}",
-                fix="install it on the executors, or compare by a shuffle",
-            )
-        return len(versions)
+            found, own = _versions(self._spark, work.__module__), _own_versions()
+            others = sorted({each for each in found if each != own})
+            if others:
+                raise Unsupported(
+                    f"Spark's workers do not have {own}: {others[0]}",
+                    fix="install the same on the executors, or compare by a shuffle",
+                )
+            _known[self._spark] = len(found)
+        return _known[self._spark]
 
     def answers(
         self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
@@ -58,7 +62,7 @@ class SparkWorkers:
             first += len(parts)
         if not batches:
             return
-        with translated("working on parts in Spark tasks"), guard.own_writes():
+        with _told(), guard.own_writes():
             # PySpark makes a partition of each batch of large questions. It divides the rows of
             # small ones, as Spark Connect does, by itself: into runs of consecutive parts.
             asked = self._spark.createDataFrame(pa.Table.from_batches(batches))
@@ -77,13 +81,33 @@ def _worker(work: Work, common: bytes) -> Callable[[_Batches], _Batches]:
     return run
 
 
+def _own_versions() -> str:
+    """Name what reads files and what is sent to and fro, with the versions of this process."""
+    others = (f"{name} {version(name)}" for name in _SENT)
+    return ", ".join([f"lakehouse-backfill {__version__}", *others])
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say of workers that died what can be done."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise EnvironmentDown(
+            f"Spark's workers failed: {first_line(str(error))}",
+            fix="give executors more spark.executor.memoryOverhead, or lower task_diff_limit_mib",
+        ) from error
+
+
 def _versions(spark: SparkSession, module: str) -> list[str]:
     """Ask every worker for its version of this product; one that cannot import it says why."""
 
     def tell(batches: _Batches) -> _Batches:
         try:
             import_module(module)
-            found = str(import_module("lakehouse_backfill").__version__)
+            found = _own_versions()
         except Exception as error:  # noqa: BLE001 (whatever it is, these workers cannot)
             found = f"{type(error).__name__}: {error}"
         for _ in batches:

@@ -6,17 +6,20 @@ Here the local engine; `tests/lake` runs the same cases on Spark.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
 from lakehouse_backfill.local import compare, parts
 from lakehouse_backfill.local.diff import LocalDiffer
 from lakehouse_backfill.local.parts_diff import PartsDiffer
+from lakehouse_backfill.ports.workers import Work
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
@@ -87,6 +90,55 @@ def test_a_partition_that_is_too_large_for_a_worker_is_named(
     built = next(case for case in CASES if case.name == "empty old side").build(make)
     with pytest.raises(Unsupported, match=r"partition 2024-01-01 has .* MiB to compare"):
         parts_differ(catalog, limit_bytes=10).diff(built.request)
+
+
+@pytest.mark.req("Q5")
+def test_small_partitions_beside_a_large_one_do_not_hide_it(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    for limit in (0, 10):
+        with pytest.raises(Unsupported, match="more than a worker takes"):
+            PartsDiffer(LocalDiffer(catalog), Here(), limit).diff(built.request)
+
+
+@pytest.mark.req("Q5")
+def test_partitions_that_are_too_large_together_are_parts_apart(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    files = catalog.load_table(built.request.new_table).scan().plan_files()
+    largest = max(task.file.file_size_in_bytes for task in files)
+    workers = Here()
+    check(PartsDiffer(LocalDiffer(catalog), workers, largest), built)
+    assert sum(workers.tasks) > 1
+
+
+@pytest.mark.req("Q5")
+def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, make: Maker) -> None:
+    class Lossy(Here):
+        def answers(
+            self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
+        ) -> Iterator[bytes]:
+            yield from [*super().answers(work, common, tasks)][:-1]
+
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    differ = PartsDiffer(LocalDiffer(catalog), Lossy(), 1 << 40, least_rows=1)
+    with pytest.raises(EnvironmentDown, match="parts came back"):
+        differ.diff(built.request)
+
+
+@pytest.mark.req("Q5")
+def test_a_way_to_files_that_cannot_be_sent_is_left_to_the_shuffle(
+    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(self: object) -> None:
+        raise TypeError("cannot pickle a lock")
+
+    built = next(case for case in CASES if case.name == "empty old side").build(make)
+    monkeypatch.setattr(PyArrowFileIO, "__getstate__", locked)
+    with pytest.raises(Unsupported, match="cannot be sent to workers"):
+        parts_differ(catalog).diff(built.request)
 
 
 @pytest.mark.req("Q5")

@@ -82,6 +82,7 @@ def test_workers_without_this_version_are_not_asked(
     spark: SparkSession, catalog: Catalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "__version__", "9.9")
+    monkeypatch.setattr(workers, "_known", WeakKeyDictionary())
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
         SparkWorkers(spark).count(work)
     check(ways(spark, catalog), built)

@@ -16,6 +16,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from lakehouse_backfill.local.columns import columns_of_diff
 from lakehouse_backfill.local.memory import keep_freed
+from lakehouse_backfill.local.plain_pairs import plain
 from lakehouse_backfill.local.sorting import are_sortable, sorted_pairs
 from lakehouse_backfill.local.threads import pool
 
@@ -91,6 +92,14 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
     else:
         assert found is not None
         assert found.tolist() == expected(old, new)
+
+
+def test_more_than_two_gibibytes_of_text_have_room() -> None:
+    texts = pa.chunked_array([pa.array(["a", None]), pa.array(["b"])])
+    for values in (texts, texts.dictionary_encode(), texts.cast(pa.large_string())):
+        assert plain(values).type == pa.large_string()
+        assert plain(values).to_pylist() == ["a", None, "b"]
+    assert plain(texts.cast(pa.binary())).type == pa.large_binary()
 
 
 @pytest.mark.parametrize("key", [(), ("s",), ("k", "s"), ("x",)])
