@@ -24,6 +24,7 @@ _BITS = 63
 _HALF = 32
 #: Keys with fewer descents than one in so many rows are as good as sorted.
 _FEW = 64
+_MOST_BYTES = 1 << 30
 #: Texts may be long: so many are copied at a time.
 _TEXTS = 65_536
 _SIDES = ("old", "new")
@@ -45,9 +46,12 @@ def are_sortable(columns: tuple[Column, ...]) -> bool:
 def sorted_pairs(old: pa.Table, new: pa.Table, columns: tuple[Column, ...]) -> np.ndarray | None:
     """Give the pairs of rows that differ, in order: row numbers from 1 on, 0 for none.
 
-    None where a side has a key more than once, where a key is null, and where keys of both sides
-    together spread over more than 2^63 places.
+    None where a side has a key more than once, where a key is null, where keys of both sides
+    together spread over more than 2^63 places, and where rows are so wide that copies of columns
+    would not pay.
     """
+    if old.nbytes + new.nbytes > _MOST_BYTES:
+        return None
     by = [PARTITION, *(column.slot for column in columns if column.use == "key")]
     keys = _keys([rows.select(by) for rows in (old, new)]) or []
     ordered = [found for each in keys if (found := _ordered(each)) is not None]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
+from lakehouse_backfill.local import sorting
 from lakehouse_backfill.local.columns import columns_of_diff
 from lakehouse_backfill.local.memory import keep_freed
 from lakehouse_backfill.local.plain_pairs import plain
@@ -92,6 +93,13 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
     else:
         assert found is not None
         assert found.tolist() == expected(old, new)
+
+
+def test_very_wide_rows_are_left_to_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = table([(0, 1, 1, 0.0, "a")], 1)
+    assert sorted_pairs(rows, rows, COLUMNS) is not None
+    monkeypatch.setattr(sorting, "_MOST_BYTES", 2 * rows.nbytes - 1)
+    assert sorted_pairs(rows, rows, COLUMNS) is None
 
 
 def test_more_than_two_gibibytes_of_text_have_room() -> None:
