@@ -139,7 +139,8 @@ def scaled_counts(parts: Iterable[np.ndarray]) -> dict[int, int]:
         return {}
     ends = min(part.min() for part in held), max(part.max() for part in held)
     first, last = (scaled_bins.scaled_bin(float(end)) for end in ends)
-    return _counted(map(_scaled, held), first, last)
+    count = _scaled if first < 0 else _scaled_from_zero
+    return _counted(map(count, held), first, last)
 
 
 def _scaled(doubles: np.ndarray) -> np.ndarray:
@@ -148,11 +149,23 @@ def _scaled(doubles: np.ndarray) -> np.ndarray:
     return np.where(begin < 0, -found, found)
 
 
+def _scaled_from_zero(doubles: np.ndarray) -> np.ndarray:
+    """Give the bins of numbers of which only -0.0 has a sign: it is zero as well."""
+    found: np.ndarray = doubles.view(np.int64) >> scaled_bins.DROPPED_BITS
+    found -= scaled_bins.OFFSET
+    np.maximum(found, 0, out=found)
+    return found
+
+
 def _counted(parts: Iterable[np.ndarray], first: int, last: int) -> dict[int, int]:
-    """Count whole numbers from first to last: in an array, which takes no hash table."""
+    """Count whole numbers from first to last: in an array, which takes no hash table.
+
+    The parts are changed.
+    """
     rows = np.zeros(last - first + 1, np.int64)
     for part in parts:
-        rows += np.bincount(part - first, minlength=len(rows))
+        part -= first
+        rows += np.bincount(part, minlength=len(rows))
     filled = np.flatnonzero(rows)
     return dict(zip((filled + first).tolist(), rows[filled].tolist(), strict=True))
 
