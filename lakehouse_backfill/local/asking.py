@@ -86,7 +86,8 @@ class Asked:
     @property
     def counted_by(self) -> tuple[Column, ...]:
         """The columns that are read of files whose rows are only counted: the condition's."""
-        return tuple(column for column in self.columns if column.name in self.conditional)
+        asked = self.conditional
+        return tuple(column for column in self.columns if column.name in asked)
 
     def sources(self) -> tuple[Source, Source]:
         """Give where the rows of both sides come from."""

@@ -57,7 +57,7 @@ class Comparison:
         self._beside.shutdown(cancel_futures=True)
         if not self._engine.is_started:
             return
-        for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs", "numbered"):
+        for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs"):
             self._db.unregister(name)
         tables = ("bags", "duplicates")
         self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))

@@ -1,4 +1,4 @@
-"""Old against new on DuckDB over Arrow, in this process, without a JVM.
+"""Old against new over Arrow, with DuckDB where rows must be joined: in this process, no JVM.
 
 Cost follows the change: files that both sides share are skipped by metadata, and what is left is
 compared partition by partition, small ones together.

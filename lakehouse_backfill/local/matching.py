@@ -17,22 +17,22 @@ from pyiceberg.types import DecimalType, IcebergType, UUIDType
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.engine import Engine
-from lakehouse_backfill.local.plain_pairs import are_plain, plain_pairs
-from lakehouse_backfill.local.rows import PARTITION
+from lakehouse_backfill.local.plain_pairs import WIDE, are_plain, plain_pairs
+from lakehouse_backfill.local.rows import PARTITION, ROW
 from lakehouse_backfill.local.tally import SideName, Tally
 from lakehouse_backfill.local.tolerating import differs
 
 if TYPE_CHECKING:
     import duckdb
 
-#: The number of a row within its side's batch.
-ROW = "r"
 #: The code of c1's text is named kc1.
-_CODE = "k"
+CODE = "k"
 Found = dict[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 _PREFIXES = ("o_", "n_")
-_BITS, _LOW = 32, (1 << 32) - 1
+#: A pair is the number of its old row above that of its new one.
+BITS = 32
+_LOW = (1 << BITS) - 1
 #: Decimals of more digits are 128-bit numbers to DuckDB.
 _NARROW_DIGITS = 18
 
@@ -49,8 +49,8 @@ def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
             both = pa.chunked_array([*one.chunks, *other.chunks], one.type).unify_dictionaries()
             codes = [chunk.indices for chunk in both.chunks]
             cut, kind = one.num_chunks, one.type.index_type
-            old = old.append_column(f"{_CODE}{name}", pa.chunked_array(codes[:cut], kind))
-            new = new.append_column(f"{_CODE}{name}", pa.chunked_array(codes[cut:], kind))
+            old = old.append_column(f"{CODE}{name}", pa.chunked_array(codes[:cut], kind))
+            new = new.append_column(f"{CODE}{name}", pa.chunked_array(codes[cut:], kind))
     return old, new
 
 
@@ -87,7 +87,7 @@ class Matching:
 
         `prepared` names the columns that the views are made of; `rows` counts the rows of both.
         """
-        self._coded = {name[1:] for name in prepared if name.startswith(_CODE)}
+        self._coded = {name[1:] for name in prepared if name.startswith(CODE)}
         # -0.0 and 0.0 are one key, whatever their hashes.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
@@ -143,7 +143,7 @@ class Matching:
         """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
         found: Found = {}
         beside: dict[str, pa.ChunkedArray] = {}
-        numbers = pairs >> _BITS, pairs & _LOW
+        numbers = pairs >> BITS, pairs & _LOW
         for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
             found[side], places = _taken(rows, own)
             placed = found[side].take(places)
@@ -174,7 +174,7 @@ class Matching:
             f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}{limit}"
         )
         query = (
-            f"SELECT list(coalesce(o, 0)::BIGINT << {_BITS} | coalesce(n, 0)) FILTER (differs) "
+            f"SELECT list(coalesce(o, 0)::BIGINT << {BITS} | coalesce(n, 0)) FILTER (differs) "
             f"AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
         )
         answer = self._db.sql(query).to_arrow_table()
@@ -220,7 +220,7 @@ class Matching:
 
     def _hash(self) -> str:
         slots = [column.slot for column in self._compared if _is_hashed(column)]
-        slots = [f"{_CODE}{slot}" if slot in self._coded else slot for slot in slots]
+        slots = [f"{CODE}{slot}" if slot in self._coded else slot for slot in slots]
         return f"hash({', '.join(slots)})" if slots else "0"
 
     def _exact(self) -> list[str]:
@@ -268,8 +268,7 @@ def _taken(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
 
 def _large(rows: pa.Table) -> pa.Table:
     """Let texts and bytes of all rows be more than 2 GiB."""
-    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-    fields = [field.with_type(wide.get(field.type, field.type)) for field in rows.schema]
+    fields = [field.with_type(WIDE.get(field.type, field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
 

@@ -88,8 +88,13 @@ def work(common: bytes, parts: Sequence[bytes]) -> bytes:
     tally = asked.tally()
     comparison = Comparison(_engine(), tally, asked.condition)
     try:
-        for part in parts:
-            _compare(asked, comparison, pickle.loads(part))  # noqa: S301 (as above)
+        old, new = asked.sources()
+        for each in parts:
+            part: Part = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
+            if part.shared:
+                comparison.count(new.gather(part.shared, asked.counted_by))
+            if part.old or part.new:
+                comparison.compare(*gather_both((old, part.old), (new, part.new), asked.columns))
     except BackfillError as error:
         told = {name: getattr(error, name) for name in _TOLD}
         return pickle.dumps((type(error), told))
@@ -112,14 +117,6 @@ def received(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
         came += told
     if came != parts:
         raise EnvironmentDown(f"{came} of {parts} parts came back from workers", fix=_FIX)
-
-
-def _compare(asked: Asked, comparison: Comparison, part: Part) -> None:
-    old, new = asked.sources()
-    if part.shared:
-        comparison.count(new.gather(part.shared, asked.counted_by))
-    if part.old or part.new:
-        comparison.compare(*gather_both((old, part.old), (new, part.new), asked.columns))
 
 
 def _lone(side: Side) -> Side:

@@ -28,6 +28,7 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.rows import ROW
 from lakehouse_backfill.local.tally import Kind
 
 #: The kinds of pairs, in the order in which they are told.
@@ -36,7 +37,8 @@ _ADDED, _REMOVED, _CHANGED = range(3)
 _WHOLE = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
 _TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
 _FLOATING = (FloatType, DoubleType)
-_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+#: Types of texts and bytes, and those of which more than 2 GiB are taken.
+WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def are_plain(columns: tuple[Column, ...]) -> bool:
@@ -50,7 +52,7 @@ def plain_pairs(beside: Mapping[str, Any], by: list[str], compared: list[Column]
     `beside` holds what `o_` and `n_` name of both sides; a row without counterpart is null there.
     """
     lacks_old, lacks_new = (
-        beside[f"{side}_r"].is_null().to_numpy(zero_copy_only=False) for side in ("o", "n")
+        beside[f"{side}_{ROW}"].is_null().to_numpy(zero_copy_only=False) for side in ("o", "n")
     )
     kinds = np.where(lacks_old, _ADDED, np.where(lacks_new, _REMOVED, _CHANGED))
     found: dict[str, Any] = {"kind": pa.array(KINDS).take(pa.array(kinds))}
@@ -81,7 +83,7 @@ def plain(values: Any) -> Any:
     """Give texts and bytes as one type, dictionary or not, of which more than 2 GiB are taken."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    wide = _WIDE.get(values.type)
+    wide = WIDE.get(values.type)
     return values if wide is None else values.cast(wide)
 
 

@@ -21,6 +21,8 @@ from lakehouse_backfill.model.scope import ScopeField
 from lakehouse_backfill.rules.partitions import label_of
 
 PARTITION = "p"
+#: The number of a row within its side's batch.
+ROW = "r"
 #: Those of a few diffs at a time.
 _SIDES = 8
 #: Batches are small enough for all cores to have some, and for what is made of one to stay cached.

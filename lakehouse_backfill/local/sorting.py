@@ -14,20 +14,20 @@ import pyarrow.compute as pc
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.matching import BITS, CODE
 from lakehouse_backfill.local.plain_pairs import are_plain, differs, plain
 from lakehouse_backfill.local.rows import PARTITION
+from lakehouse_backfill.local.tally import SideName
 from lakehouse_backfill.local.value_counts import is_countable
 
 _WHOLE = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
-_BITS = 63
-#: Pairs as `matching` has them: the number of the old row above that of the new one, from 1 on.
-_HALF = 32
+_MOST_BITS = 63
 #: Keys with fewer descents than one in so many rows are as good as sorted.
 _FEW = 64
 _MOST_BYTES = 1 << 30
 #: Texts may be long: so many are copied at a time.
 _TEXTS = 65_536
-_SIDES = ("old", "new")
+_SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 def are_sortable(columns: tuple[Column, ...]) -> bool:
@@ -38,8 +38,7 @@ def are_sortable(columns: tuple[Column, ...]) -> bool:
         bool(keys)
         and all(isinstance(kind, _WHOLE) for kind in keys)
         and are_plain(columns)
-        and all(is_countable(column, "old") for column in compared)
-        and all(is_countable(column, "new") for column in compared)
+        and all(is_countable(column, side) for column in compared for side in _SIDES)
     )
 
 
@@ -66,8 +65,8 @@ def sorted_pairs(old: pa.Table, new: pa.Table, columns: tuple[Column, ...]) -> n
     mine, theirs = order[places[is_both]], other[is_both]
     flags = _differing(old, new, columns, mine, theirs)
     pairs = (
-        (mine[flags] + 1 << _HALF) | (theirs[flags] + 1),
-        order[is_gone] + 1 << _HALF,
+        (mine[flags] + 1 << BITS) | (theirs[flags] + 1),
+        order[is_gone] + 1 << BITS,
         other[~is_both] + 1,
     )
     return np.sort(np.concatenate(pairs))
@@ -84,7 +83,7 @@ def _keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
             return None
         low, high = min(int(each.min()) for each in held), max(int(each.max()) for each in held)
         places *= high - low + 1
-        if places.bit_length() > _BITS:
+        if places.bit_length() > _MOST_BITS:
             return None
         for keys, side in zip(found, parts, strict=True):
             _append(keys, side, low, high - low + 1)
@@ -131,7 +130,7 @@ def _differing(
     places = pa.array(mine), pa.array(theirs)
     found = np.zeros(len(mine), bool)
     for column in (column for column in columns if column.use == "compared"):
-        name = coded if (coded := f"k{column.slot}") in old.column_names else column.slot
+        name = coded if (coded := f"{CODE}{column.slot}") in old.column_names else column.slot
         whole = [plain(rows[name]).combine_chunks() for rows in (old, new)]
         size = _TEXTS if pa.types.is_large_string(whole[0].type) else max(len(found), 1)
         for start in range(0, len(found), size):
