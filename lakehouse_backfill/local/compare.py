@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.local.bins import Pending
 from lakehouse_backfill.local.changes import Changes
 from lakehouse_backfill.local.differing import differing
 from lakehouse_backfill.local.engine import Engine, is_its_error
 from lakehouse_backfill.local.matching import Matching, prepared
 from lakehouse_backfill.local.memory import keep_freed
-from lakehouse_backfill.local.plain_spreads import PlainSpreads
+from lakehouse_backfill.local.plain_spreads import PendingBins, PlainSpreads
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.sorting import are_sortable, sorted_pairs
 from lakehouse_backfill.local.spreads import measure
@@ -39,7 +40,7 @@ _SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 class Comparison:
-    """Compares batches of both sides and adds what differs to a tally."""
+    """Compares batches of both sides; a tally has all that differs once it is closed."""
 
     def __init__(self, engine: Engine, tally: Tally, condition: str | None) -> None:
         keep_freed()
@@ -50,11 +51,14 @@ class Comparison:
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
         self._matching = Matching(engine, tally)
+        self._pending = PendingBins(Pending)
         self._needs_engine = bool(condition or tally.coming) or not are_sortable(tally.columns)
 
     def close(self) -> None:
-        """Let go of the rows, so that an idle engine holds none."""
+        """Hand over what is counted, and let go of the rows: an idle engine holds none."""
         self._beside.shutdown(cancel_futures=True)
+        for place, bins in self._pending.items():
+            bins.add_to(self._tally.spreads[place].histogram)
         if not self._engine.is_started:
             return
         for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs"):
@@ -86,7 +90,7 @@ class Comparison:
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
-        plain = PlainSpreads(self._tally, raw)
+        plain = PlainSpreads(self._tally, raw, self._pending)
         # How values are spread is counted while rows are matched.
         with self._translated():
             counting = [

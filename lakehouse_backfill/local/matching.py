@@ -145,7 +145,8 @@ class Matching:
         beside: dict[str, pa.ChunkedArray] = {}
         numbers = pairs >> BITS, pairs & _LOW
         for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
-            found[side], places = _taken(rows, own)
+            values = [name for name in rows.column_names if not name.startswith(CODE)]
+            found[side], places = _taken(rows.select(values), own)
             placed = found[side].take(places)
             names = [f"{prefix}{name}" for name in placed.column_names]
             beside |= dict(zip(names, placed.columns, strict=True))

@@ -19,11 +19,13 @@ from lakehouse_backfill.local.scan import Side, read, translated
 from lakehouse_backfill.local.threads import pool
 
 if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask
 
 #: Files read at a time, of both sides: more wait for a store far away, each of them takes memory.
-_NEAR, _FAR = 4, 8
+#: Of near ones no more than there are cores, which comparing needs as well.
+_NEAR, _FAR = min(4, pa.cpu_count()), 8
+#: What is wanted: field ids, and the fields in Arrow.
+_Fields = Sequence[tuple[int, pa.Field]]
 _FIELD_ID = b"PARQUET:field_id"
 #: A text column takes less than this per row when its chunks are dictionaries of few values.
 _NARROW_BYTES = 2
@@ -44,33 +46,37 @@ def read_rows(
         io = side.table.io
         is_far = not tasks[0].file.file_path.startswith(("/", "file:"))
         readers = pool("far file", _FAR) if is_far else pool("file", _NEAR)
+        fields = [
+            (field.field_id, arrow)
+            for field, arrow in zip(wanted.fields, wanted.as_arrow(), strict=True)
+        ]
         with translated(side.name, side.snapshot_id):
-            found = list(readers.map(lambda task: _plain(io, task, wanted), tasks))
+            found = list(readers.map(lambda task: _plain(io, task, fields), tasks))
     others = [task for task, table in zip(tasks, found, strict=True) if table is None]
     rest = iter(read(side, others, columns, rows) if others else ())
     return [table if table is not None else next(rest) for table in found]
 
 
-def _plain(io: Any, task: FileScanTask, wanted: Schema) -> pa.Table | None:
+def _plain(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Table | None:
     """Read a file, or give None when its rows are not the table's as they lie there."""
     if task.delete_files or task.file.file_format != FileFormat.PARQUET:
         return None
     with io.new_input(task.file.file_path).open() as stored:
         metadata = pq.read_metadata(stored)
-        names = _names(metadata.schema.to_arrow_schema(), wanted)
+        schema = metadata.schema.to_arrow_schema()
+        names = _names(schema, wanted)
         if names is None:
             return None
         stored.seek(0)
         file = pq.ParquetFile(
-            stored, metadata=metadata, read_dictionary=_narrow(metadata, set(names))
+            stored, metadata=metadata, read_dictionary=_narrow(metadata, schema, set(names))
         )
         found = file.read(columns=names, use_threads=False)
-    by_name = dict(zip(names, (field.name for field in wanted.fields), strict=True))
-    ordered = found.select(names).rename_columns([by_name[name] for name in names])
+    ordered = found.select(names).rename_columns([field.name for _, field in wanted])
     return ordered.replace_schema_metadata(None)
 
 
-def _names(stored: pa.Schema, wanted: Schema) -> list[str] | None:
+def _names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:
     """Name the stored columns in the order wanted; None unless all have the type wanted."""
     by_id = {
         int(field.metadata[_FIELD_ID]): field
@@ -78,8 +84,8 @@ def _names(stored: pa.Schema, wanted: Schema) -> list[str] | None:
         if field.metadata and _FIELD_ID in field.metadata
     }
     names = []
-    for field, expected in zip(wanted.fields, wanted.as_arrow(), strict=True):
-        own = by_id.get(field.field_id)
+    for field_id, expected in wanted:
+        own = by_id.get(field_id)
         if own is None or pa.types.is_nested(expected.type) or not _alike(own.type, expected.type):
             return None
         names.append(own.name)
@@ -96,18 +102,17 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return wide.get(kind, kind)
 
 
-def _narrow(metadata: pq.FileMetaData, names: set[str]) -> list[str]:
+def _narrow(metadata: pq.FileMetaData, schema: pa.Schema, names: set[str]) -> list[str]:
     """Name the text columns whose chunks are small: those of few values."""
+    texts = names & {field.name for field in schema if _is_text(field.type)}
     sizes: dict[str, int] = {}
-    for group in range(metadata.num_row_groups):
-        for at in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(at)
-            if chunk.physical_type == "BYTE_ARRAY" and chunk.path_in_schema in names:
-                size = sizes.get(chunk.path_in_schema, 0) + chunk.total_uncompressed_size
-                sizes[chunk.path_in_schema] = size
+    for group in range(metadata.num_row_groups if texts else 0):
+        chunks = map(metadata.row_group(group).column, range(metadata.num_columns))
+        for chunk in chunks:
+            if (name := chunk.path_in_schema) in texts:
+                sizes[name] = sizes.get(name, 0) + chunk.total_uncompressed_size
     limit = _NARROW_BYTES * metadata.num_rows
-    texts = {field.name for field in metadata.schema.to_arrow_schema() if _is_text(field.type)}
-    return [name for name, size in sizes.items() if size < limit and name in texts]
+    return [name for name, size in sizes.items() if size < limit]
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -88,8 +88,7 @@ def plain(values: Any) -> Any:
 
 
 def differs(old: Any, new: Any) -> Any:
-    """Tell for each pair whether its values differ: nulls do not, nor NaN, nor -0.0 and 0.0."""
-    old, new = plain(old), plain(new)
+    """Tell for each pair of one type whether it differs: nulls do not, NaN, or -0.0 and 0.0."""
     same = pc.equal(old, new)
     if pa.types.is_floating(old.type):
         same = pc.or_kleene(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))

@@ -7,7 +7,7 @@ taken of each side).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from lakehouse_backfill.local import numbers
+from lakehouse_backfill.local.bins import Bins, Pending, binned
 from lakehouse_backfill.local.columns import Column
-from lakehouse_backfill.local.numbers import Bins
 from lakehouse_backfill.local.tally import SideName, Tally
-from lakehouse_backfill.local.value_counts import counted, is_countable
+from lakehouse_backfill.local.value_counts import counted, is_countable, moved
 
 _Sides = Mapping[SideName, pa.Table]
+#: What is counted of number columns, by slot and side, until all batches have come.
+PendingBins = defaultdict[tuple[str, SideName], Pending]
 
 
 class PlainSpreads:
@@ -30,8 +32,9 @@ class PlainSpreads:
     that differ; `finish` measures the old side by those.
     """
 
-    def __init__(self, tally: Tally, raw: _Sides) -> None:
+    def __init__(self, tally: Tally, raw: _Sides, pending: PendingBins) -> None:
         self._tally = tally
+        self._pending = pending
         self._raw = raw
         compared = [column for column in tally.columns if column.use == "compared"]
         self._numbers = [column for column in compared if column.kind == "number"]
@@ -59,8 +62,8 @@ class PlainSpreads:
             if known and self._tally.distributions:
                 low, high = self._ranges[column.slot] = min(known), max(known)
                 if "new" in read:
-                    self._bins[column.slot] = numbers.bins(read["new"], low, high)
-                    self._add_bins(column, "new", self._bins[column.slot])
+                    self._bins[column.slot] = binned(read["new"], low, high)
+                    self._pending[column.slot, "new"].add(self._bins[column.slot])
 
     def finish(self, found: _Sides | None) -> None:
         """Measure the old side: by all rows that differ, or by its own (None: they are not known).
@@ -100,23 +103,19 @@ class PlainSpreads:
         if gone is None or come is None:
             self._add_values(column, "old")
         else:
-            spread.count(numbers.moved(known, gone, come))
+            spread.count(moved(known, gone, come))
 
     def _finish_bins(self, column: Column, found: _Sides | None) -> None:
         known = self._bins.get(column.slot)
         if found is None or known is None:
-            self._add_bins(column, "old", self._counted(column, self._raw["old"]))
+            self._pending[column.slot, "old"].add(self._counted(column, self._raw["old"]))
         else:
             gone, come = (self._counted(column, found[side]) for side in _NEW_AND_OLD)
-            self._add_bins(column, "old", known.moved(gone, come))
+            self._pending[column.slot, "old"].add(known, gone.taken(), come)
 
     def _counted(self, column: Column, rows: pa.Table) -> Bins:
-        return numbers.bins(numbers.read(rows[column.slot]), *self._ranges[column.slot])
-
-    def _add_bins(self, column: Column, side: SideName, found: Bins) -> None:
         # Both sides of a batch are counted in the bins of what they span together.
-        histogram = self._tally.spread(column, side).histogram
-        histogram.add(*self._ranges[column.slot], found.equal, found.scaled)
+        return binned(numbers.read(rows[column.slot]), *self._ranges[column.slot])
 
     def _add_values(self, column: Column, side: SideName) -> None:
         spread = self._tally.spread(column, side)

@@ -15,8 +15,9 @@ from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, Time
 
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.matching import BITS, CODE
-from lakehouse_backfill.local.plain_pairs import are_plain, differs, plain
+from lakehouse_backfill.local.plain_pairs import WIDE, are_plain, differs, plain
 from lakehouse_backfill.local.rows import PARTITION
+from lakehouse_backfill.local.stretches import begins, beside
 from lakehouse_backfill.local.tally import SideName
 from lakehouse_backfill.local.value_counts import is_countable
 
@@ -128,16 +129,33 @@ def _differing(
 ) -> np.ndarray:
     """Tell for each pair of rows whether a compared column differs."""
     places = pa.array(mine), pa.array(theirs)
-    found = np.zeros(len(mine), bool)
+    starts = begins(mine, theirs)
+    found = pa.chunked_array([pa.repeat(pa.scalar(value=False), len(mine))])
     for column in (column for column in columns if column.use == "compared"):
         name = coded if (coded := f"{CODE}{column.slot}") in old.column_names else column.slot
-        whole = [plain(rows[name]).combine_chunks() for rows in (old, new)]
-        size = _TEXTS if pa.types.is_large_string(whole[0].type) else max(len(found), 1)
-        for start in range(0, len(found), size):
-            those = slice(start, start + size)
-            values = (
-                pc.take(each, own[those], boundscheck=False)
-                for each, own in zip(whole, places, strict=True)
-            )
-            found[those] |= differs(*values).to_numpy(zero_copy_only=False)
-    return found
+        sides = old[name], new[name]
+        pieces = beside(sides, starts, (mine, theirs)) if _are_texts(sides) else None
+        found = pc.or_(found, _fetched(sides, places) if pieces is None else differs(*pieces))
+    flags: np.ndarray = found.combine_chunks().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _are_texts(sides: tuple[pa.ChunkedArray, pa.ChunkedArray]) -> bool:
+    kind = sides[0].type
+    return kind == sides[1].type and (kind in WIDE or kind in WIDE.values())
+
+
+def _fetched(
+    sides: tuple[pa.ChunkedArray, pa.ChunkedArray], places: tuple[pa.Array, pa.Array]
+) -> pa.ChunkedArray:
+    """Compare the values in these places, copied beside each other."""
+    whole = [plain(each).combine_chunks() for each in sides]
+    size = _TEXTS if pa.types.is_large_string(whole[0].type) else max(len(places[0]), 1)
+    parts = []
+    for start in range(0, len(places[0]), size):
+        values = (
+            pc.take(each, own.slice(start, size), boundscheck=False)
+            for each, own in zip(whole, places, strict=True)
+        )
+        parts.append(differs(*values))
+    return pa.chunked_array(parts, pa.bool_())

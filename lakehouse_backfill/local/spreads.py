@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.local.numbers import scaled_counts
+from lakehouse_backfill.local.bins import scaled_counts
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
 from lakehouse_backfill.local.value_counts import PEEK_ROWS, is_countable
 from lakehouse_backfill.rules.distributions import bin_exponent
@@ -102,7 +102,7 @@ def _scaled_bins(
         f"CASE WHEN isfinite({value}) THEN {value} END AS {slot}" for slot, value in doubles.items()
     )
     found = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
-    return {slot: scaled_counts([found[slot].drop_null().to_numpy()]) for slot in slots}
+    return {slot: scaled_counts([found[slot].drop_null().to_numpy()]).as_dict() for slot in slots}
 
 
 def _sums(column: Column) -> list[str]:

@@ -19,6 +19,8 @@ from lakehouse_backfill.rules.drift import MAX_CATEGORIES
 _PLAIN = (StringType, BooleanType, DateType, TimestampType, TimestamptzType)
 #: So many first rows may show that a column has too many values to count.
 PEEK_ROWS = 4 * MAX_CATEGORIES
+#: Days that lie so far apart are counted in a hash table.
+_DAYS = 1 << 16
 
 
 def is_countable(column: Column, side: SideName) -> bool:
@@ -35,6 +37,10 @@ def counted(values: pa.ChunkedArray) -> Counter[str] | None:
     """Count the values of a column but null; None for too many, which its first rows may show."""
     if pa.types.is_dictionary(values.type):
         return _counted_by_code(values.unify_dictionaries())
+    if pa.types.is_date32(values.type):
+        found = _counted_days(values)
+        if found is not None:
+            return found if len(found) <= MAX_CATEGORIES else None
     if pc.count_distinct(values.slice(0, PEEK_ROWS)).as_py() > MAX_CATEGORIES:
         return None
     found = pc.value_counts(values)
@@ -57,6 +63,37 @@ def _counted_by_code(values: pa.ChunkedArray) -> Counter[str] | None:
         return None
     names = texts.take(pa.array(filled)).to_pylist()
     return Counter(dict(zip(names, rows[filled].tolist(), strict=True)))
+
+
+def _counted_days(values: pa.ChunkedArray) -> Counter[str] | None:
+    """Count days by number, where all lie within some two hundred years: takes no hash table."""
+    held = [chunk.drop_null() if chunk.null_count else chunk for chunk in values.chunks]
+    days = [chunk.view(pa.int32()).to_numpy() for chunk in held if len(chunk)]
+    if not days:
+        return Counter()
+    first, last = min(int(part.min()) for part in days), max(int(part.max()) for part in days)
+    if last - first > _DAYS:
+        return None
+    rows = np.zeros(last - first + 1, np.int64)
+    for part in days:
+        rows += np.bincount(part - first, minlength=len(rows))
+    filled = np.flatnonzero(rows)
+    names = map(str, (filled + first).tolist())
+    return Counter(dict(zip(names, rows[filled].tolist(), strict=True)))
+
+
+def moved(
+    counts: Mapping[str, int], gone: Mapping[str, int], come: Mapping[str, int]
+) -> dict[str, int]:
+    """Give counts without some rows and with others, none of them zero."""
+    found = dict(counts)
+    for name, rows in come.items():
+        found[name] = found.get(name, 0) + rows
+    for name, rows in gone.items():
+        found[name] -= rows
+        if not found[name]:
+            del found[name]
+    return found
 
 
 def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:

@@ -22,8 +22,9 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.local import numbers
+from lakehouse_backfill.local.bins import Pending
 from lakehouse_backfill.local.columns import Column
-from lakehouse_backfill.local.plain_spreads import PlainSpreads
+from lakehouse_backfill.local.plain_spreads import PendingBins, PlainSpreads
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
 from lakehouse_backfill.rules.distributions import bin_exponent
 from lakehouse_backfill.rules.scaled_bins import equal_bin, lower_end, scaled_bin
@@ -101,10 +102,13 @@ def _measured(
     field = NestedField(1, "v", TYPES[name][0], required=False)
     column = Column("v", "c0", field, field, "compared")
     tally = Tally([None], (column,), 0)
-    spreads = PlainSpreads(tally, raw)
+    pending = PendingBins(Pending)
+    spreads = PlainSpreads(tally, raw, pending)
     spreads.count_values()
     spreads.count_numbers()
     spreads.finish(found)
+    for place, bins in pending.items():
+        bins.add_to(tally.spreads[place].histogram)
     return [tally.spread(column, side) for side in raw]
 
 

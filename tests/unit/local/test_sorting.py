@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from lakehouse_backfill.local import sorting
+from lakehouse_backfill.local import sorting, stretches
 from lakehouse_backfill.local.columns import columns_of_diff
 from lakehouse_backfill.local.memory import keep_freed
 from lakehouse_backfill.local.plain_pairs import plain
@@ -73,11 +73,13 @@ def _keys(rows: list[tuple[Any, ...]]) -> Counter[Any]:
 
 @pytest.mark.req("Q5")
 @settings(max_examples=300, deadline=None)
-@given(old=ROWS, new=ROWS, size=st.sampled_from([1, 3, 100]))
+@given(old=ROWS, new=ROWS, size=st.sampled_from([1, 3, 100]), few=st.sampled_from([1, 64]))
 def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
-    old: list[tuple[Any, ...]], new: list[tuple[Any, ...]], size: int
+    old: list[tuple[Any, ...]], new: list[tuple[Any, ...]], size: int, few: int
 ) -> None:
-    found = sorted_pairs(table(old, size), table(new, size), COLUMNS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "_FEW", few)
+        found = sorted_pairs(table(old, size), table(new, size), COLUMNS)
     keys = [row[:3] for side in (old, new) for row in side]
     repeats = any(
         max(Counter(row[:3] for row in side).values(), default=0) > 1 for side in (old, new)
@@ -108,6 +110,25 @@ def test_more_than_two_gibibytes_of_text_have_room() -> None:
         assert plain(values).type == pa.large_string()
         assert plain(values).to_pylist() == ["a", None, "b"]
     assert plain(texts.cast(pa.binary())).type == pa.large_binary()
+
+
+@pytest.mark.req("Q5")
+@settings(deadline=None)
+@given(
+    gone=st.sets(st.integers(0, 399), max_size=4),
+    come=st.sets(st.integers(0, 399), max_size=4),
+    moved=st.sets(st.integers(0, 399), max_size=4),
+    sizes=st.tuples(st.integers(40, 500), st.integers(40, 500)),
+)
+def test_texts_of_rows_in_the_order_of_their_key_are_compared_as_they_lie(
+    gone: set[int], come: set[int], moved: set[int], sizes: tuple[int, int]
+) -> None:
+    rows = [(0, at, 0, None, None if at % 7 == 0 else f"text {at % 5}") for at in range(400)]
+    old = [row for row in rows if row[1] not in come]
+    new = [(*row[:4], "else") if row[1] in moved else row for row in rows if row[1] not in gone]
+    found = sorted_pairs(table(old, sizes[0]), table(new, sizes[1]), COLUMNS)
+    assert found is not None
+    assert found.tolist() == expected(old, new)
 
 
 @pytest.mark.parametrize("key", [(), ("s",), ("k", "s"), ("x",)])
