@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lakehouse_backfill.local.counts import Counts, counts
 from lakehouse_backfill.local.numbers import Numbers
 from lakehouse_backfill.rules import scaled_bins
 from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
@@ -22,18 +23,6 @@ _DIGITS = scaled_bins.PER_POWER - 1
 _ALL_BITS = 62
 #: Counts of so many bins are added up, so that they take little memory however many batches come.
 _PENDING = 1 << 15
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many numbers are in each bin: bins in ascending order, and as many counts."""
-
-    bins: np.ndarray
-    rows: np.ndarray
-
-    def as_dict(self) -> dict[int, int]:
-        """Give the counts by bin."""
-        return dict(zip(self.bins.tolist(), self.rows.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class Bins:
 
     def taken(self) -> Bins:
         """Give the bins of rows that are to be taken off others."""
-        scaled, equal = (Counts(each.bins, -each.rows) for each in (self.scaled, self.equal))
+        scaled, equal = (Counts(each.numbers, -each.rows) for each in (self.scaled, self.equal))
         return Bins(self.low, self.high, scaled, equal)
 
 
@@ -69,7 +58,7 @@ class Pending:
     def add(self, *found: Bins) -> None:
         """Add the bins of a batch, or what it takes off."""
         self.batches += found
-        self._size += sum(len(each.scaled.bins) + len(each.equal.bins) for each in found)
+        self._size += sum(len(each.scaled.numbers) + len(each.equal.numbers) for each in found)
         if self._size > _PENDING:
             self.batches = [_summed(self.batches)]
             self._size = 0
@@ -91,7 +80,7 @@ def binned(numbers: Numbers, low: Any, high: Any) -> Bins:
     factor = 2.0**-exponent
     first, last = (math.floor(float(end) * factor) for end in (low, high))
     equal = (np.floor(part * factor).astype(np.int64) for part in numbers.doubles)
-    return Bins(low, high, scaled, _counted(equal, first, last))
+    return Bins(low, high, scaled, counts(equal, first, last))
 
 
 def scaled_counts(parts: Iterable[np.ndarray]) -> Counts:
@@ -99,11 +88,11 @@ def scaled_counts(parts: Iterable[np.ndarray]) -> Counts:
     held = [part for part in parts if len(part)]
     if not held:
         return Counts(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    ends = min(part.min() for part in held), max(part.max() for part in held)
-    first, last = (scaled_bins.scaled_bin(float(end)) for end in ends)
+    span = min(part.min() for part in held), max(part.max() for part in held)
+    first, last = (scaled_bins.scaled_bin(float(end)) for end in span)
     if first > 0:
-        return _counted(map(_beyond_zero, held), first, last)
-    return _counted(map(_from_zero if first == 0 else _scaled, held), first, last)
+        return counts(map(_beyond_zero, held), first, last)
+    return counts(map(_from_zero if first == 0 else _scaled, held), first, last)
 
 
 def _scaled(doubles: np.ndarray) -> np.ndarray:
@@ -125,37 +114,23 @@ def _beyond_zero(doubles: np.ndarray) -> np.ndarray:
     return found
 
 
-def _counted(parts: Iterable[np.ndarray], first: int, last: int) -> Counts:
-    """Count whole numbers from first to last: in an array, which takes no hash table.
-
-    The parts are changed.
-    """
-    rows = np.zeros(last - first + 1, np.int64)
-    for part in parts:
-        part -= first
-        counted = np.bincount(part)
-        rows[: len(counted)] += counted
-    filled = np.flatnonzero(rows)
-    return Counts(filled + first, rows[filled])
-
-
 def _equal(scaled: Counts, exponent: int) -> Counts:
     """Give counts in equal bins, each of which holds whole scaled ones: see `rules.equal_bin`."""
-    powers, digits = (scaled.bins - 1) >> scaled_bins.DIGITS, (scaled.bins - 1) & _DIGITS
+    powers, digits = (scaled.numbers - 1) >> scaled_bins.DIGITS, (scaled.numbers - 1) & _DIGITS
     by = exponent + scaled_bins.DIGITS - scaled_bins.LEAST - powers
     wide = (scaled_bins.PER_POWER + digits) >> np.minimum(by, _ALL_BITS)
-    return _by_bin(np.where(scaled.bins == 0, 0, wide), scaled.rows)
+    return _by_bin(np.where(scaled.numbers == 0, 0, wide), scaled.rows)
 
 
 def _summed(batches: Sequence[Bins]) -> Bins:
     """Add up the bins of batches, in equal bins of what all of them span."""
     low, high = min(each.low for each in batches), max(each.high for each in batches)
     wide = bin_exponent(low, high)
-    equal = [each.equal.bins >> min(wide - each.exponent, _ALL_BITS) for each in batches]
+    equal = [each.equal.numbers >> min(wide - each.exponent, _ALL_BITS) for each in batches]
     return Bins(
         low,
         high,
-        _added([each.scaled.bins for each in batches], [each.scaled.rows for each in batches]),
+        _added([each.scaled.numbers for each in batches], [each.scaled.rows for each in batches]),
         _added(equal, [each.equal.rows for each in batches]),
     )
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakehouse_backfill.local.plain_pairs import KINDS
 from lakehouse_backfill.local.rows import PARTITION
 from lakehouse_backfill.local.tally import Kind, Tally
-from lakehouse_backfill.local.value_counts import number_counts
+from lakehouse_backfill.local.value_counts import number_rows
 
 if TYPE_CHECKING:
     from lakehouse_backfill.local.engine import Engine
@@ -40,12 +40,12 @@ class Changes:
         """Count rows by partition and kind, and the changed ones by column."""
         partitions, kinds = self._pairs[PARTITION].to_numpy(), self._kinds
         for place, kind in enumerate(KINDS):
-            for partition, count in number_counts(partitions[kinds == place]).items():
+            for partition, count in number_rows([partitions[kinds == place]]).items():
                 self._add(partition, kind, count)
         is_changed = kinds == KINDS.index("changed")
         for slot in (column.slot for column in self._compared):
             flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
-            for partition, count in number_counts(partitions[flags]).items():
+            for partition, count in number_rows([partitions[flags]]).items():
                 self._tally.changed[partition, slot] += count
         if self._has_bags:
             self._count_bags()

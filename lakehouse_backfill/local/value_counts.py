@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DateType, StringType, TimestampType, TimestamptzType
 
 from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.counts import counts, ends
 from lakehouse_backfill.local.numbers import is_countable_number
 from lakehouse_backfill.local.tally import SideName
 from lakehouse_backfill.rules.drift import MAX_CATEGORIES
@@ -54,32 +55,23 @@ def _counted_by_code(values: pa.ChunkedArray) -> Counter[str] | None:
     if not values.num_chunks:
         return Counter()
     texts = values.chunk(0).dictionary
-    rows = np.zeros(len(texts), np.int64)
-    for chunk in values.chunks:
-        codes = chunk.indices.drop_null() if chunk.null_count else chunk.indices
-        rows += np.bincount(codes.to_numpy(), minlength=len(texts))
-    filled = np.flatnonzero(rows)
-    if len(filled) > MAX_CATEGORIES:
+    chunks = (chunk.indices.drop_null() for chunk in values.chunks)
+    found = counts((codes.to_numpy() for codes in chunks), 0, len(texts) - 1)
+    if len(found.numbers) > MAX_CATEGORIES:
         return None
-    names = texts.take(pa.array(filled)).to_pylist()
-    return Counter(dict(zip(names, rows[filled].tolist(), strict=True)))
+    names = texts.take(pa.array(found.numbers)).to_pylist()
+    return Counter(dict(zip(names, found.rows.tolist(), strict=True)))
 
 
 def _counted_days(values: pa.ChunkedArray) -> Counter[str] | None:
     """Count days by number, where all lie within some two hundred years: takes no hash table."""
-    held = [chunk.drop_null() if chunk.null_count else chunk for chunk in values.chunks]
-    days = [chunk.view(pa.int32()).to_numpy() for chunk in held if len(chunk)]
-    if not days:
+    days = [chunk.drop_null().view(pa.int32()).to_numpy() for chunk in values.chunks]
+    span = ends(days)
+    if span is None:
         return Counter()
-    first, last = min(int(part.min()) for part in days), max(int(part.max()) for part in days)
-    if last - first > _DAYS:
+    if span[1] - span[0] > _DAYS:
         return None
-    rows = np.zeros(last - first + 1, np.int64)
-    for part in days:
-        rows += np.bincount(part - first, minlength=len(rows))
-    filled = np.flatnonzero(rows)
-    names = map(str, (filled + first).tolist())
-    return Counter(dict(zip(names, rows[filled].tolist(), strict=True)))
+    return Counter({str(day): rows for day, rows in counts(days, *span).as_dict().items()})
 
 
 def moved(
@@ -98,16 +90,13 @@ def moved(
 
 def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:
     """Count the rows of each partition number."""
-    found: Counter[int] = Counter()
-    for chunk in numbers.chunks:
-        found.update(number_counts(chunk.to_numpy()))
-    return found
+    return number_rows([chunk.to_numpy() for chunk in numbers.chunks])
 
 
-def number_counts(numbers: np.ndarray) -> dict[int, int]:
-    """Count small numbers, none of them negative."""
-    rows = np.bincount(numbers)
-    return {int(number): int(rows[number]) for number in np.flatnonzero(rows)}
+def number_rows(parts: Sequence[np.ndarray]) -> dict[int, int]:
+    """Count numbers that are not far apart."""
+    span = ends(parts)
+    return {} if span is None else counts(parts, *span).as_dict()
 
 
 def _named(found: Any, rows: list[int]) -> dict[str, int]:

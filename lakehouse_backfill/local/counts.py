@@ -1,0 +1,38 @@
+"""How often whole numbers are there: counted in an array, which takes no hash table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers in ascending order, and how often each is there."""
+
+    numbers: np.ndarray
+    rows: np.ndarray
+
+    def as_dict(self) -> dict[int, int]:
+        """Give the rows by number."""
+        return dict(zip(self.numbers.tolist(), self.rows.tolist(), strict=True))
+
+
+def counts(parts: Iterable[np.ndarray], first: int, last: int) -> Counts:
+    """Count the whole numbers of all parts: from first to last, which are not far apart."""
+    rows = np.zeros(last - first + 1, np.int64)
+    for part in parts:
+        found = np.bincount(part - first if first else part)
+        rows[: len(found)] += found
+    filled = np.flatnonzero(rows)
+    return Counts(filled + first, rows[filled])
+
+
+def ends(parts: Sequence[np.ndarray]) -> tuple[int, int] | None:
+    """Give the least and the greatest number; None when there is none."""
+    held = [part for part in parts if len(part)]
+    if not held:
+        return None
+    return min(int(part.min()) for part in held), max(int(part.max()) for part in held)
