@@ -21,8 +21,8 @@ _BITS_BUT_SIGN = (1 << (63 - scaled_bins.DROPPED_BITS)) - 1
 _DIGITS = scaled_bins.PER_POWER - 1
 #: Shifted so far, the digits of a bin are gone; further is undefined.
 _ALL_BITS = 62
-#: Counts of so many bins are added up, so that they take little memory however many batches come.
-_PENDING = 1 << 15
+#: What takes the memory of so many bins is added up; the bins of one batch take some at least.
+_PENDING, _LEAST = 1 << 15, 32
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,29 @@ class Pending:
 
     batches: list[Bins] = field(default_factory=list)
     _size: int = 0
+    _limit: int = 0
 
     def add(self, *found: Bins) -> None:
         """Add the bins of a batch, or what it takes off."""
-        self.batches += found
-        self._size += sum(len(each.scaled.numbers) + len(each.equal.numbers) for each in found)
-        if self._size > _PENDING:
+        held = [each for each in found if len(each.scaled.numbers)]
+        self.batches += held
+        self._size += sum(map(_size, held))
+        if self._size > max(_PENDING, self._limit):
             self.batches = [_summed(self.batches)]
-            self._size = 0
+            self._size = _size(self.batches[0])
+            # What does not get any smaller is left alone for as long as it took to come.
+            self._limit = 2 * self._size
 
     def add_to(self, histogram: Histogram) -> None:
         """Hand over what has come so far."""
         if self.batches:
             found = _summed(self.batches)
             histogram.add(found.low, found.high, found.equal.as_dict(), found.scaled.as_dict())
-        self.batches, self._size = [], 0
+        self.batches, self._size, self._limit = [], 0, 0
+
+
+def _size(found: Bins) -> int:
+    return _LEAST + len(found.scaled.numbers) + len(found.equal.numbers)
 
 
 def binned(numbers: Numbers, low: Any, high: Any) -> Bins:

@@ -48,7 +48,7 @@ class Numbers:
                 minimum=self.low,
                 maximum=self.high,
                 total=float(sum(part.sum() for part in self.doubles)),
-                squares=float(sum(np.einsum("i,i->", part, part) for part in self.doubles)),
+                squares=float(sum(np.square(part).sum() for part in self.doubles)),
             )
 
 

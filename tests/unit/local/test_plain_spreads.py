@@ -7,6 +7,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -21,12 +22,13 @@ from pyiceberg.types import (
     StringType,
 )
 
-from lakehouse_backfill.local import numbers
-from lakehouse_backfill.local.bins import Pending
+from lakehouse_backfill.local import bins, numbers
+from lakehouse_backfill.local.bins import Pending, binned
 from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.plain_spreads import PendingBins, PlainSpreads
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
-from lakehouse_backfill.rules.distributions import bin_exponent
+from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
+from lakehouse_backfill.rules.drift import mean_shift
 from lakehouse_backfill.rules.scaled_bins import equal_bin, lower_end, scaled_bin
 
 pytestmark = pytest.mark.req("Q5")
@@ -82,6 +84,33 @@ def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
     assert (found.low, found.high) == (min(values), max(values))
 
 
+def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bins, "_PENDING", 500)
+    pending, expected = Pending(), Histogram()
+    batches = [[1.0], [-(10.0**at) for at in range(90)], *([[float(at % 7)] for at in range(400)])]
+    for values in (*batches, []):
+        found = numbers.read(pa.chunked_array([pa.array(values, pa.float64())]))
+        low, high = (found.low, found.high) if values else (0.0, 1e9)
+        one = binned(found, low, high)
+        pending.add(one)
+        expected.add(low, high, one.equal.as_dict(), one.scaled.as_dict())
+        assert len(pending.batches) < 40
+    histogram = Histogram()
+    pending.add_to(histogram)
+    assert histogram == expected
+    assert pending == Pending()
+
+
+@pytest.mark.parametrize("value", [1234.56, 0.1, 99_999.99, 1e15 / 3])
+def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -> None:
+    """Squares are added so that what is left of them is rounding, which the rule knows."""
+    old, new = (
+        numbers.read(pa.chunked_array([np.full(32_768, each)] * 15)).moments
+        for each in (value, value * 1.01)
+    )
+    assert mean_shift(old, new) is None
+
+
 @given(st.floats(0.0, 1e30), st.integers(-60, 60))
 def test_a_scaled_bin_lies_in_one_equal_bin_that_is_no_narrower(value: float, more: int) -> None:
     number = scaled_bin(value)
@@ -107,8 +136,8 @@ def _measured(
     spreads.count_values()
     spreads.count_numbers()
     spreads.finish(found)
-    for place, bins in pending.items():
-        bins.add_to(tally.spreads[place].histogram)
+    for place, found_bins in pending.items():
+        found_bins.add_to(tally.spreads[place].histogram)
     return [tally.spread(column, side) for side in raw]
 
 
