@@ -74,7 +74,7 @@ class Measured:
                 acts["DuckDB EXCEPT ALL of the changed files"] = diff_peers.duckdb_except(
                     self.setting
                 )
-        self._in_turns(acts, self._options.rounds, warm_ups=1)
+        self._in_turns(acts, self._options.rounds, warm_ups=_WARM_UPS)
         if "process" in self._only:
             self.raw |= diff_processes.measured(self.setting, self._options.rounds)
         if "spark" in self._only:
@@ -117,7 +117,7 @@ class Measured:
             }
         if "local" in self._only:
             acts["local beside Spark"] = diff_peers.local(self.setting)
-        self._in_turns(acts, self._options.spark_rounds, warm_ups=2)
+        self._in_turns(acts, self._options.spark_rounds, warm_ups=_WARM_UPS)
 
     def _rivals(self) -> None:
         folder, rounds = Path(self._options.rivals), self._options.rival_rounds
@@ -160,6 +160,8 @@ class Measured:
 
 
 _LARGE = 5
+#: Rounds before times count: threads, allocators and the JVM's compiler settle by then.
+_WARM_UPS = 2
 _JOIN = ("local diff, process", "DuckDB join, process")
 _OF_LARGE = frozenset({"local / one DuckDB join, process", "  memory of that"})
 #: Name, what, of what, and by variant (gate, aim).

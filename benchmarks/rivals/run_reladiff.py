@@ -24,7 +24,8 @@ def count() -> tuple[int, int, int]:
         for name in ("old", "new")
     ]
     rows = {"-": set(), "+": set()}
-    for sign, row in diff_tables(*sides, algorithm="joindiff"):
+    # Its own check joins the texts of key columns: to it, (1, 101) and (110, 1) are one key.
+    for sign, row in diff_tables(*sides, algorithm="joindiff", validate_unique_key=False):
         rows[sign].add(tuple(row[: len(question["key"])]))
     both = rows["-"] & rows["+"]
     return len(rows["+"] - both), len(rows["-"] - both), len(both)
