@@ -41,8 +41,8 @@ class Numbers:
 
     @property
     def moments(self) -> Moments:
-        """Their moments, but for nulls; sums may be infinite."""
-        with np.errstate(over="ignore"):
+        """Their moments, but for nulls; sums may be infinite, or NaN."""
+        with np.errstate(over="ignore", invalid="ignore"):
             return Moments(
                 values=sum(map(len, self.doubles)),
                 minimum=self.low,

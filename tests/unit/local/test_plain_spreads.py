@@ -28,7 +28,7 @@ from lakehouse_backfill.local.columns import Column
 from lakehouse_backfill.local.plain_spreads import PendingBins, PlainSpreads
 from lakehouse_backfill.local.tally import SideName, Spread, Tally
 from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
-from lakehouse_backfill.rules.drift import mean_shift
+from lakehouse_backfill.rules.drift import describe_numbers, mean_shift
 from lakehouse_backfill.rules.scaled_bins import equal_bin, lower_end, scaled_bin
 
 pytestmark = pytest.mark.req("Q5")
@@ -109,6 +109,14 @@ def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -
         for each in (value, value * 1.01)
     )
     assert mean_shift(old, new) is None
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_sums_beyond_all_numbers_warn_nobody_and_give_no_shift() -> None:
+    huge = [np.full(5, sign * 1.7e308) for sign in (1.0, -1.0)]
+    beyond = numbers.read(pa.chunked_array(huge)).moments
+    assert mean_shift(beyond, numbers.read(pa.chunked_array([[1.0, 2.0]])).moments) is None
+    assert describe_numbers(beyond + beyond)["max"] == 1.7e308
 
 
 @given(st.floats(0.0, 1e30), st.integers(-60, 60))
