@@ -74,7 +74,7 @@ class Measured:
                 acts["DuckDB EXCEPT ALL of the changed files"] = diff_peers.duckdb_except(
                     self.setting
                 )
-        self._in_turns(acts, self._options.rounds, warm_ups=_WARM_UPS)
+        self._in_turns(acts, self._options.rounds)
         if "process" in self._only:
             self.raw |= diff_processes.measured(self.setting, self._options.rounds)
         if "spark" in self._only:
@@ -117,7 +117,7 @@ class Measured:
             }
         if "local" in self._only:
             acts["local beside Spark"] = diff_peers.local(self.setting)
-        self._in_turns(acts, self._options.spark_rounds, warm_ups=_WARM_UPS)
+        self._in_turns(acts, self._options.spark_rounds)
 
     def _rivals(self) -> None:
         folder, rounds = Path(self._options.rivals), self._options.rival_rounds
@@ -138,15 +138,13 @@ class Measured:
             self.raw[name] = answer["seconds"][1:]
             self.raw[f"{name} MiB"] = [answer["peak_mib"]]
 
-    def _in_turns(
-        self, acts: Mapping[str, Callable[[], Counts]], rounds: int, warm_ups: int
-    ) -> None:
-        for number in range(rounds + warm_ups):
+    def _in_turns(self, acts: Mapping[str, Callable[[], Counts]], rounds: int) -> None:
+        for number in range(rounds + _WARM_UPS):
             for name, act in acts.items():
                 found: list[Counts] = []
                 took = seconds(lambda act=act, found=found: found.append(act()))  # type: ignore[misc]
                 self._require(name, found[0])
-                if number >= warm_ups:
+                if number >= _WARM_UPS:
                     self.raw.setdefault(name, []).append(took)
 
     def _require(self, name: str, counts: Any) -> None:

@@ -6,13 +6,13 @@ Counting in dictionaries batch by batch took as long as looking at the numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lakehouse_backfill.local.counts import Counts, counts
+from lakehouse_backfill.local.counts import Counts, counts, ends
 from lakehouse_backfill.local.numbers import Numbers
 from lakehouse_backfill.rules import scaled_bins
 from lakehouse_backfill.rules.distributions import Histogram, bin_exponent
@@ -91,16 +91,15 @@ def binned(numbers: Numbers, low: Any, high: Any) -> Bins:
     return Bins(low, high, scaled, counts(equal, first, last))
 
 
-def scaled_counts(parts: Iterable[np.ndarray]) -> Counts:
+def scaled_counts(parts: Sequence[np.ndarray]) -> Counts:
     """Count finite doubles by `rules.scaled_bins`."""
-    held = [part for part in parts if len(part)]
-    if not held:
+    low, high = ends(parts)
+    if low is None:
         return Counts(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    span = min(part.min() for part in held), max(part.max() for part in held)
-    first, last = (scaled_bins.scaled_bin(float(end)) for end in span)
+    first, last = scaled_bins.scaled_bin(low), scaled_bins.scaled_bin(high)
     if first > 0:
-        return counts(map(_beyond_zero, held), first, last)
-    return counts(map(_from_zero if first == 0 else _scaled, held), first, last)
+        return counts(map(_beyond_zero, parts), first, last)
+    return counts(map(_from_zero if first == 0 else _scaled, parts), first, last)
 
 
 def _scaled(doubles: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,9 @@ def counts(parts: Iterable[np.ndarray], first: int, last: int) -> Counts:
     return Counts(filled + first, rows[filled])
 
 
-def ends(parts: Sequence[np.ndarray]) -> tuple[int, int] | None:
-    """Give the least and the greatest number; None when there is none."""
+def ends(parts: Sequence[np.ndarray]) -> tuple[Any, Any]:
+    """Give the least and the greatest number of all parts, as Python's own; None without any."""
     held = [part for part in parts if len(part)]
     if not held:
-        return None
-    return min(int(part.min()) for part in held), max(int(part.max()) for part in held)
+        return None, None
+    return min(part.min() for part in held).item(), max(part.max() for part in held).item()

@@ -21,6 +21,7 @@ from pyiceberg.types import (
     LongType,
 )
 
+from lakehouse_backfill.local.counts import ends
 from lakehouse_backfill.rules.drift import Moments
 
 #: Whole numbers of more digits are no exact doubles, which a quotient of them would have to be.
@@ -66,7 +67,7 @@ def read(values: pa.ChunkedArray) -> Numbers:
     found = [chunk.to_numpy() for chunk in chunks]
     if pa.types.is_floating(values.type):
         found = [part[np.isfinite(part)] for part in found]
-    return Numbers(tuple(part.astype(np.float64) for part in found), *_ends(found))
+    return Numbers(tuple(part.astype(np.float64) for part in found), *ends(found))
 
 
 def _decimals(chunks: list[pa.Array], scale: int) -> Numbers:
@@ -76,13 +77,6 @@ def _decimals(chunks: list[pa.Array], scale: int) -> Numbers:
         for chunk in chunks
         if len(chunk)
     ]
-    ends = (None if end is None else Decimal(end).scaleb(-scale) for end in _ends(digits))
+    span = (None if end is None else Decimal(end).scaleb(-scale) for end in ends(digits))
     # A product with 0.01, as Arrow's own cast has it, gives a neighbour of the nearest double.
-    return Numbers(tuple(part / 10.0**scale for part in digits), *ends)
-
-
-def _ends(found: list[np.ndarray]) -> tuple[Any, Any]:
-    held = [part for part in found if len(part)]
-    if not held:
-        return None, None
-    return min(part.min() for part in held).item(), max(part.max() for part in held).item()
+    return Numbers(tuple(part / 10.0**scale for part in digits), *span)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from lakehouse_backfill.local.columns import Column
+from lakehouse_backfill.local.counts import ends
 from lakehouse_backfill.local.matching import BITS, CODE
 from lakehouse_backfill.local.plain_pairs import WIDE, are_plain, differs, plain
 from lakehouse_backfill.local.rows import PARTITION
@@ -79,10 +80,9 @@ def _keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
     places = 1
     for name in sides[0].column_names:
         parts = [_parts(rows[name]) for rows in sides]
-        held = [part for side in parts for part in side if len(part)]
-        if not held or any(rows[name].null_count for rows in sides):
+        low, high = ends([part for side in parts for part in side])
+        if low is None or any(rows[name].null_count for rows in sides):
             return None
-        low, high = min(int(each.min()) for each in held), max(int(each.max()) for each in held)
         places *= high - low + 1
         if places.bit_length() > _MOST_BITS:
             return None

@@ -66,12 +66,12 @@ def _counted_by_code(values: pa.ChunkedArray) -> Counter[str] | None:
 def _counted_days(values: pa.ChunkedArray) -> Counter[str] | None:
     """Count days by number, where all lie within some two hundred years: takes no hash table."""
     days = [chunk.drop_null().view(pa.int32()).to_numpy() for chunk in values.chunks]
-    span = ends(days)
-    if span is None:
+    first, last = ends(days)
+    if first is None:
         return Counter()
-    if span[1] - span[0] > _DAYS:
+    if last - first > _DAYS:
         return None
-    return Counter({str(day): rows for day, rows in counts(days, *span).as_dict().items()})
+    return Counter({str(day): rows for day, rows in counts(days, first, last).as_dict().items()})
 
 
 def moved(
@@ -95,8 +95,8 @@ def partition_rows(numbers: pa.ChunkedArray) -> Mapping[int, int]:
 
 def number_rows(parts: Sequence[np.ndarray]) -> dict[int, int]:
     """Count numbers that are not far apart."""
-    span = ends(parts)
-    return {} if span is None else counts(parts, *span).as_dict()
+    first, last = ends(parts)
+    return {} if first is None else counts(parts, first, last).as_dict()
 
 
 def _named(found: Any, rows: list[int]) -> dict[str, int]:
