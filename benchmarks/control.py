@@ -16,12 +16,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.ratios import Ratio, report, seconds
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.model.publication import Publication
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.publication import Publication
 
 READ_S = 0.05
 ROUNDS = 15

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.ratios import environment
 from benchmarks.tpch import KEY, TABLE, Lake, Truth
-from lakehouse_backfill.local.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
 from lakehouse_backfill.ports.diffing import DiffRequest
 
 Counts = tuple[int, int, int] | None

@@ -14,8 +14,8 @@ NAME = f"lake.{TABLE}"
 
 def session(folder: Path, memory: str) -> Any:
     """Start the session of a project whose catalog is the lake's."""
-    from lakehouse_backfill.model.contract import Profile
-    from lakehouse_backfill.spark.session import open_session
+    from lakehouse_backfill.adapters.spark.session.session import open_session
+    from lakehouse_backfill.domain.contract import Profile
 
     catalog = {"name": "lake", "type": "sql", **properties(folder)}
     spark = {"spark.master": "local[2]", "spark.driver.memory": memory}
@@ -24,10 +24,10 @@ def session(folder: Path, memory: str) -> Any:
 
 def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
     """Compare with our engine on Spark: by whole partitions in `tasks`, or by a `shuffle`."""
-    from lakehouse_backfill.local.diff import LocalDiffer
-    from lakehouse_backfill.local.parts_diff import PartsDiffer
-    from lakehouse_backfill.spark.diff import SparkDiffer
-    from lakehouse_backfill.spark.workers import SparkWorkers
+    from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+    from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+    from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+    from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
 
     tasks = PartsDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
     differ: Any = tasks if way == "tasks" else SparkDiffer(spark, "lake")
@@ -53,8 +53,8 @@ def scan(spark: Any, setting: Setting) -> Callable[[], Counts]:
 
 def checksum(spark: Any, setting: Setting) -> Callable[[], Counts]:
     """Checksum every month of A, as reconciliation does."""
-    from lakehouse_backfill.model.scope import ScopeField
-    from lakehouse_backfill.spark.partition_sums import partition_sums
+    from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
+    from lakehouse_backfill.domain.scope import ScopeField
 
     field = ScopeField(column="l_shipdate", transform="month", type="date")
 

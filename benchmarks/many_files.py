@@ -23,13 +23,13 @@ from uuid import uuid4
 
 from benchmarks.ratios import Ratio, report, seconds
 from benchmarks.wide_table import FIELD, fill, stage
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.model.publication import (
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.publication import (
     Action,
     AdoptRequest,
     Publication,
@@ -37,7 +37,7 @@ from lakehouse_backfill.model.publication import (
     RevertRequest,
     Swap,
 )
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.domain.scope import Scope
 
 PER_PARTITION = 20
 PER_MANIFEST = 10_000

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ratios import Ratio, report
-from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.test_control_races import (
     MOVES,

@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.ratios import Ratio, medians, report
 from benchmarks.workload import BARE, MONTHS, PRODUCT, WHO, name
+from lakehouse_backfill.adapters.spark.session.session import close_session
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.spark.session import close_session
 
 PUBLISH = {"gate": 1 / 8, "aim": 1 / 15}
 PUBLISH_LARGE = {"gate": 1 / 20, "aim": 1 / 40}

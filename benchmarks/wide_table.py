@@ -24,10 +24,10 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.iceberg.names import CHUNK_ID
-from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 
 #: 2020-01-01T00, as hours since 1970.
 FIRST_HOUR = 438_288

@@ -109,14 +109,14 @@ def manifest(project: Project, *, edge_partitions: int) -> Path:
 
 def publish(project: Project, run_id: str) -> None:
     """Publish as the verb does, without the evidence page that it writes afterwards."""
-    from lakehouse_backfill.stages.publish import publish as stage
+    from lakehouse_backfill.core.publication.publish import publish as stage
 
     stage(project.wiring.bench, run_id, WHO)
 
 
 def roll_back(project: Project) -> None:
     """Roll back as the verb does, without the evidence pages that it writes afterwards."""
-    from lakehouse_backfill.stages import rollback as stage
+    from lakehouse_backfill.core.publication import rollback as stage
 
     bench, contract = project.wiring.bench, project.wiring.contract(PRODUCT)
     way = stage.plan_rollback(bench, PRODUCT, None, ())

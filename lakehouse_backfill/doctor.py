@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.domain.capability import Capabilities
 from lakehouse_backfill.errors import BackfillError, Blocked
-from lakehouse_backfill.model.capability import Capabilities
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.wiring import Wiring
+    from lakehouse_backfill.wiring.wiring import Wiring
 
 Check = dict[str, Any]
 #: A check's name, what makes it, and what to do when it fails.
@@ -50,7 +50,7 @@ _TRY_AGAIN = "give the account the right to make and drop tables in the namespac
 
 
 def _capabilities(wiring: Wiring, found: list[Capabilities]) -> str:
-    from lakehouse_backfill.iceberg.capabilities import probe
+    from lakehouse_backfill.adapters.iceberg.capabilities import probe
 
     found.append(probe(wiring.catalog, wiring.profile.shadow_namespace))
     return ""
@@ -109,20 +109,20 @@ def _of_spark(wiring: Wiring) -> tuple[_Asked, ...]:
 
 
 def _remote(wiring: Wiring) -> str:
-    from lakehouse_backfill.spark.remote import examined
+    from lakehouse_backfill.adapters.spark.session.remote import examined
 
     return examined(wiring.spark, wiring.profile.catalog["name"])
 
 
 def _java(_: Wiring) -> str:
-    from lakehouse_backfill.spark.java import require_java
+    from lakehouse_backfill.adapters.spark.session.java import require_java
 
     found = require_java()
     return f"Java {found.version} at {found.home} ({found.source})"
 
 
 def _jars(wiring: Wiring) -> str:
-    from lakehouse_backfill.spark.settings import local_jars
+    from lakehouse_backfill.adapters.spark.session.settings import local_jars
 
     jars = local_jars(wiring.folder)
     if not jars:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
+from lakehouse_backfill.adapters.local.keys import find_key
 from lakehouse_backfill.config.drafts import draft_contract, draft_manifest, scoped_field
 from lakehouse_backfill.config.extents import check_range
 from lakehouse_backfill.config.places import CONTRACTS
 from lakehouse_backfill.config.ready_expectations import draft_suite
 from lakehouse_backfill.config.scaffold import write_new
 from lakehouse_backfill.config.transforms import newest_transform
+from lakehouse_backfill.domain.scope import Transform
+from lakehouse_backfill.domain.table import is_table_name
 from lakehouse_backfill.errors import NotFound, Unsupported
-from lakehouse_backfill.local.keys import find_key
-from lakehouse_backfill.model.scope import Transform
-from lakehouse_backfill.model.table import is_table_name
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.wiring import Wiring
+    from lakehouse_backfill.wiring.wiring import Wiring
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
 

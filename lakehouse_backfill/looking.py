@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lakehouse_backfill import commands
+from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
-from lakehouse_backfill.model.table import TableRef
 from lakehouse_backfill.report import data as results
-from lakehouse_backfill.rules import commands
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Wiring
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.reconciling import Sides
+    from lakehouse_backfill.core.comparison.reconciling import Sides
 
 Result = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Looking:
 
     def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Say where one run stands, or list the open runs, those that wait for people first."""
-        from lakehouse_backfill.stages import look
+        from lakehouse_backfill.core.evidence import look
 
         bench = self.wiring.bench
         if run:
@@ -50,7 +50,7 @@ class Looking:
 
     def audit_verify(self) -> Result:
         """Check that the logs of all runs are as they were written; else `first_bad` says where."""
-        from lakehouse_backfill.stages.audit import verify
+        from lakehouse_backfill.core.evidence.audit import verify
 
         return results.audit_result(verify(self.wiring.bench))
 
@@ -78,8 +78,8 @@ class Looking:
         `tolerance` holds texts such as `amount=0.01` or `amount=1%`. With `preview` no row is read:
         it says what is proven to be the same, and what would be read.
         """
-        from lakehouse_backfill.rules import tolerances
-        from lakehouse_backfill.stages import dark, diffing
+        from lakehouse_backfill.core.comparison import diffing, tolerances
+        from lakehouse_backfill.core.publication import dark
 
         bench = self.wiring.bench
         limits = tolerances.parsed(tolerance)
@@ -96,7 +96,7 @@ class Looking:
 
     def reconcile(self, old: str, new: str) -> Result:
         """Count and checksum of each partition of two table states."""
-        from lakehouse_backfill.stages.reconciling import reconcile
+        from lakehouse_backfill.core.comparison.reconciling import reconcile
 
         rows = reconcile(self.wiring.bench, self._sides(old, new))
         return {
@@ -106,7 +106,7 @@ class Looking:
 
     def versions(self, product: str) -> Result:
         """The accepted versions of a product, newest first."""
-        from lakehouse_backfill.stages import look
+        from lakehouse_backfill.core.evidence import look
 
         try:
             rows = look.accepted_rows(self.wiring.bench, product)
@@ -129,7 +129,7 @@ class Looking:
 
     def evidence_document(self, run: str) -> Result:
         """Everything that shows why a run was (or was not) accepted, as one document."""
-        from lakehouse_backfill.stages import look
+        from lakehouse_backfill.core.evidence import look
 
         return look.evidence(self.wiring.bench, run)
 
@@ -144,7 +144,7 @@ class Looking:
 
         Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
         """
-        from lakehouse_backfill.stages.accepted import resolve_accepted
+        from lakehouse_backfill.core.versions.accepted import resolve_accepted
 
         contract = self.wiring.contract(product)
         found = resolve_accepted(self.wiring.bench, contract, strict=strict)
@@ -161,7 +161,7 @@ class Looking:
 
         Raises NotFound (nothing is staged), NotAllowed (`roles.validators` names others).
         """
-        from lakehouse_backfill.stages.dark import candidate
+        from lakehouse_backfill.core.publication.dark import candidate
 
         found = candidate(self.wiring.bench, run, by)
         return self.wiring.read(engine, found.table, found.snapshot_id)
@@ -177,7 +177,7 @@ class Looking:
 
         Pinned products that were published together are seen together: old or new, never a mix.
         """
-        from lakehouse_backfill.stages.accepted import resolve_together
+        from lakehouse_backfill.core.versions.accepted import resolve_together
 
         contracts = tuple(self.wiring.contract(product) for product in products)
         found = resolve_together(self.wiring.bench, contracts, strict=strict)
@@ -190,7 +190,7 @@ class Looking:
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
     ) -> Result:
         """Run suites on what readers of a product get now; nothing in the lake is changed."""
-        from lakehouse_backfill.stages.rejudge import rejudge
+        from lakehouse_backfill.core.validation.rejudge import rejudge
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -199,7 +199,7 @@ class Looking:
         return results.rejudged(product, found)
 
     def _sides(self, old: str, new: str) -> Sides:
-        from lakehouse_backfill.stages.reconciling import Sides
+        from lakehouse_backfill.core.comparison.reconciling import Sides
 
         try:
             left, right = TableRef.parse(old), TableRef.parse(new)
@@ -210,7 +210,7 @@ class Looking:
 
     def _noted(self, done: Result, run: str) -> Result:
         """Add what the files of the run's code are by now, where that is not what runs."""
-        from lakehouse_backfill.stages.keeping_code import notes
+        from lakehouse_backfill.core.planning.keeping_code import notes
 
         found = notes(self.wiring.bench, run)
         return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})

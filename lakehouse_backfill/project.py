@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lakehouse_backfill.adapters.system.person import acting, saying
 from lakehouse_backfill.config.locating import located
+from lakehouse_backfill.core.versions import publications
 from lakehouse_backfill.looking import Result
-from lakehouse_backfill.observe.person import acting, saying
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.proving import Proving
 from lakehouse_backfill.report import data as results
-from lakehouse_backfill.rules import publications
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Wiring
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +64,7 @@ class Project(Proving):
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded.
         """
-        from lakehouse_backfill.stages import plan as stage
+        from lakehouse_backfill.core.planning import plan as stage
 
         who, bench = acting(by), self.wiring.bench
         declared = self.wiring.declare(Path(manifest_file))
@@ -79,28 +79,28 @@ class Project(Proving):
 
     def approve(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the intent, bound to the manifest hash."""
-        from lakehouse_backfill.stages import decide
+        from lakehouse_backfill.core.approval import decide
 
         done = decide.approve(self.wiring.bench, run, acting(by), saying(reason))
         return self._repaged(self._decided(done.run_id), done.run_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the result, bound to the digest of checks and diff."""
-        from lakehouse_backfill.stages import decide
+        from lakehouse_backfill.core.approval import decide
 
         done = decide.accept(self.wiring.bench, run, acting(by), saying(reason))
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> Result:
         """Say no; nothing is deleted."""
-        from lakehouse_backfill.stages import decide
+        from lakehouse_backfill.core.approval import decide
 
         done = decide.reject(self.wiring.bench, run, acting(by), saying(reason))
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def cancel(self, run: str, by: str, reason: str = "") -> Result:
         """Close a run before publication."""
-        from lakehouse_backfill.stages import decide
+        from lakehouse_backfill.core.approval import decide
 
         done = decide.cancel(self.wiring.bench, run, acting(by), saying(reason))
         return self._paged(self._decided(done.run_id), done.run_id)
@@ -109,7 +109,7 @@ class Project(Proving):
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
     ) -> Result:
         """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
-        from lakehouse_backfill.stages import waive as stage
+        from lakehouse_backfill.core.approval import waive as stage
 
         bench = self.wiring.bench
         if gate is not None:
@@ -120,7 +120,7 @@ class Project(Proving):
 
     def stage(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Compute the chunks that are not staged yet into the run's shadow table."""
-        from lakehouse_backfill.stages.stage import stage
+        from lakehouse_backfill.core.staging.stage import stage
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -130,7 +130,7 @@ class Project(Proving):
 
     def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Make the shadow table that another engine is to write; name it and where it lies."""
-        from lakehouse_backfill.stages.external import shadow_open
+        from lakehouse_backfill.core.staging.external import shadow_open
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -141,7 +141,7 @@ class Project(Proving):
 
     def shadow_close(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Fingerprint what another engine wrote into the shadow; the run is staged then."""
-        from lakehouse_backfill.stages.external import shadow_close
+        from lakehouse_backfill.core.staging.external import shadow_close
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -151,8 +151,8 @@ class Project(Proving):
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
-        from lakehouse_backfill.rules import spent
-        from lakehouse_backfill.stages.validate import validate
+        from lakehouse_backfill.core.validation import spent
+        from lakehouse_backfill.core.validation.validate import validate
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -164,7 +164,7 @@ class Project(Proving):
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
-        from lakehouse_backfill.stages.drive import drive
+        from lakehouse_backfill.core.publication.drive import drive
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -186,13 +186,14 @@ class Project(Proving):
 
         Only those are computed again; the result is kept as evidence and shown on the page.
         """
-        from lakehouse_backfill.stages import attribution, dark
+        from lakehouse_backfill.core.evidence import stages_attribution
+        from lakehouse_backfill.core.publication import dark
 
         bench = self.wiring.bench
         dark.require_validator(bench, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
-        asked = attribution.Asked(partitions, engine, samples, keys)
-        compared, found = attribution.attribute(bench, run, asked)
+        asked = stages_attribution.Asked(partitions, engine, samples, keys)
+        compared, found = stages_attribution.attribute(bench, run, asked)
         return self._repaged(results.compared_result(compared) | {"attribution": found.data()}, run)
 
     def recover(
@@ -203,7 +204,7 @@ class Project(Proving):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
-        from lakehouse_backfill.stages.recover import recover
+        from lakehouse_backfill.core.publication.recover import recover
 
         bench, by = self._bench(take_over), acting(by)
         seen = {} if dry_run else self._shown()
@@ -220,8 +221,8 @@ class Project(Proving):
         dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:  # fmt: skip
         """Let go of what nothing needs; with a reason in `erasure`, of all old versions."""
+        from lakehouse_backfill.core.retention.maintain import maintain
         from lakehouse_backfill.report.retention import maintained_result
-        from lakehouse_backfill.stages.maintain import maintain
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
@@ -244,7 +245,8 @@ class Project(Proving):
         return [run for run, shown in self._shown().items() if seen.get(run, shown) != shown]
 
     def _decided(self, run: str) -> Result:
-        from lakehouse_backfill.stages import decide, look
+        from lakehouse_backfill.core.approval import decide
+        from lakehouse_backfill.core.evidence import look
 
         bench = self.wiring.bench
         status, plan = bench.runs.status(run), bench.runs.plan(run)

@@ -22,10 +22,10 @@ class Proving(Publishing):
 
         `evidence` is a folder that page and archive were exported to; the project's own if absent.
         """
+        from lakehouse_backfill.core.evidence.verify import verify
+        from lakehouse_backfill.domain.stored import StoredCheck
         from lakehouse_backfill.errors import Tampered
-        from lakehouse_backfill.model.stored import StoredCheck
         from lakehouse_backfill.report import evidence_files
-        from lakehouse_backfill.stages.verify import verify
 
         found = verify(self.wiring.bench, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
@@ -38,14 +38,14 @@ class Proving(Publishing):
 
     def reproduce(self, run: str) -> Result:
         """Execute a run's archived code on its pinned inputs again; compare checksums."""
-        from lakehouse_backfill.stages.reproduce import reproduce
+        from lakehouse_backfill.core.evidence.reproduce import reproduce
 
         self.wiring.require_java()
         return results.reproduced(reproduce(self.wiring.bench, run))
 
     def audit_guarantees(self, product: str | None = None) -> Result:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
-        from lakehouse_backfill.stages.guarantees import guarantees
+        from lakehouse_backfill.core.evidence.guarantees import guarantees
 
         self.wiring.require_java()
         return results.guaranteed(guarantees(self.wiring.bench, product))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lakehouse_backfill.adapters.system.person import acting, saying
 from lakehouse_backfill.looking import Looking, Result
-from lakehouse_backfill.observe.person import acting, saying
 from lakehouse_backfill.report import published as results
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.workbench import Workbench
+    from lakehouse_backfill.core.runs.workbench import Workbench
 
 
 class Publishing(Looking):
@@ -24,9 +24,9 @@ class Publishing(Looking):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
-        from lakehouse_backfill.stages import catching_up, follow_up
-        from lakehouse_backfill.stages.decide import trusted_events
-        from lakehouse_backfill.stages.publishable import check_publishable
+        from lakehouse_backfill.core.approval.decide import trusted_events
+        from lakehouse_backfill.core.publication import catching_up, follow_up
+        from lakehouse_backfill.core.publication.publishable import check_publishable
 
         bench, by = self._bench(take_over), acting(by)
         if dry_run:
@@ -52,7 +52,7 @@ class Publishing(Looking):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Make accepted runs of several pinned products visible by one commit."""
-        from lakehouse_backfill.stages.together import publish_together
+        from lakehouse_backfill.core.publication.together import publish_together
 
         bench = self._bench(take_over)
         with self._paged_on_error(*runs, only_again=True):
@@ -71,7 +71,7 @@ class Publishing(Looking):
         dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Let several pinned products go back to the version before, by one commit."""
-        from lakehouse_backfill.stages import moving_together, rollback
+        from lakehouse_backfill.core.publication import moving_together, rollback
 
         bench = self.wiring.bench
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
@@ -97,8 +97,8 @@ class Publishing(Looking):
     ) -> Result:
         """Compare a reader's query on old and candidate, for the record; no JVM."""
         from lakehouse_backfill.config.queries import reader_query
+        from lakehouse_backfill.core.publication.stages_dual_read import dual_read
         from lakehouse_backfill.report.rollout import dual_read_result
-        from lakehouse_backfill.stages.dual_read import dual_read
 
         query = reader_query(self.folder, reader, sql, tuple(columns), tolerance)
         reason = None if accept_difference is None else saying(accept_difference)
@@ -115,8 +115,8 @@ class Publishing(Looking):
         dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Go back to an accepted version, keeping later live writes elsewhere."""
-        from lakehouse_backfill.stages import rollback as stage
-        from lakehouse_backfill.stages.rewriting import plan_rewrites
+        from lakehouse_backfill.core.publication import rollback as stage
+        from lakehouse_backfill.core.publication.rewriting import plan_rewrites
 
         bench, contract = self.wiring.bench, self.wiring.contract(product)
         way = stage.plan_rollback(bench, product, to, tuple(partitions))

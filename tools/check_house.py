@@ -19,7 +19,10 @@ MODULE_LINES, FUNCTION_LINES, FUNCTION_AIM, README_LINES = 300, 50, 30, 150
 # Spark Connect has none of these, so two modules may know them and the rest must not: the one that
 # opens sessions, and the door to Iceberg's own library, which format 3 needs.
 PRIVATE_DOORS = frozenset({"_jvm", "_jdf", "_jsparkSession", "_jsc", "sparkContext", "rdd"})
-DOOR_KEEPERS = (f"{PACKAGE}/spark/session.py", f"{PACKAGE}/spark/java_api.py")
+DOOR_KEEPERS = (
+    f"{PACKAGE}/adapters/spark/session/session.py",
+    f"{PACKAGE}/adapters/spark/commits/java_api.py",
+)
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "managers"})
 MOCKS = ("unittest.mock", "mock", "pytest_mock")
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)

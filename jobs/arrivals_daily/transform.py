@@ -24,7 +24,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse_backfill import transform
+from lakehouse_backfill.transforms import transform
 
 _NEW_YORK = "America/New_York"
 

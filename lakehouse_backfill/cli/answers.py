@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from lakehouse_backfill.cli.disproved import disproved
+from lakehouse_backfill.commands import MANIFEST, plan, typed
 from lakehouse_backfill.errors import (
     BackfillError,
     ChecksFailed,
@@ -16,7 +17,6 @@ from lakehouse_backfill.errors import (
     OutcomeUnknown,
     Tampered,
 )
-from lakehouse_backfill.rules.commands import MANIFEST, plan, typed
 
 Data = Mapping[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lakehouse_backfill.commands import typed
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, Tampered
-from lakehouse_backfill.rules.commands import typed
 
 _UNCHANGED = "nothing was changed"
 

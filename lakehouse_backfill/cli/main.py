@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli import (
+from lakehouse_backfill.cli.commands import (
     after,
     audit,
     before,

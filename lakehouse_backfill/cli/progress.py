@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from lakehouse_backfill.observe.progress import NullProgress
+from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.ports.progress import Progress
 
 #: Seconds between two lines in a log file.

@@ -90,7 +90,7 @@ def command_of(context: typer.Context) -> str:
 
 def whoami(by: str | None) -> str:
     """Name the acting person: as given, or as logged in; raises ConfigError for no name."""
-    from lakehouse_backfill.observe.person import acting
+    from lakehouse_backfill.adapters.system.person import acting
 
     return acting(by)
 

@@ -1,1 +1,1 @@
-"""Declarations in YAML: run manifests, contracts, profiles, and the files of a new project."""
+"""Read and check the files that people write."""

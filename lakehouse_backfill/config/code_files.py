@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakehouse_backfill.config import places
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError, NotFound
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.manifest import RunManifest
 
 
 def deciding_files(project: Path, manifest: RunManifest, contract: Contract) -> dict[str, str]:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from lakehouse_backfill.config import places, yaml_lines
 from lakehouse_backfill.config.faults import merge, near, validate
 from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.table import is_table_name
 from lakehouse_backfill.errors import Fault, NotFound
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.table import is_table_name
 
 _TYPES = re.compile(
     r"boolean|int|long|float|double|date|time|timestamp|timestamptz|timestamp_ns|timestamptz_ns|"

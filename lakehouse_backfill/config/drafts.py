@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from lakehouse_backfill.config.extents import moved
 from lakehouse_backfill.config.transforms import FoundTransform
-from lakehouse_backfill.model.contract import Contract, ContractPartition
-from lakehouse_backfill.model.manifest import Source
-from lakehouse_backfill.model.table import Column, TableInfo
+from lakehouse_backfill.domain.contract import Contract, ContractPartition
+from lakehouse_backfill.domain.manifest import Source
+from lakehouse_backfill.domain.table import Column, TableInfo
 
 _NUMBERS = ("int", "long", "float", "double", "decimal")
 _TIMES = ("date", "timestamp", "timestamptz")

@@ -11,12 +11,12 @@ from lakehouse_backfill.config.extents import order_fault
 from lakehouse_backfill.config.faults import merge, near, validate
 from lakehouse_backfill.config.transforms import declared_in
 from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
+from lakehouse_backfill.core.planning.anti_patterns import ANY, WISHES
+from lakehouse_backfill.core.runs.gate_names import GATES
+from lakehouse_backfill.core.runs.said import name_fault, reason_fault
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.unbuilt import STATE, UNBUILT
 from lakehouse_backfill.errors import Fault, Unsupported, with_faults
-from lakehouse_backfill.model.manifest import RunManifest
-from lakehouse_backfill.rules.anti_patterns import ANY, WISHES
-from lakehouse_backfill.rules.gate_names import GATES
-from lakehouse_backfill.rules.said import name_fault, reason_fault
-from lakehouse_backfill.rules.unbuilt import STATE, UNBUILT
 
 _PARTITIONS = ("target", "partitions")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from lakehouse_backfill.config import places, yaml_lines
 from lakehouse_backfill.config.faults import merge, near, validate
 from lakehouse_backfill.config.yaml_lines import Document, refuse
+from lakehouse_backfill.domain.contract import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
-from lakehouse_backfill.model.contract import Profile, Profiles
 
 EMBEDDED = "embedded"
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from lakehouse_backfill.config import places
+from lakehouse_backfill.domain.rollout import Query
 from lakehouse_backfill.errors import ConfigError, NotFound
-from lakehouse_backfill.model.rollout import Query
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 

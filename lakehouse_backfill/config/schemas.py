@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from lakehouse_backfill.domain.contract import Contract, Profiles
+from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.model.contract import Contract, Profiles
-from lakehouse_backfill.model.manifest import RunManifest
 
 KINDS: dict[str, type[BaseModel]] = {
     "manifest": RunManifest,

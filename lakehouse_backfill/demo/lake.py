@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.demo import data
+from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.model.manifest import TransformRef
 from lakehouse_backfill.project import Project
 
 PRODUCT = "silver.arrivals_daily"
@@ -109,7 +109,7 @@ class DemoLake:
 
     def _computed(self, version: str, first: date | None = None, stop: date | None = None) -> Any:
         """Compute the product as a release did, all of it or the partitions from first to stop."""
-        from lakehouse_backfill.spark.jobs import JobContext, load_job
+        from lakehouse_backfill.adapters.spark.staging.jobs import JobContext, load_job
 
         wanted = TransformRef(
             name="arrivals_daily", version=version, file="jobs/arrivals_daily/transform.py"

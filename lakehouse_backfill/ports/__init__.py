@@ -1,1 +1,1 @@
-"""What the stages need from the outside, as small protocols; the adapters implement them."""
+"""Small protocols between the core and the adapters."""

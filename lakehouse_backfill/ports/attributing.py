@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lakehouse_backfill.model.attribution import Factor, InputChange, State
-from lakehouse_backfill.model.carrying import TableState
-from lakehouse_backfill.model.checks import DiffSample
-from lakehouse_backfill.model.plan import Plan, SourcePin
+from lakehouse_backfill.domain.attribution import Factor, InputChange, State
+from lakehouse_backfill.domain.carrying import TableState
+from lakehouse_backfill.domain.checks import DiffSample
+from lakehouse_backfill.domain.plan import Plan, SourcePin
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lakehouse_backfill.domain.carrying import CarryRequest, TableState
+from lakehouse_backfill.domain.catch_up import Gone, LeftOut, Named
+from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.carrying import CarryRequest, TableState
-from lakehouse_backfill.model.catch_up import Gone, LeftOut, Named
-from lakehouse_backfill.model.publication import ChunkCommit
-from lakehouse_backfill.model.scope import Scope
 
 
 class Carrying(Protocol):

@@ -9,27 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.checks import (
+from lakehouse_backfill.domain.checks import (
     CheckGroup,
     CheckResult,
     EdgePartition,
     EdgeSide,
     MeasureTotal,
 )
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.contract import Measure, SourceTotal
-from lakehouse_backfill.model.inspection import ChunkFacts, Period
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.predicate import Predicate
-from lakehouse_backfill.model.restoring import RestoreChunk
-from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.model.schema_change import SchemaChange
-from lakehouse_backfill.model.scope import Chunk, Scope
-
-# Many know these two by this module's name.
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.contract import Measure, SourceTotal
+from lakehouse_backfill.domain.inspection import ChunkFacts, Period
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.restoring import RestoreChunk
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.fault_points import side_effect
 from lakehouse_backfill.ports.diffing import Differ as Differ
 from lakehouse_backfill.ports.diffing import DiffRequest as DiffRequest
+
+# Many know these two by this module's name.
+
 
 Frame = Any
 

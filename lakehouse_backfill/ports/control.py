@@ -10,10 +10,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
 
 
 class Runs(Protocol):

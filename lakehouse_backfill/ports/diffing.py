@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from lakehouse_backfill.model.checks import Diff
-from lakehouse_backfill.model.preview import DiffPreview
-from lakehouse_backfill.model.rollout import Differing
-from lakehouse_backfill.model.schema_change import SchemaChange
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.tolerance import Tolerance
+from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.preview import DiffPreview
+from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.tolerance import Tolerance
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from lakehouse_backfill.domain.fingerprint import FileBytes, FileFingerprint
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.fingerprint import FileBytes, FileFingerprint
 
 
 class Fingerprints(Protocol):

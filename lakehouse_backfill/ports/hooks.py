@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.hooks import Hook, HookCall
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.hooks import Hook, HookCall
 
 
 class Hooks(Protocol):

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.drift import Drift
-from lakehouse_backfill.model.publication import (
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
     Restore,
@@ -20,9 +19,9 @@ from lakehouse_backfill.model.publication import (
     Rewrite,
     Swap,
 )
-from lakehouse_backfill.model.schema_change import SchemaChange
-from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
-from lakehouse_backfill.model.table import (
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.table import (
     LiveFile,
     Place,
     ScanEstimate,
@@ -30,6 +29,7 @@ from lakehouse_backfill.model.table import (
     TableInfo,
     TableRef,
 )
+from lakehouse_backfill.fault_points import side_effect
 
 
 class Tables(Protocol):

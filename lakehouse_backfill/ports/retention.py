@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
+from lakehouse_backfill.domain.retention import LetGo, Litter, PinLease
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.retention import LetGo, Litter, PinLease
 
 
 class PinLeases(Protocol):

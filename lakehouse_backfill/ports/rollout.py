@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.model.publication import Swap
-from lakehouse_backfill.model.rollout import (
+from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.domain.rollout import (
     Comparison,
     Compensation,
     Differing,
@@ -15,6 +14,7 @@ from lakehouse_backfill.model.rollout import (
     Query,
     TableState,
 )
+from lakehouse_backfill.fault_points import side_effect
 
 
 class Reading(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.stored import MetadataFile
-from lakehouse_backfill.model.table import LiveFile
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.stored import MetadataFile
+from lakehouse_backfill.domain.table import LiveFile
 
 
 class Stored(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.ways import TableFacts
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.ways import TableFacts
 
 
 class Surveying(Protocol):

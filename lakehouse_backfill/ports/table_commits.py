@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lakehouse_backfill.model.table_commit import CloneOrder, Columns, RowsOf, SwapOrder
+from lakehouse_backfill.domain.table_commit import CloneOrder, Columns, RowsOf, SwapOrder
 
 
 class Prepared(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.scope import Bound, RowRange
-from lakehouse_backfill.rules import partitions
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.scope import Bound, RowRange
 
 #: More ranges than this make no program that a person would read before running it.
 MAX_RANGES = 50

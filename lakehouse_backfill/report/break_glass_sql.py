@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date, datetime
 from string import ascii_letters, digits
 
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.scope import Bound, RowRange, ScopeField
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.scope import Bound, RowRange, ScopeField
 from lakehouse_backfill.report.break_glass import readable_ranges
 
 #: Characters that mean the same to the parser, to the `spark-sql` shell, which replaces `${…}`

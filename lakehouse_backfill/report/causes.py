@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lakehouse_backfill.model.attribution import CLASSES, spoken
-from lakehouse_backfill.model.checks import DiffSample
+from lakehouse_backfill import commands
+from lakehouse_backfill.domain.attribution import CLASSES, spoken
+from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.report.changes import sample_row
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, number, share, shorten, tag
 from lakehouse_backfill.report.parts import Column, code, folded, section, table
-from lakehouse_backfill.rules import commands
 
 TITLE = "Why it changes"
 #: What each class means, in the order of the bars; the letters stand on their grounds.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.checks import ColumnDiff, Diff, DiffSample, Validation
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import ColumnDiff, Diff, DiffSample, Validation
 from lakehouse_backfill.report import heat, spreads
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import NOTHING, Markup, escape, join, number, shorten, tag
 from lakehouse_backfill.report.parts import Column, code, folded, section, table
-from lakehouse_backfill.rules import partitions
 
 #: Fields of one example, and the length of each, on the page; the archive holds them whole.
 MAX_FIELDS, MAX_FIELD = 12, 120

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lakehouse_backfill.model.checks import Diff, Validation
-from lakehouse_backfill.model.manifest import Target
-from lakehouse_backfill.model.plan import Plan, Resolved
-from lakehouse_backfill.model.preview import DiffPreview, EngineChoice
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import ChunkRecord, RunStatus, State
-from lakehouse_backfill.model.table import TableInfo
-from lakehouse_backfill.model.value import Value
-from lakehouse_backfill.rules import commands, external, modes, row_predicate, schema_change
-from lakehouse_backfill.rules.audit import Verdict
-from lakehouse_backfill.rules.spent import Spent
-from lakehouse_backfill.rules.standing import Standing
-from lakehouse_backfill.stages.diffing import Compared
-from lakehouse_backfill.stages.rejudge import Rejudged
-from lakehouse_backfill.stages.waive import FailedGate
+from lakehouse_backfill import commands
+from lakehouse_backfill.core.approval.waive import FailedGate
+from lakehouse_backfill.core.comparison.diffing import Compared
+from lakehouse_backfill.core.evidence.standing import Standing
+from lakehouse_backfill.core.planning import external, modes, row_predicate
+from lakehouse_backfill.core.runs.audit import Verdict
+from lakehouse_backfill.core.validation.rejudge import Rejudged
+from lakehouse_backfill.core.validation.spent import Spent
+from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain.checks import Diff, Validation
+from lakehouse_backfill.domain.manifest import Target
+from lakehouse_backfill.domain.plan import Plan, Resolved
+from lakehouse_backfill.domain.preview import DiffPreview, EngineChoice
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import ChunkRecord, RunStatus, State
+from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.value import Value
 
 Result = dict[str, Any]
 
@@ -53,7 +55,7 @@ def _mode(target: Target) -> Result:
         "publish_mode": target.publish_mode,
         "publishing": modes.MEANING[target.publish_mode],
         "rows": row_predicate.describe(target) or None,
-        "schema_change": [schema_change.describe(step) for step in target.schema_change],
+        "schema_change": [rules_schema_change.describe(step) for step in target.schema_change],
     }
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.model.checks import CheckResult, Validation
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.core.approval.waivers import INPUT, RESULT, Judged, Waiver, waiver_of
+from lakehouse_backfill.core.evidence.standing import Standing
+from lakehouse_backfill.domain.checks import CheckResult, Validation
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.report.markup import moment
-from lakehouse_backfill.rules.standing import Standing
-from lakehouse_backfill.rules.waivers import INPUT, RESULT, Judged, Waiver, waiver_of
 
 #: Verbs by which a person ends a run -> what the page says of it.
 ENDINGS = {"reject": "rejected", "cancel": "cancelled", "roll back": "rolled back"}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.model.stored import StoredCheck
-from lakehouse_backfill.model.value import digest
+from lakehouse_backfill.domain.stored import StoredCheck
+from lakehouse_backfill.domain.value import digest
 from lakehouse_backfill.report.page import render
 
 Document = Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import expm1, log1p
 
-from lakehouse_backfill.model.checks import Diff
+from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.report import charts
 from lakehouse_backfill.report.markup import Markup, join, number, shorten, tag
 from lakehouse_backfill.report.parts import code

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.catch_up import CatchUp, Erasure, TombstonePin
-from lakehouse_backfill.model.scope import Chunk
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.catch_up import CatchUp, Erasure, TombstonePin
+from lakehouse_backfill.domain.scope import Chunk
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import Markup, join, moment, tag
 from lakehouse_backfill.report.parts import Column, code, table
-from lakehouse_backfill.rules import partitions
 
 
 def meanwhile(dossier: Dossier) -> Markup:

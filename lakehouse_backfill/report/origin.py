@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.plan import SourcePin
+from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.lineage_picture import picture
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, tag, whole

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.checks import EdgePartition
-from lakehouse_backfill.model.run import ChunkRecord
+from lakehouse_backfill.core.validation import spent
+from lakehouse_backfill.domain.checks import EdgePartition
+from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.report.dossier import Dossier, Verdict, subject_of
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, number, tag
 from lakehouse_backfill.report.parts import Column, code, folded, mark, section, table
-from lakehouse_backfill.rules import spent
 
 
 def checks(dossier: Dossier) -> Markup:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import RunStatus
+from lakehouse_backfill.core.publication.follow_up import Followed
+from lakehouse_backfill.core.publication.landing import Published
+from lakehouse_backfill.core.publication.rollback import RolledBack
+from lakehouse_backfill.core.versions import rollout
+from lakehouse_backfill.core.versions.publications import Return
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.report.data import Result, state
-from lakehouse_backfill.rules import rollout
-from lakehouse_backfill.rules.publications import Return
-from lakehouse_backfill.stages.follow_up import Followed
-from lakehouse_backfill.stages.landing import Published
-from lakehouse_backfill.stages.rollback import RolledBack
 
 
 def publish_result(status: RunStatus, published: Published) -> Result:

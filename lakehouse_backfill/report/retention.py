@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.model.retention import Item
-    from lakehouse_backfill.stages.maintain import Maintained
+    from lakehouse_backfill.core.retention.maintain import Maintained
+    from lakehouse_backfill.domain.retention import Item
 
 
 def maintained_result(done: Maintained, *, dry_run: bool) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.plan import Plan
+from lakehouse_backfill.core.publication.stages_dual_read import Compared
+from lakehouse_backfill.core.versions import rollout
+from lakehouse_backfill.domain.partitions import describe
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import NOTHING, Markup, join, moment, tag
 from lakehouse_backfill.report.parts import Column, code, folded, mark, table
-from lakehouse_backfill.rules import rollout
-from lakehouse_backfill.rules.partitions import describe
-from lakehouse_backfill.stages.dual_read import Compared
 
 
 def dual_read_result(done: Compared) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.model.checks import MeasureTotal, Validation
+from lakehouse_backfill.domain.checks import MeasureTotal, Validation
 from lakehouse_backfill.report import charts
 from lakehouse_backfill.report.amounts import amount, change
 from lakehouse_backfill.report.dossier import Dossier

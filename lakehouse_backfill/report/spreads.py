@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from lakehouse_backfill.model.checks import ColumnDiff
-from lakehouse_backfill.model.watched import Distribution
+from lakehouse_backfill.domain.checks import ColumnDiff
+from lakehouse_backfill.domain.watched import Distribution
 from lakehouse_backfill.report import charts
 from lakehouse_backfill.report.markup import Markup, join, shorten, tag
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.model.manifest import Target
-from lakehouse_backfill.model.run import State
+from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain.manifest import Target
+from lakehouse_backfill.domain.run import State
 from lakehouse_backfill.report.amounts import amount
 from lakehouse_backfill.report.dossier import ENDINGS, Dossier, Verdict
 from lakehouse_backfill.report.markup import (
@@ -17,7 +18,6 @@ from lakehouse_backfill.report.markup import (
     tag,
 )
 from lakehouse_backfill.report.parts import Column, code, facts, mark, section, table
-from lakehouse_backfill.rules import schema_change
 
 _TONES = {
     State.PUBLISHED: ("good", "✓"),
@@ -84,7 +84,7 @@ def _columns(target: Target) -> Markup:
     """Say which columns the publication changes, for all readers of the table."""
     if not target.schema_change:
         return Markup("")
-    said = ", ".join(map(schema_change.describe, target.schema_change))
+    said = ", ".join(map(rules_schema_change.describe, target.schema_change))
     return tag("span", f"Columns of the table: {said}")
 
 

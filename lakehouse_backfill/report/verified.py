@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.model.stored import StoredCheck
+from lakehouse_backfill.domain.stored import StoredCheck
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.guarantees import Guaranteed
-    from lakehouse_backfill.stages.reproduce import Reproduced
-    from lakehouse_backfill.stages.verify import Verified
+    from lakehouse_backfill.core.evidence.guarantees import Guaranteed
+    from lakehouse_backfill.core.evidence.reproduce import Reproduced
+    from lakehouse_backfill.core.evidence.verify import Verified
 
 
 def check_line(check: StoredCheck) -> dict[str, Any]:

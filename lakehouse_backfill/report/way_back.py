@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import State
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import State
 from lakehouse_backfill.report import break_glass, break_glass_sql
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.markup import Markup, join, tag

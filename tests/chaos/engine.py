@@ -1,7 +1,7 @@
 """Staging and measuring without Spark: PyIceberg on the same tables, by the same rules.
 
 The chunk's commit is conditional on the head that was loaded, and is refused once a later epoch
-has fenced the shadow, as `spark/shadow_writer.py` does it.
+has fenced the shadow, as `adapters/spark/staging/shadow_writer.py` does it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
+from lakehouse_backfill.adapters.iceberg.catalog import translated
+from lakehouse_backfill.adapters.iceberg.filters import row_filter
+from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.planning import catching_up, row_predicate
+from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.catch_up import LeftOut
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.inspection import ChunkFacts
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.restoring import RestoreChunk
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.scope import Chunk, Scope
 from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.iceberg.catalog import translated
-from lakehouse_backfill.iceberg.filters import row_filter
-from lakehouse_backfill.model.catch_up import LeftOut
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.composed import Counts
-from lakehouse_backfill.model.inspection import ChunkFacts
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.predicate import Predicate
-from lakehouse_backfill.model.restoring import RestoreChunk
-from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.model.scope import Chunk, Scope
 from lakehouse_backfill.ports.compute import Measured
-from lakehouse_backfill.rules import (
-    catching_up,
-    fingerprints,
-    partitions,
-    row_predicate,
-    run_log,
-)
 from tests.oracle import merging
 
 MARK = "lakehouse-backfill."
@@ -104,7 +101,7 @@ class PlainEngine:
         )  # fmt: skip
 
     def _composed(self, plan: Plan, scope: Scope, rows: pa.Table) -> tuple[pa.Table, Counts]:
-        """What the partitions are to hold, by the rules of `spark/composing.py`."""
+        """What the partitions are to hold, as the Spark adapter composes it."""
         target = plan.resolved.manifest.target
         if not target.row_predicate and target.merge is None:
             return rows, Counts()
@@ -126,7 +123,7 @@ class PlainEngine:
     def _without_deleted(
         self, plan: Plan, chunk: Chunk, rows: pa.Table, counts: Counts
     ) -> tuple[pa.Table, Counts]:
-        """Leave out what must not come back, by the rules of `spark/leaving_out.py`."""
+        """Leave out what must not come back, as the Spark adapter does."""
         left_out = catching_up.left_out(plan.resolved)
         source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
         if source:

@@ -15,10 +15,10 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.wide_table import FIELD, FIRST_HOUR, fill, stage
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.model.publication import AdoptRequest, Restore, RevertRequest, Swap
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.domain.publication import AdoptRequest, Restore, RevertRequest, Swap
+from lakehouse_backfill.domain.scope import Scope
 from tests.chaos.crowd import Beside, catalog_of
 
 TABLE, SHADOW = "silver.wide", "shadow.wide"

@@ -14,10 +14,10 @@ from typer.main import get_command
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.core.runs.workbench import Compute
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.stages.workbench import Compute
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Wiring
 from tests.chaos.engine import PlainEngine
 from tests.chaos.faults import Outage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.model.publication import AdoptRequest
 from tests.contract.lake_kit import Kit
 
 

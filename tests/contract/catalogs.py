@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.domain.contract import Profile
 
 NAMES_CATALOG = "catalog.json"
 EMBEDDED = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Lease
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.core.runs.lifecycle import next_event
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Lease
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.ports.control import Runs
-from lakehouse_backfill.rules.lifecycle import next_event
 from tests.fakes.plans import NOON
 
 PRODUCT = "silver.arrivals_daily"

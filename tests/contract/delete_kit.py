@@ -24,9 +24,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.iceberg.deletes_writer import DeletesWriter
-from lakehouse_backfill.iceberg.producer import commit
-from lakehouse_backfill.model.publication import RevertRequest, Rewritten
+from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeletesWriter
+from lakehouse_backfill.adapters.iceberg.commit.producer import commit
+from lakehouse_backfill.domain.publication import RevertRequest, Rewritten
 from tests.contract.lake_kit import TARGET, Kit, Row
 
 Granularity = Literal["file", "partition"]
@@ -67,7 +67,7 @@ def hide_equal_rows(table: Table, *ids: int, partition: tuple[Any, ...], spec_id
 def rewritten(
     kit: Kit, request: RevertRequest, rows: dict[str, list[Row]], shadow: str = "shadow.rollback"
 ) -> RevertRequest:
-    """Do what `stages/rewriting.py` does, with rows that the test knows."""
+    """Do what `core/publication/rewriting.py` does, with rows that the test knows."""
     base = kit.head()
     assert base is not None
     kit.shadows.open(TARGET, base, shadow, {})

@@ -48,11 +48,18 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lakehouse_backfill.model.checks import Diff
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.ports.diffing import DiffRequest
 from tests.contract.delete_kit import hide_rows
-from tests.contract.differ_oracle import Map, Question, Row, answer, norm, seen
+from tests.contract.differ_oracle import (
+    Map,
+    Question,
+    Row,
+    answer,
+    norm,
+    seen,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.local.parts_diff import PartsDiffer
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
 from lakehouse_backfill.ports.workers import Work
 
 

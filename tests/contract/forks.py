@@ -9,8 +9,8 @@ FORKS.set_forkserver_preload(
     [
         "pyiceberg.catalog.sql",
         "pyiceberg.io.pyarrow",
-        "lakehouse_backfill.iceberg.catalog",
-        "lakehouse_backfill.iceberg.runs",
+        "lakehouse_backfill.adapters.iceberg.catalog",
+        "lakehouse_backfill.adapters.iceberg.control.runs",
         # What every child imports as its own main module.
         "pytest",
     ]

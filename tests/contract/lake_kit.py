@@ -22,16 +22,16 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
-from lakehouse_backfill.iceberg.filters import row_filter
-from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.iceberg.pins import IcebergPins
-from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.model.publication import AdoptRequest, Restore, RevertRequest, Swap
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.rules.partitions import bounds
+from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.filters import row_filter
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.domain.partitions import bounds
+from lakehouse_backfill.domain.publication import AdoptRequest, Restore, RevertRequest, Swap
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.contract.catalogs import catalog_of
 
 TARGET = "silver.t"

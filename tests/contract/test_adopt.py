@@ -9,6 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import StringType
 
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS, PUBLICATION
+from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import (
     ChecksFailed,
     Conflict,
@@ -19,10 +23,6 @@ from lakehouse_backfill.errors import (
     Unsupported,
     WriteForbidden,
 )
-from lakehouse_backfill.iceberg.names import FOREVER_MS, PUBLICATION
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.model.publication import Swap
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, _arrow, field_of, row, write_text
 

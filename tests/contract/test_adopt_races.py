@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.model.publication import AdoptRequest
+from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.contract.lake_kit import Kit, field_of, row
 
 DAY = field_of("d")

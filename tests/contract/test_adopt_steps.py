@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import WriteForbidden
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 pytestmark = pytest.mark.req("U6")

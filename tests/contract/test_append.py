@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged
-from lakehouse_backfill.model.publication import AdoptRequest
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 DAY = field_of("d")

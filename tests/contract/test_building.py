@@ -11,8 +11,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType, StringType
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Conflict, Unsupported
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 DAY = field_of("d")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergCarrying
+from lakehouse_backfill.domain.carrying import CarryRequest
+from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
-from lakehouse_backfill.iceberg.carrying import IcebergCarrying
-from lakehouse_backfill.model.carrying import CarryRequest
-from lakehouse_backfill.model.publication import AdoptRequest
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 DAY = field_of("d")

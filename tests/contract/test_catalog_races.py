@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.domain.contract import Profile
 from tests.contract.forks import FORKS
 
 ROUNDS, PROCESSES = 4, 3

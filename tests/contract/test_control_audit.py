@@ -14,21 +14,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY
+from lakehouse_backfill.adapters.iceberg.control.control_log import Change
+from lakehouse_backfill.adapters.iceberg.control.run_rows import chains_of, plan_row
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.core.evidence.audit import verify
+from lakehouse_backfill.core.runs import audit as audit_rules
+from lakehouse_backfill.core.runs.audit import Verdict
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event, Lease, State
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Tampered, TooBusy
-from lakehouse_backfill.iceberg.audit import IcebergAudit
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY
-from lakehouse_backfill.iceberg.control_log import Change
-from lakehouse_backfill.iceberg.run_rows import chains_of, plan_row
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import Event, Lease, State
-from lakehouse_backfill.model.scope import Scope, ScopeField
 from lakehouse_backfill.report.data import audit_result
-from lakehouse_backfill.rules import audit as audit_rules
-from lakehouse_backfill.rules.audit import Verdict
-from lakehouse_backfill.stages.audit import verify
 from tests.contract.catalogs import catalog_of
 from tests.fakes.bench import bench, lake
 from tests.fakes.control import FakeRuns

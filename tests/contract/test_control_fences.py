@@ -14,21 +14,21 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
+from lakehouse_backfill.adapters.iceberg.control import control_lock
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_log import Change
+from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES, RUN_EVENT
+from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_SEQ, ControlTable
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
+from lakehouse_backfill.adapters.iceberg.control.ledger import IcebergLedger
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.core.runs import audit as audit_rules
+from lakehouse_backfill.domain.publication import Pointer
+from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, State
 from lakehouse_backfill.errors import RunMoved
-from lakehouse_backfill.iceberg import control_lock
-from lakehouse_backfill.iceberg.audit import IcebergAudit
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_log import Change
-from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES, RUN_EVENT
-from lakehouse_backfill.iceberg.control_table import LOG_SEQ, ControlTable
-from lakehouse_backfill.iceberg.evidence import IcebergEvidence
-from lakehouse_backfill.iceberg.fences import IcebergFences
-from lakehouse_backfill.iceberg.ledger import IcebergLedger
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.publication import Pointer
-from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, State
-from lakehouse_backfill.rules import audit as audit_rules
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_chunk, a_row, bare, move
 from tests.contract.test_control_races import control_tables, race

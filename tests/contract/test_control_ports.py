@@ -9,21 +9,21 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
+from lakehouse_backfill.adapters.iceberg.control.ledger import IcebergLedger
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.core.runs import audit as audit_rules
+from lakehouse_backfill.core.runs.lifecycle import next_event
+from lakehouse_backfill.domain import pointer as pointer_rules
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import Event, RunStatus, State
+from lakehouse_backfill.domain.value import digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
-from lakehouse_backfill.iceberg.audit import IcebergAudit
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.evidence import IcebergEvidence
-from lakehouse_backfill.iceberg.fences import IcebergFences
-from lakehouse_backfill.iceberg.ledger import IcebergLedger
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import Event, RunStatus, State
-from lakehouse_backfill.model.value import digest
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
-from lakehouse_backfill.rules import audit as audit_rules
-from lakehouse_backfill.rules import pointer as pointer_rules
-from lakehouse_backfill.rules.lifecycle import next_event
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import LATER, PRODUCT, a_chunk, a_row, bare, move
 from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions

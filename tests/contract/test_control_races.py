@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY
+from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import Event, State
 from lakehouse_backfill.errors import RunMoved
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY
-from lakehouse_backfill.iceberg.control_schemas import CONTROL_TABLES
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import Event, State
 from tests.contract.catalogs import catalog_of
 from tests.contract.forks import FORKS
 from tests.fakes.plans import NOON, a_first_event, a_plan

@@ -11,18 +11,13 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
+from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.core.versions.corrections import COLUMNS
+from lakehouse_backfill.domain.rollout import Compensation, Corrections, Differing, EventsRequest
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.iceberg.corrections import IcebergCorrections
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.model.rollout import (
-    Compensation,
-    Corrections,
-    Differing,
-    EventsRequest,
-)
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.ports.compute import DiffRequest
-from lakehouse_backfill.rules.corrections import COLUMNS
+from lakehouse_backfill.ports.diffing import DiffRequest
 from tests.contract.lake_kit import TARGET, Kit, row
 from tests.fakes.rollout import FakeCorrections
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.model.contract import Measure
-from lakehouse_backfill.stages.unusual import counted, values_counted
+from lakehouse_backfill.core.validation.unusual import counted, values_counted
+from lakehouse_backfill.domain.contract import Measure
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 FIRST, SECOND = "2024-01-30", "2024-02-01"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged, Unsupported
-from lakehouse_backfill.model.publication import AdoptRequest
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.delete_kit import hide, hide_equal, rewritten
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -15,16 +15,16 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.transforms import IdentityTransform
 from typer.testing import CliRunner
 
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.core.comparison.diffing import chosen
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.domain.preview import Load
+from lakehouse_backfill.domain.scope import ScopeField
+from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.fingerprint import FileFingerprint
-from lakehouse_backfill.model.preview import Load
-from lakehouse_backfill.model.scope import ScopeField
-from lakehouse_backfill.model.table import LiveFile
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.stages.diffing import chosen
 from tests.contract.differ_cases import SIMPLE, Built, Maker, append, day, overwrite, simple
 from tests.contract.differ_more_cases import MORE_CASES
 

@@ -15,10 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lakehouse_backfill.adapters.local.diff import compare, parts
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
-from lakehouse_backfill.local import compare, parts
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.local.parts_diff import PartsDiffer
 from lakehouse_backfill.ports.workers import Work
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.local.reading import LocalReading
+from lakehouse_backfill.domain.rollout import Comparison, Query, TableState
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.local.reading import LocalReading
-from lakehouse_backfill.model.rollout import Comparison, Query, TableState
 from tests.contract.lake_kit import TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U8")

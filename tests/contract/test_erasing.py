@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.local.erasing import LocalErasing
-from lakehouse_backfill.model.carrying import TableState
-from lakehouse_backfill.model.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
-from lakehouse_backfill.model.scope import Scope
+from lakehouse_backfill.adapters.local.erasing import LocalErasing
+from lakehouse_backfill.domain.carrying import TableState
+from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
+from lakehouse_backfill.domain.scope import Scope
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_schemas import FILE_FINGERPRINT
+from lakehouse_backfill.adapters.iceberg.control.fingerprints import IcebergFingerprints
+from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.fingerprint import FileBytes, FileFingerprint
 from lakehouse_backfill.errors import NotFound, Tampered
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_schemas import FILE_FINGERPRINT
-from lakehouse_backfill.iceberg.data_files import IcebergDataFiles
-from lakehouse_backfill.iceberg.fingerprints import IcebergFingerprints
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.fingerprint import FileBytes, FileFingerprint
 from lakehouse_backfill.ports.fingerprints import Fingerprints
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, row

@@ -11,21 +11,16 @@ import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.types import StringType
 
+from lakehouse_backfill.adapters.iceberg.capabilities import probe as probe_capabilities
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog, probe, translated
+from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
+from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition, Profile
+from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.partitions import bounds
+from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.scope import ScopeField
+from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
-from lakehouse_backfill.iceberg.capabilities import probe as probe_capabilities
-from lakehouse_backfill.iceberg.catalog import open_catalog, probe, translated
-from lakehouse_backfill.iceberg.names import FOREVER_MS
-from lakehouse_backfill.model.contract import (
-    Contract,
-    ContractColumn,
-    ContractPartition,
-    Profile,
-)
-from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.model.publication import ChunkCommit
-from lakehouse_backfill.model.scope import ScopeField
-from lakehouse_backfill.model.table import PartitionField, ScanEstimate, TableRef
-from lakehouse_backfill.rules.partitions import bounds
 from tests.contract.lake_kit import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text
 
 DAY = field_of("d")

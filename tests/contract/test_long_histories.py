@@ -10,16 +10,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_commit import FOLD_EVERY, KEEP_SNAPSHOTS
-from lakehouse_backfill.iceberg.control_upkeep import IcebergControlUpkeep
-from lakehouse_backfill.iceberg.fences import IcebergFences
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import Event, State
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY, KEEP_SNAPSHOTS
+from lakehouse_backfill.adapters.iceberg.control.control_upkeep import IcebergControlUpkeep
+from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event, State
 from tests.fakes import plans
 
 NAMESPACE = "lakehouse_backfill"

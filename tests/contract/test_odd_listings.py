@@ -11,17 +11,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 
+from lakehouse_backfill.adapters.iceberg.stored import IcebergStored
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.grouping import layout, pieces, portions
+from lakehouse_backfill.adapters.local.scan import plan
+from lakehouse_backfill.core.comparison.diffing import with_known
+from lakehouse_backfill.core.validation.gates import outside_unchanged
+from lakehouse_backfill.domain.preview import Load
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
-from lakehouse_backfill.iceberg.stored import IcebergStored
-from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.local.grouping import layout, pieces, portions
-from lakehouse_backfill.local.scan import plan
-from lakehouse_backfill.model.preview import Load
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.table import LiveFile
-from lakehouse_backfill.rules.gates import outside_unchanged
-from lakehouse_backfill.stages.diffing import with_known
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Maker, append, day, simple
 from tests.contract.differ_file_cases import FILE_CASES
 from tests.fakes.bench import bench, lake

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
 from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
-from lakehouse_backfill.iceberg.names import FOREVER_MS
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
 from tests.contract.retention_lake import SHADOWS, WHO, RetentionLake, names

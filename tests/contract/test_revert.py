@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import ManifestEntry
 
+from lakehouse_backfill.domain.publication import Restore, Swap
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
-from lakehouse_backfill.model.publication import Restore, Swap
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
 DAY = field_of("d")

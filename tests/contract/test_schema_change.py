@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.iceberg.evolving import Evolved
+from lakehouse_backfill.adapters.iceberg.metadata import column_ids
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.schema_change import AddedColumn, SchemaStep
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TargetChanged, Unsupported
-from lakehouse_backfill.iceberg.evolving import Evolved
-from lakehouse_backfill.iceberg.metadata import column_ids
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.model.publication import AdoptRequest
-from lakehouse_backfill.model.schema_change import AddedColumn, SchemaStep
-from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.ports.diffing import DiffRequest
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
+from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.commit.returning import Returning
+from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION
+from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.domain.publication import Restore
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table_commit import REWRITING, Rewriting, RowsOf
 from lakehouse_backfill.errors import OutcomeUnknown
-from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.iceberg.names import PUBLICATION
-from lakehouse_backfill.iceberg.pins import IcebergPins
-from lakehouse_backfill.iceberg.producer import Change, SwapProducer, commit
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.returning import Returning
-from lakehouse_backfill.iceberg.settling import Settling
-from lakehouse_backfill.model.publication import Restore
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.table_commit import REWRITING, Rewriting, RowsOf
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

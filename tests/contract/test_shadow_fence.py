@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServiceUnavailableError
 
+from lakehouse_backfill.adapters.iceberg.names import EPOCH, FENCE_UUID
 from lakehouse_backfill.errors import CatalogDown, RunMoved, Unsupported
-from lakehouse_backfill.iceberg.names import EPOCH, FENCE_UUID
 from tests.contract.lake_kit import TARGET, Kit, _arrow, row
 
 pytestmark = pytest.mark.req("X9")

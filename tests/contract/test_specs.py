@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import Place
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.table import Place
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.model.table import Column
+from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.project import Project
 from tests.contract.bad_input_lake import BadInputLake, make_lake
 

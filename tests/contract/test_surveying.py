@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.iceberg.surveying import IcebergSurveying
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.ways import TableFacts
+from lakehouse_backfill.adapters.iceberg.surveying import IcebergSurveying
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.ways import TableFacts
 from tests.contract.delete_kit import hide, hide_equal
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.model.contract import Contract, Profile
-from lakehouse_backfill.model.manifest import RunManifest
-from lakehouse_backfill.stages.plan import Declared
-from lakehouse_backfill.stages.workbench import Workbench
+from lakehouse_backfill.core.planning.plan import Declared
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.manifest import RunManifest
 from tests.fakes.carrying import FakeCarrying, FakeErasing
 from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
 from tests.fakes.control import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lakehouse_backfill.model.carrying import CarryRequest, TableState
-from lakehouse_backfill.model.catch_up import Gone, LeftOut, Named
-from lakehouse_backfill.model.publication import ChunkCommit
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.rules import run_log
+from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.domain.carrying import CarryRequest, TableState
+from lakehouse_backfill.domain.catch_up import Gone, LeftOut, Named
+from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.scope import Scope
 from tests.fakes.lake import FakeLake
 
 

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.errors import EnvironmentDown
-from lakehouse_backfill.model.attribution import Factor, State
-from lakehouse_backfill.model.checks import (
+from lakehouse_backfill.core.evidence import attribution
+from lakehouse_backfill.core.planning import catching_up, completeness
+from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.domain.attribution import Factor, State
+from lakehouse_backfill.domain.checks import (
     CheckResult,
     Diff,
     DiffSample,
@@ -19,21 +21,26 @@ from lakehouse_backfill.model.checks import (
     PartitionDiff,
     SharedFiles,
 )
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.composed import Counts
-from lakehouse_backfill.model.inspection import ChunkFacts
-from lakehouse_backfill.model.plan import Plan, SourcePin
-from lakehouse_backfill.model.predicate import Predicate
-from lakehouse_backfill.model.preview import DiffPreview, Load
-from lakehouse_backfill.model.restoring import RestoreChunk
-from lakehouse_backfill.model.rollout import Differing
-from lakehouse_backfill.model.run import ChunkRecord
-from lakehouse_backfill.model.scope import Chunk, Scope
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.inspection import ChunkFacts
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.preview import DiffPreview, Load
+from lakehouse_backfill.domain.restoring import RestoreChunk
+from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.errors import EnvironmentDown
 from lakehouse_backfill.ports.attributing import Pattern, Swapped, SwapRequest
-from lakehouse_backfill.ports.compute import DiffRequest, Measured
-from lakehouse_backfill.rules import attribution, catching_up, completeness, run_log
+from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.ports.diffing import DiffRequest
 from tests.fakes.carrying import FakeErasing, key_of
-from tests.fakes.lake import DAY, FakeLake, FixedClock
+from tests.fakes.lake import (
+    DAY,
+    FakeLake,
+    FixedClock,
+)
 
 SHAPE = "f" * 64
 

@@ -8,16 +8,17 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
 
+from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.planning.code_identity import code_files
+from lakehouse_backfill.core.runs import audit, run_log
+from lakehouse_backfill.core.runs.sealed import is_right, open_document, open_plan
+from lakehouse_backfill.domain import pointer as pointer_rules
+from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
+from lakehouse_backfill.domain.value import canonical_json, digest
 from lakehouse_backfill.errors import RunMoved, Tampered
-from lakehouse_backfill.model.fingerprint import FileFingerprint
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.publication import Pointer, Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, Lease, RunStatus
-from lakehouse_backfill.model.value import canonical_json, digest
-from lakehouse_backfill.rules import audit, fingerprints, run_log
-from lakehouse_backfill.rules import pointer as pointer_rules
-from lakehouse_backfill.rules.code_identity import code_files
-from lakehouse_backfill.rules.sealed import is_right, open_document, open_plan
 
 
 class FakeRuns:

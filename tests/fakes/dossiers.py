@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
-from lakehouse_backfill.model.checks import (
+from lakehouse_backfill.domain.checks import (
     CellDiff,
     CheckResult,
     ColumnDiff,
@@ -23,13 +23,13 @@ from lakehouse_backfill.model.checks import (
     SharedFiles,
     Validation,
 )
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.manifest import InputRange, RunManifest
-from lakehouse_backfill.model.plan import Estimate, Plan, Question, Resolved, SourcePin, TargetPin
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.run import ChunkRecord, Event, RunStatus, State
-from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
-from lakehouse_backfill.model.watched import Bar, Distribution
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import InputRange, RunManifest
+from lakehouse_backfill.domain.plan import Estimate, Plan, Question, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus, State
+from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.watched import Bar, Distribution
 
 RUN, PRODUCT, SHADOW = "bf-0f3a9c2e71", "silver.arrivals_daily", "lhb_shadow.arrivals_daily__bf_1"
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=timezone.utc)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.drift import Drift
-from lakehouse_backfill.model.publication import (
+from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
     Restore,
@@ -17,9 +17,10 @@ from lakehouse_backfill.model.publication import (
     Rewrite,
     Swap,
 )
-from lakehouse_backfill.model.schema_change import SchemaChange
-from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
-from lakehouse_backfill.model.table import (
+from lakehouse_backfill.domain.rules_schema_change import describe
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.table import (
     Column,
     LiveFile,
     PartitionField,
@@ -29,8 +30,7 @@ from lakehouse_backfill.model.table import (
     TableInfo,
     TableRef,
 )
-from lakehouse_backfill.rules import run_log
-from lakehouse_backfill.rules.schema_change import describe
+from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
 
 DAY = ScopeField(column="day", transform="identity", type="date")
 COLUMNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date, datetime, timezone
 
-from lakehouse_backfill.model.contract import Contract, ContractColumn, ContractPartition
-from lakehouse_backfill.model.manifest import (
+from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
+from lakehouse_backfill.domain.manifest import (
     InputRange,
     Intent,
     PartitionRange,
@@ -14,9 +14,9 @@ from lakehouse_backfill.model.manifest import (
     Target,
     TransformRef,
 )
-from lakehouse_backfill.model.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
-from lakehouse_backfill.model.run import Event, State
-from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.domain.run import Event, State
+from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 

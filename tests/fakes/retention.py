@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from lakehouse_backfill.model.retention import LetGo, Litter, PinLease
+from lakehouse_backfill.domain.retention import LetGo, Litter, PinLease
 from tests.fakes.control import FakeFences, FakeRuns
 from tests.fakes.lake import FakeLake
 

@@ -6,8 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.model.publication import Swap
-from lakehouse_backfill.model.rollout import (
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions import corrections
+from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.domain.rollout import (
     Answer,
     Comparison,
     Compensation,
@@ -16,12 +22,6 @@ from lakehouse_backfill.model.rollout import (
     Query,
     TableState,
 )
-from lakehouse_backfill.rules import corrections
-from lakehouse_backfill.stages import decide
-from lakehouse_backfill.stages.plan import make_plan, register_plan
-from lakehouse_backfill.stages.stage import stage
-from lakehouse_backfill.stages.validate import validate
-from lakehouse_backfill.stages.workbench import Workbench
 from tests.fakes.lake import FakeLake
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from hashlib import sha256
 
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.stored import MetadataFile
+from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.model.stored import MetadataFile
-from lakehouse_backfill.model.table import LiveFile
 from tests.fakes.lake import FakeLake
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.domain.contract import Profile
 from tests.lake.kit import COPY_JOB, Lake, PlanMaker
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def profile(lake_folder: Path) -> Profile:
 
 @pytest.fixture(scope="session")
 def spark(profile: Profile, lake_folder: Path) -> Iterator[SparkSession]:
-    from lakehouse_backfill.spark.session import close_session, open_session
+    from lakehouse_backfill.adapters.spark.session.session import close_session, open_session
 
     yield open_session(profile, lake_folder)
     close_session()

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.iceberg.pins import IcebergPins
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.rules.partitions import bounds, ranges
-from lakehouse_backfill.spark import catalog_settings, filters
-from lakehouse_backfill.spark.java_api import JavaApi
-from lakehouse_backfill.spark.java_commits import JavaCommits
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.adapters.spark import filters
+from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
+from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+from lakehouse_backfill.adapters.spark.session import catalog_settings
+from lakehouse_backfill.domain.partitions import bounds, ranges
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.lake_kit import TARGET, Kit, Row
 

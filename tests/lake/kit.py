@@ -7,11 +7,11 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.model.contract import Contract, Profile
-from lakehouse_backfill.model.manifest import RunManifest
-from lakehouse_backfill.model.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
-from lakehouse_backfill.model.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.iceberg.file_clones import FileClones
-from lakehouse_backfill.iceberg.pins import IcebergPins
-from lakehouse_backfill.iceberg.publisher import IcebergPublisher
-from lakehouse_backfill.iceberg.settling import Settling
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.model.table_commit import Rewriting, RowsOf
-from lakehouse_backfill.spark.rewriting import SparkRewrites
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
+from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileClones
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.adapters.spark.commits.rewriting import SparkRewrites
+from lakehouse_backfill.domain.table_commit import Rewriting, RowsOf
 from tests.lake.java_kit import JavaKit
 
 if TYPE_CHECKING:

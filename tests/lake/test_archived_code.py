@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lakehouse_backfill.local.code_archive import CodeArchive, Kept
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.spark.staging import SparkStaging
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.adapters.system.code_archive import CodeArchive, Kept
+from lakehouse_backfill.domain.plan import Plan
 from tests.lake.kit import Lake, PlanMaker
 
 pytestmark = pytest.mark.req("D6")

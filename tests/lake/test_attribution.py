@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from lakehouse_backfill.model.contract import Profile
+from lakehouse_backfill.domain.contract import Profile
 from tests.lake.kit import Lake
 from tests.lake.modes_kit import Modes
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.model.publication import Publication
-from lakehouse_backfill.model.scope import Scope, ScopeField
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.report.break_glass_sql import statements
 
 if TYPE_CHECKING:
-    from tests.lake.conftest import Lake
+    from tests.lake.kit import Lake
 
 HOSTILE = "'); DROP TABLE x; --\\' ${spark:spark.app.name} \"é`\U0001f600\n"
 DAY = ScopeField(column="d", transform="identity", type="date")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import TargetChanged
-from lakehouse_backfill.model.contract import Profile
 from tests.lake.kit import Lake
 from tests.lake.modes_kit import Modes
 

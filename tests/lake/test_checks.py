@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from lakehouse_backfill.adapters.local.inspecting import LocalInspecting
+from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
+from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.inspection import ChunkFacts
+from lakehouse_backfill.domain.scope import Chunk, ScopeField
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
-from lakehouse_backfill.local.inspecting import LocalInspecting
-from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.model.inspection import ChunkFacts
-from lakehouse_backfill.model.scope import Chunk, ScopeField
-from lakehouse_backfill.observe.progress import NullProgress
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.spark.inspecting import SparkInspecting
-from lakehouse_backfill.stages.inspecting import Counting, InspectingBySize
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.inspecting import Counting, InspectingBySize
+from lakehouse_backfill.wiring.wiring import Wiring
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake

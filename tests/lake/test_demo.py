@@ -234,7 +234,7 @@ def test_the_diff_of_the_run_counts_what_the_oracle_counts(
 
 @pytest.mark.req("U13")
 def test_readers_get_the_accepted_rows_through_arrow_and_duckdb(demo: Demo) -> None:
-    from lakehouse_backfill import accepted
+    from lakehouse_backfill.project import accepted
 
     rows = accepted(PRODUCT, "arrow", folder=demo.folder)
     relation = accepted(PRODUCT, "duckdb", folder=demo.folder)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.model.rollout import Differing
-from lakehouse_backfill.model.value import canonical_json
-from lakehouse_backfill.spark.diff import SparkDiffer
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.value import canonical_json
 from tests.contract.differ_cases import CASES, Maker
 
 if TYPE_CHECKING:

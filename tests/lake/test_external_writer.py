@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
-from lakehouse_backfill.model.contract import Profile
 from tests.lake.kit import Lake
 from tests.lake.modes_kit import Modes, expected, seeded
 

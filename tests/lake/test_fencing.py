@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyiceberg.table.update import AssignUUIDUpdate, SetPropertiesUpdate
 
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import RunMoved
-from lakehouse_backfill.spark.shadow_writer import ShadowWriter
-from lakehouse_backfill.spark.staging import SparkStaging
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]

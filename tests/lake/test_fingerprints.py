@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.fingerprints import IcebergFingerprints
+from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.core.comparison.fingerprinting import checksums_of
+from lakehouse_backfill.core.comparison.reconciling import Sides, reconcile
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import Tampered
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.data_files import IcebergDataFiles
-from lakehouse_backfill.iceberg.fingerprints import IcebergFingerprints
-from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.lineage import LINEAGE_NAMES
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.model.table import TableRef
-from lakehouse_backfill.spark.measuring import SparkMeasuring
-from lakehouse_backfill.stages.fingerprinting import checksums_of
-from lakehouse_backfill.stages.reconciling import Sides, reconcile
 from tests.fakes.bench import bench
 from tests.fakes.lake import FakeLake
 from tests.lake.kit import DAYS, Lake
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.stages.workbench import Workbench
+    from lakehouse_backfill.core.runs.workbench import Workbench
 
 SCOPE = Scope(field=ScopeField(column="d", transform="identity", type="date"), partitions=DAYS[:4])
 

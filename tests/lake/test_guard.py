@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.session import guard
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import WriteForbidden
-from lakehouse_backfill.spark import guard
-from lakehouse_backfill.spark.staging import SparkStaging
 from tests.lake.kit import Lake, PlanMaker
 
 if TYPE_CHECKING:

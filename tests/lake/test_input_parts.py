@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.spark import input_parts, readers
+from lakehouse_backfill.adapters.spark import readers
+from lakehouse_backfill.adapters.spark.attribution import input_parts
 from tests.lake.kit import Lake, PlanMaker
 
 ROWS = "(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40), (2, 4, 40)"

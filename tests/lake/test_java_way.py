@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.content import Content
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged
-from lakehouse_backfill.iceberg.content import Content
-from lakehouse_backfill.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.model.scope import Scope
 from tests.contract import test_adopt, test_deletes, test_lake_ports, test_revert
 from tests.contract.lake_kit import TARGET, field_of, row
 from tests.lake.java_kit import JavaKit

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.staging.jobs import Job, load_job
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.adapters.spark.views import ensure_view
+from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from lakehouse_backfill.model.manifest import TransformRef
-from lakehouse_backfill.spark.jobs import Job, load_job
-from lakehouse_backfill.spark.staging import SparkStaging
-from lakehouse_backfill.spark.views import ensure_view
 from tests.lake.kit import COPY_JOB, DAYS, Lake, PlanMaker
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_a_catalog_without_views_says_so() -> None:
 
 
 def test_instants_in_sql_parameters_do_not_depend_on_the_local_zone(lake: Lake) -> None:
-    from lakehouse_backfill.spark.jobs import JobContext
+    from lakehouse_backfill.adapters.spark.staging.jobs import JobContext
 
     text = SQL.split("WITH")[0] + "SELECT string(:clock) AS c FROM {src}"
     job = load(lake, text, "jobs/job.sql")

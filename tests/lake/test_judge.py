@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
+from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.model.checks import CheckResult
-from lakehouse_backfill.quality.judge import ExpectationsJudge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

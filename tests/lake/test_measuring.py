@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.adapters.spark.session.session import open_session
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.core.validation.unusual import values_counted
+from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
+from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.errors import ConfigError, NotFound
-from lakehouse_backfill.iceberg.tables import IcebergTables
-from lakehouse_backfill.model.checks import MeasurePoint, MeasureTotal
-from lakehouse_backfill.model.contract import Measure, SourceTotal
 from lakehouse_backfill.ports.compute import Measured
-from lakehouse_backfill.spark.measuring import SparkMeasuring
-from lakehouse_backfill.spark.session import open_session
-from lakehouse_backfill.spark.staging import SparkStaging
-from lakehouse_backfill.stages.unusual import values_counted
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]

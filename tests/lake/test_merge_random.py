@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row as SparkRow
 
+from lakehouse_backfill.adapters.spark import filters
+from lakehouse_backfill.adapters.spark.staging.composing import Composing
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.manifest import Target
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import ChecksFailed
-from lakehouse_backfill.model.manifest import Target
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.model.scope import Scope
-from lakehouse_backfill.rules import partitions
-from lakehouse_backfill.spark import filters
-from lakehouse_backfill.spark.composing import Composing
 from tests.lake.kit import DAYS, Lake, PlanMaker
 from tests.oracle.merging import Clash, merge
 

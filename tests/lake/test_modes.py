@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, TargetChanged
-from lakehouse_backfill.model.contract import Profile
 from tests.lake.kit import Lake
 from tests.lake.modes_kit import COLUMNS, FORMATS, Make, Modes, expected, seeded
 

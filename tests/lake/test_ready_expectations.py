@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
 from lakehouse_backfill.config.ready_expectations import READY
-from lakehouse_backfill.quality.judge import ExpectationsJudge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

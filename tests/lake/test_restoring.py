@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.adapters.spark.staging.restoring import SparkRestoring
+from lakehouse_backfill.domain.restoring import RestoreChunk
+from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.iceberg.shadows import IcebergShadows
-from lakehouse_backfill.model.restoring import RestoreChunk
-from lakehouse_backfill.model.scope import Scope, ScopeField
-from lakehouse_backfill.spark.restoring import SparkRestoring
 from tests.lake.kit import Lake
 
 DAY = ScopeField(column="d", transform="identity", type="date")

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
+from lakehouse_backfill.adapters.iceberg.history import History
+from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
+from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
+from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
+from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+from lakehouse_backfill.adapters.spark.session.catalog_settings import spark_catalog
 from lakehouse_backfill.errors import TooBusy
-from lakehouse_backfill.iceberg.history import History
-from lakehouse_backfill.iceberg.names import FOREVER_MS
-from lakehouse_backfill.iceberg.upkeep import IcebergUpkeep
-from lakehouse_backfill.spark.catalog_settings import spark_catalog
-from lakehouse_backfill.spark.java_api import JavaApi
-from lakehouse_backfill.spark.java_commits import JavaCommits
 from tests.chaos.lab import DAYS, TARGET
 from tests.contract.retention_lake import SHADOWS, WHO, MovedClock, RetentionLake
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
-from lakehouse_backfill.model.scope import Scope
 from tests.contract.lake_kit import TARGET, field_of, row
 from tests.lake.rewrite_kit import RewriteKit
 from tests.lake.test_java_way import DAYS, IN_FORMAT_3, RULES, hold

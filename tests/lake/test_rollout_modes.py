@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.model.contract import Profile
 from tests.lake.kit import Lake
 from tests.lake.modes_kit import FORMATS, Make, Modes, expected, seeded
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakehouse_backfill.adapters.spark import rowhash
+from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.spark import rowhash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

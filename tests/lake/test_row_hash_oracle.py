@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.spark import rowhash
+from lakehouse_backfill.adapters.spark import rowhash
 from tests.oracle.rowhash import MASK, checksum, row_hash
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 import pytest
 from pyiceberg.types import LongType
 
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parts import work
+from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+from lakehouse_backfill.adapters.spark.session import workers
+from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.local.parts import work
-from lakehouse_backfill.local.parts_diff import PartsDiffer
-from lakehouse_backfill.spark import workers
-from lakehouse_backfill.spark.diff import SparkDiffer
-from lakehouse_backfill.spark.workers import SparkWorkers
-from lakehouse_backfill.stages.spark_diff import SparkWays
+from lakehouse_backfill.wiring.spark_diff import SparkWays
 from tests.contract.delete_kit import hide_equal_rows
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.filters import condition
+from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, Conflict, NotFound
-from lakehouse_backfill.model.checksum import Checksum
-from lakehouse_backfill.model.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.model.scope import RowRange, Scope, ScopeField
-from lakehouse_backfill.spark.filters import condition
-from lakehouse_backfill.spark.measuring import SparkMeasuring
-from lakehouse_backfill.spark.shadow_writer import ShadowWriter
-from lakehouse_backfill.spark.staging import SparkStaging
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.views import SparkViews
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.spark.views import SparkViews
 
 if TYPE_CHECKING:
-    from tests.lake.conftest import Lake
+    from tests.lake.kit import Lake
 
 
 def _rows(lake: Lake) -> list[tuple[int]]:

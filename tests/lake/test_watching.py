@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
+from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.domain.contract import Measure, Profile, SourceTotal
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.local.diff import LocalDiffer
-from lakehouse_backfill.model.contract import Measure, Profile, SourceTotal
-from lakehouse_backfill.observe.progress import NullProgress
-from lakehouse_backfill.ports.compute import DiffRequest
+from lakehouse_backfill.ports.diffing import DiffRequest
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.quality.judge import ExpectationsJudge
-from lakehouse_backfill.spark.diff import SparkDiffer
-from lakehouse_backfill.spark.measuring import SparkMeasuring
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Wiring
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
@@ -192,7 +192,7 @@ def test_earlier_partitions_are_read_in_the_same_pass(
 def test_a_counted_column_of_too_many_values_is_refused(
     lake: Lake, daily: Callable[..., PlanMaker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_backfill.spark.partition_sums.MAX_GROUPS", 3)
+    monkeypatch.setattr("lakehouse_backfill.adapters.spark.measuring.partition_sums.MAX_GROUPS", 3)
     plan = daily().make()
     side = (lake.table("out"), lake.head("out"))
     with pytest.raises(ConfigError, match="counts by k: more than 3 groups"):

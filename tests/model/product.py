@@ -9,13 +9,16 @@ from typing import Any
 from uuid import uuid4
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning import plan as planning
+from lakehouse_backfill.core.publication import publish, recover, rollback
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging import stage
+from lakehouse_backfill.core.validation import validate
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.model.plan import Plan
-from lakehouse_backfill.observe.progress import NullProgress
-from lakehouse_backfill.stages import decide, publish, recover, rollback, stage, validate
-from lakehouse_backfill.stages import plan as planning
-from lakehouse_backfill.stages.workbench import Workbench
-from lakehouse_backfill.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Wiring
 from tests.chaos.lab import TARGET
 from tests.chaos.worker import LabWiring
 from tests.model.lake import name_of

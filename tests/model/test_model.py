@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.model.run import ACTIONS, LEAST_SHARE, MEANINGFUL, RESULTS, Progress, Result, report, run
+from tests.model.picks import ACTIONS
+from tests.model.run import LEAST_SHARE, MEANINGFUL, RESULTS, Progress, Result, report, run
 
 SEQUENCES, SEED = 200, 1
 

@@ -25,7 +25,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_backfill.spark.java import find_java
+from lakehouse_backfill.adapters.spark.session.java import find_java
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools" / "stack"

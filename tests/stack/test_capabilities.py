@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.iceberg.capabilities import probe
-from lakehouse_backfill.model.capability import Capabilities
+from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.domain.capability import Capabilities
 from tests.contract.catalogs import catalog_of
 
 FULL = Capabilities(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.adapters.iceberg.names import BUILT_AS
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown
-from lakehouse_backfill.iceberg.capabilities import probe
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.names import BUILT_AS
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.versions import IcebergVersions
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare, move
 from tests.contract.lake_kit import TARGET, Kit, field_of, row

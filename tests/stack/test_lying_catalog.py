@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.iceberg.capabilities import probe
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.evidence import IcebergEvidence
-from lakehouse_backfill.iceberg.names import BUILT_AS
-from lakehouse_backfill.iceberg.runs import IcebergRuns
-from lakehouse_backfill.iceberg.upkeep import IcebergUpkeep
-from lakehouse_backfill.iceberg.versions import IcebergVersions
-from lakehouse_backfill.model.capability import Capabilities
-from lakehouse_backfill.observe.clock import SystemClock
+from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.adapters.iceberg.names import BUILT_AS
+from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
+from lakehouse_backfill.adapters.system.clock import SystemClock
+from lakehouse_backfill.domain.capability import Capabilities
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare, move
 from tests.contract.lake_kit import TARGET, Kit, field_of, row

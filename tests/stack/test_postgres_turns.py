@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.iceberg import control_lock
-from lakehouse_backfill.iceberg.control import ControlTables
-from lakehouse_backfill.iceberg.control_turns import DatabaseTurns, turns_of
-from lakehouse_backfill.iceberg.versions import IcebergVersions
+from lakehouse_backfill.adapters.iceberg.control import control_lock
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_turns import DatabaseTurns, turns_of
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.model.publication import AdoptRequest
-from lakehouse_backfill.rules.staging_place import DATA_PATH, under
+from lakehouse_backfill.core.planning.staging_place import DATA_PATH, under
+from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 from tests.stack.catalogs import Catalogs

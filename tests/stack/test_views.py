@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import NoSuchViewError
 
+from lakehouse_backfill.adapters.iceberg.views import RestViews
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.iceberg.views import RestViews
 from tests.contract.lake_kit import TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U13")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning import anti_patterns
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.run import State
 from lakehouse_backfill.errors import Fault, IllegalMove
-from lakehouse_backfill.model.run import State
-from lakehouse_backfill.rules import anti_patterns
-from lakehouse_backfill.stages import decide
-from lakehouse_backfill.stages.plan import make_plan, register_plan
-from lakehouse_backfill.stages.publish import publish
-from lakehouse_backfill.stages.stage import stage
 from tests.fakes.bench import bench, declared, lake
 from tests.fakes.declarations import MANIFEST, changed
 from tests.fakes.rollout import accepted_run

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.model.checks import CheckResult
-from lakehouse_backfill.rules import gate_names
-from lakehouse_backfill.rules.gate_list import GATES, Listed
-from lakehouse_backfill.stages import decide
-from lakehouse_backfill.stages.plan import make_plan, register_plan
-from lakehouse_backfill.stages.stage import stage
-from lakehouse_backfill.stages.validate import validate
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.runs import gate_names
+from lakehouse_backfill.core.runs.gate_list import GATES, Listed
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.checks import CheckResult
 from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.config.profiles import choose, load_profiles
-from lakehouse_backfill.spark.settings import SparkSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"

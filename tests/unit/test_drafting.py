@@ -12,9 +12,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lakehouse_backfill import Project
 from lakehouse_backfill.config.scaffold import init
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.project import Project
 
 DAYS = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
 SCHEMA = Schema(

@@ -34,12 +34,18 @@ def function(lines: int) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        pytest.param("stages/plan.py", "x = 1\n" * 301, "301 lines, 300 allowed", id="module"),
-        pytest.param("stages/plan.py", function(51), "long has 51 lines", id="function"),
-        pytest.param("stages/plan.py", "s.sparkContext\n", ".sparkContext", id="spark context"),
-        pytest.param("spark/readers.py", "frame._jdf.plan()\n", "._jdf", id="private frame"),
-        pytest.param("spark/readers.py", "frame.rdd.map(f)\n", ".rdd", id="rdd"),
-        pytest.param("rules/utils.py", "", "named utils", id="vague module"),
+        pytest.param(
+            "core/planning/plan.py", "x = 1\n" * 301, "301 lines, 300 allowed", id="module"
+        ),
+        pytest.param("core/planning/plan.py", function(51), "long has 51 lines", id="function"),
+        pytest.param(
+            "core/planning/plan.py", "s.sparkContext\n", ".sparkContext", id="spark context"
+        ),
+        pytest.param(
+            "adapters/spark/dataframes.py", "frame._jdf.plan()\n", "._jdf", id="private frame"
+        ),
+        pytest.param("adapters/spark/dataframes.py", "frame.rdd.map(f)\n", ".rdd", id="rdd"),
+        pytest.param("core/utils.py", "", "named utils", id="vague module"),
         pytest.param("common/rules.py", "", "named common", id="vague package"),
     ],
 )
@@ -54,10 +60,12 @@ def test_a_broken_rule_is_found(tmp_path: Path, name: str, text: str, expected: 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        pytest.param("stages/plan.py", "x = 1\n" * 300, id="a full module"),
-        pytest.param("spark/session.py", "s._jvm\ns.sparkContext\n", id="the door keeper"),
-        pytest.param("rules/commonness.py", "", id="a name that only contains one"),
-        pytest.param("model/plan.py", "text = '.rdd'\n", id="a door in a text"),
+        pytest.param("core/planning/plan.py", "x = 1\n" * 300, id="a full module"),
+        pytest.param(
+            "adapters/spark/session/session.py", "s._jvm\ns.sparkContext\n", id="the door keeper"
+        ),
+        pytest.param("core/commonness.py", "", id="a name that only contains one"),
+        pytest.param("domain/plan.py", "text = '.rdd'\n", id="a door in a text"),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, name: str, text: str) -> None:
@@ -67,9 +75,12 @@ def test_what_is_allowed_passes(tmp_path: Path, name: str, text: str) -> None:
 def test_a_function_above_the_aim_is_listed_and_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clone(tmp_path, {f"{PACKAGE}/stages/plan.py": function(31)})
+    clone(tmp_path, {f"{PACKAGE}/core/planning/plan.py": function(31)})
     assert check_house.main([str(tmp_path)]) == 0
-    assert "aim: lakehouse_backfill/stages/plan.py:1: long has 31 lines" in capsys.readouterr().out
+    assert (
+        "aim: lakehouse_backfill/core/planning/plan.py:1: long has 31 lines"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from lakehouse_backfill.model.manifest import PublishMode
-from lakehouse_backfill.rules import modes
+from lakehouse_backfill.core.planning import modes
+from lakehouse_backfill.domain.manifest import PublishMode
 from tests.req_plugin import read_titles
 
 ROOT = Path(__file__).resolve().parents[2]

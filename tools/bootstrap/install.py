@@ -17,7 +17,7 @@ from bootstrap import jars, packages, stamp
 from bootstrap.packages import SetupFault
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.spark.java import JavaRuntime
+    from lakehouse_backfill.adapters.spark.session.java import JavaRuntime
 
 
 def install(root_name: str) -> int:
@@ -107,7 +107,7 @@ def _java_module(root: Path) -> types.ModuleType:
         package = types.ModuleType(name)
         package.__path__ = [str(root.joinpath(*name.split(".")))]
         sys.modules[name] = package
-    return importlib.import_module("lakehouse_backfill.spark.java")
+    return importlib.import_module("lakehouse_backfill.adapters.spark.session.java")
 
 
 def _wait_for(handle: int) -> None:

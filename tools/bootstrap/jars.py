@@ -17,7 +17,7 @@ from bootstrap import stamp
 from bootstrap.packages import SetupFault
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.spark.java import JavaRuntime
+    from lakehouse_backfill.adapters.spark.session.java import JavaRuntime
 
 #: Group, artifact, version, classifier or "", SHA-256.
 Jar = tuple[str, str, str, str, str]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bootstrap import install, jars, packages
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.spark.java import JavaRuntime
+    from lakehouse_backfill.adapters.spark.session.java import JavaRuntime
 
 LOCK = "tests/stack/requirements.lock"
 JARS = jars.Place("tests/stack/jars.lock", ".tools/stack/jars")

@@ -66,6 +66,6 @@ def _samples(page: Page, data: Data) -> None:
 
 def _factors(group: Data) -> str:
     # The model is loaded by who draws causes, not by every command.
-    from lakehouse_backfill.model.attribution import spoken
+    from lakehouse_backfill.domain.attribution import spoken
 
     return spoken(group["factors"])

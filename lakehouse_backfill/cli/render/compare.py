@@ -9,7 +9,7 @@ from lakehouse_backfill.cli.render import causes, previews
 from lakehouse_backfill.cli.render.page import Page, cell, mark
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.model.watched import Distribution
+    from lakehouse_backfill.domain.watched import Distribution
 
 Data = Mapping[str, Any]
 _COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
@@ -110,7 +110,7 @@ def _shift(column: Mapping[str, Any]) -> str | None:
 
 def _distribution(column: Mapping[str, Any]) -> Distribution | None:
     # The model is loaded by who draws columns, not by every command.
-    from lakehouse_backfill.model.watched import Distribution
+    from lakehouse_backfill.domain.watched import Distribution
 
     found = column.get("distribution")
     return Distribution.model_validate(found) if found else None

@@ -180,9 +180,9 @@ def next_of(data: Data) -> str | None:
     run, state = data.get("run_id"), data.get("state")
     if not run or not state:
         return None
-    from lakehouse_backfill.model.run import State
-    from lakehouse_backfill.rules.commands import MANIFEST
-    from lakehouse_backfill.rules.standing import standing
+    from lakehouse_backfill.commands import MANIFEST
+    from lakehouse_backfill.core.evidence.standing import standing
+    from lakehouse_backfill.domain.run import State
 
     product, file = data.get("product") or "PRODUCT", data.get("manifest_file") or MANIFEST
     return standing(State(state), str(run), str(product), manifest_file=str(file)).next_command

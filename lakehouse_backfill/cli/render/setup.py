@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.cli.render.page import Page, cell, here, mark
-from lakehouse_backfill.rules.commands import plan, typed
+from lakehouse_backfill.commands import plan, typed
 
 Data = Mapping[str, Any]
 

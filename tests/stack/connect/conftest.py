@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.iceberg.catalog import open_catalog
-from lakehouse_backfill.model.contract import Profile
-from lakehouse_backfill.spark.session import close_session, open_session
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.spark.session.session import close_session, open_session
+from lakehouse_backfill.domain.contract import Profile
 from tests.stack.connect.declared import CATALOG
 from tests.stack.connect.lab import ConnectLab, SparkConnect
 

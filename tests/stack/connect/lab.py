@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import yaml
 
+from lakehouse_backfill.adapters.spark.session import settings
+from lakehouse_backfill.adapters.spark.session.java import require_java
+from lakehouse_backfill.adapters.spark.session.settings import EXTENSIONS, local_jars
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.spark import settings
-from lakehouse_backfill.spark.java import require_java
-from lakehouse_backfill.spark.settings import EXTENSIONS, local_jars
 from tests.contract.delete_kit import hide_equal
 from tests.stack.connect.declared import CATALOG, CHECKS, JOBS, SUITE
 from tests.stack.connect.reading import Rows, day_of, live, rows_of

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.session import remote as client
+from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
-from lakehouse_backfill.model.contract import Profile
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.spark import remote as client
-from lakehouse_backfill.spark.settings import SparkSettings
 from tests.stack.connect.declared import CATALOG
 from tests.stack.connect.lab import DAYS, SCOPE, ConnectLab
 from tests.stack.connect.reading import Rows

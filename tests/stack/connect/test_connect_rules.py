@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.session import guard
 from lakehouse_backfill.errors import WriteForbidden
-from lakehouse_backfill.spark import guard
-from tests.lake.conftest import daily, lake
+from tests.lake.conftest import (
+    daily,
+    lake,
+)
 from tests.lake.test_fencing import (
     test_a_writer_goes_on_writing_to_the_table_that_it_opened,
     test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through,
 )
-from tests.lake.test_guard import ATTEMPTS, guarded
+from tests.lake.test_guard import (
+    ATTEMPTS,
+    guarded,
+)
 from tests.lake.test_rewrite_way import (
     days,
     kit,

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.options import REASON_CODES
 from lakehouse_backfill.cli.words import Words, split
+from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
-from lakehouse_backfill.model.manifest import ReasonCode
 from tests.fakes.project import CHECKS, FakeProject
 
 REPOSITORY = Path(__file__).parents[3]

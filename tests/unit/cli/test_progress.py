@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.cli.progress import (
     BarProgress,
     LineProgress,
@@ -14,7 +15,6 @@ from lakehouse_backfill.cli.progress import (
     rate,
     seconds_left,
 )
-from lakehouse_backfill.observe.progress import NullProgress
 
 pytestmark = pytest.mark.req("O6")
 

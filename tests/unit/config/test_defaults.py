@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.config.profiles import choose, load_profiles
+from lakehouse_backfill.core.runs import gate_list
+from lakehouse_backfill.core.runs.gate_names import GATES
+from lakehouse_backfill.domain import defaults
+from lakehouse_backfill.domain.manifest import Compute, Safety, Validation
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.model import defaults
-from lakehouse_backfill.model.manifest import Compute, Safety, Validation
-from lakehouse_backfill.rules import gate_list
-from lakehouse_backfill.rules.gate_names import GATES
 from tests.fakes.declarations import PROFILES, changed, project
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "manifest.md").read_text(encoding="utf-8")

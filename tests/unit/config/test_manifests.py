@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported
-from lakehouse_backfill.model.manifest import RunManifest
 from tests.fakes.declarations import MANIFEST, changed, project
 
 NAME = "jobs/arrivals_daily/run.yaml"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.quality.suite import check_form
 from lakehouse_backfill.config.ready_expectations import READY, draft_suite, increasing
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.quality.suite import check_form
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "expectations.md").read_text("utf-8")
 pytestmark = pytest.mark.req("Q3")

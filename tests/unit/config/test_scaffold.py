@@ -16,9 +16,9 @@ from lakehouse_backfill.config.profiles import choose, embedded, load_profiles
 from lakehouse_backfill.config.scaffold import init, write_new
 from lakehouse_backfill.config.transforms import FoundTransform, find_transforms, newest_transform
 from lakehouse_backfill.config.yaml_lines import parse
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.model.contract import Contract
-from lakehouse_backfill.model.table import Column, PartitionField, TableInfo
 from tests.fakes.declarations import project
 
 CODE = """

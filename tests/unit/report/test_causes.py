@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.cli.render import render as draw
-from lakehouse_backfill.model.attribution import (
+from lakehouse_backfill.domain.attribution import (
     CLASSES,
     Attribution,
     Explained,
@@ -18,7 +18,7 @@ from lakehouse_backfill.model.attribution import (
     InputChange,
     PartitionCauses,
 )
-from lakehouse_backfill.model.checks import DiffSample
+from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.report.causes import MEANING
 from lakehouse_backfill.report.page import render
 from lakehouse_backfill.report.style import COLOURS, style_sheet

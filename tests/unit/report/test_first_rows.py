@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.model.run import State
+from lakehouse_backfill.core.evidence.look import was_empty
+from lakehouse_backfill.core.evidence.standing import standing
+from lakehouse_backfill.domain.run import State
 from lakehouse_backfill.report.page import render
-from lakehouse_backfill.rules.standing import standing
-from lakehouse_backfill.stages.look import was_empty
 
 
 @pytest.fixture

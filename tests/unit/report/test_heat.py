@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lakehouse_backfill.model.checks import CellDiff, Diff, PartitionDiff
+from lakehouse_backfill.domain.checks import CellDiff, Diff, PartitionDiff
 from lakehouse_backfill.report import charts, heat
 from tests.fakes.dossiers import diff
 

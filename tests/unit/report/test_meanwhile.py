@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.model.catch_up import Carried, CatchUp, Erasure, TombstonePin
-from lakehouse_backfill.model.drift import Drift
+from lakehouse_backfill.domain.catch_up import Carried, CatchUp, Erasure, TombstonePin
+from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.report.dossier import Dossier, read
 from lakehouse_backfill.report.meanwhile import meanwhile
 

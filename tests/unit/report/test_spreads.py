@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.model.checks import ColumnDiff
-from lakehouse_backfill.model.watched import Bar, Distribution
+from lakehouse_backfill.domain.checks import ColumnDiff
+from lakehouse_backfill.domain.watched import Bar, Distribution
 from lakehouse_backfill.report.spreads import MAX_PICTURES, pictures
 
 pytestmark = pytest.mark.req("Q5", "O4")

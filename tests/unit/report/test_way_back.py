@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.model.scope import RowRange, ScopeField
+from lakehouse_backfill.domain.scope import RowRange, ScopeField
 from lakehouse_backfill.report import break_glass_sql
 from lakehouse_backfill.report.dossier import read
 from lakehouse_backfill.report.way_back import next_steps

@@ -1,0 +1,1 @@
+"""What is outside: Iceberg, Spark, local engines, Great Expectations, the operating system."""

@@ -1,0 +1,1 @@
+"""Tables, refs and files through PyIceberg."""

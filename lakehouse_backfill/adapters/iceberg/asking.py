@@ -1,0 +1,27 @@
+"""Asking the store of a table for many files at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lakehouse_backfill.adapters.iceberg.catalog import translated
+
+Answer = TypeVar("Answer")
+
+
+def answers(
+    ask: Callable[[str], Answer], paths: Collection[str], at_once: int
+) -> dict[str, Answer]:
+    """Ask for each file, several at a time; those that are gone are left out."""
+
+    def one(path: str) -> Answer | None:
+        try:
+            return ask(path)
+        except FileNotFoundError:
+            return None
+
+    with translated(), ThreadPoolExecutor(at_once, thread_name_prefix="store") as pool:
+        found = zip(paths, pool.map(one, paths), strict=True)
+        return {path: answer for path, answer in found if answer is not None}

@@ -1,0 +1,230 @@
+"""Finding out what a catalog does, on throw-away tables: nothing is assumed from its name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import RESTError
+from pyiceberg.io import OutputFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
+from pyiceberg.types import LongType, NestedField
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
+
+from lakehouse_backfill.adapters.iceberg.catalog import advertised, brief, load, translated
+from lakehouse_backfill.adapters.iceberg.names import BUILT_AS, FOREVER_MS
+from lakehouse_backfill.adapters.iceberg.patience import lost_race
+from lakehouse_backfill.adapters.iceberg.refusals import is_refusal
+from lakehouse_backfill.adapters.iceberg.shadow.building import Builder
+from lakehouse_backfill.adapters.iceberg.shadow.clone import clone_metadata
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.domain.capability import Capabilities
+from lakehouse_backfill.errors import BackfillError, CatalogDown
+
+_SCHEMA = Schema(NestedField(1, "id", LongType()))
+_MULTI = "POST /v1/{prefix}/transactions/commit"
+_BRANCH, _TAG = "lhb-probe-branch", "lhb-probe-tag"
+
+
+def probe(catalog: Catalog, shadow_namespace: str) -> Capabilities:
+    """Try everything out; the tables are dropped again without purge, and their files deleted.
+
+    A server that refuses or forgets is a finding. Raises CatalogDown when one does not answer.
+    """
+    with translated():
+        catalog.create_namespace_if_not_exists(shadow_namespace)
+    trial = _Trial(catalog, shadow_namespace)
+    try:
+        with translated():
+            trial.begin()
+        return trial.capabilities()
+    finally:
+        trial.end()
+
+
+class _Trial:
+    """The tables of one trial."""
+
+    def __init__(self, catalog: Catalog, namespace: str) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._name = f"{namespace}.probe_{uuid.uuid4().hex}"
+        self._shadow = f"{self._name}_shadow"
+        self._built = f"{self._name}_built"
+        self._files: dict[str, Table] = {}
+        self._seen: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Make a table with one snapshot, which holds no row."""
+        self._catalog.create_table(self._name, _SCHEMA)
+        _commit(self._table())
+
+    def capabilities(self) -> Capabilities:
+        tries: dict[str, Callable[[], str]] = {
+            "tags": self._tags,
+            "branches": self._branches,
+            "branch_commits": self._branch_commits,
+            "register_table": self._register,
+            "built_clones": self._build,
+            "new_uuid": self._new_uuid,
+            "data_path": self._data_path,
+            "views": self._views,
+            "multi_table_commit": self._multi_table,
+        }
+        found = {name: self._try(name, attempt) for name, attempt in tries.items()}
+        return Capabilities(**found, seen=self._seen)
+
+    def end(self) -> None:
+        """Drop what was made; a trial that was cut off leaves its tables, named probe_ID."""
+        for name in (self._built, self._shadow, self._name):
+            with suppress(Exception):
+                self._note(self._catalog.load_table(name))
+            with suppress(Exception):
+                self._catalog.drop_table(name)
+        for file, table in self._files.items():
+            with suppress(Exception):
+                table.io.delete(file)
+
+    def _try(self, name: str, attempt: Callable[[], str]) -> bool:
+        """Give whether it worked: an attempt says what was wrong, or nothing."""
+        try:
+            with translated():
+                fault = attempt()
+        except CatalogDown as error:
+            cause = error.__cause__
+            if cause is None or not is_refusal(cause):
+                raise
+            fault = brief(cause)
+        except BackfillError as error:
+            fault = error.problem
+        except NotImplementedError as error:
+            fault = brief(error) or "not implemented"
+        if fault:
+            self._seen[name] = fault
+        return not fault
+
+    def _table(self, name: str = "") -> Table:
+        table = load(self._catalog, name or self._name)
+        self._note(table)
+        return table
+
+    def _note(self, table: Table) -> None:
+        """Remember the files to delete: those that are there, and those it writes from now on."""
+        self._files[table.metadata_location] = table
+        for entry in table.metadata.metadata_log:
+            self._files[entry.metadata_file] = table
+        new_output = table.io.new_output
+
+        def noted(location: str) -> OutputFile:
+            self._files[location] = table
+            return new_output(location)
+
+        vars(table.io)["new_output"] = noted
+
+    def _tags(self) -> str:
+        table = self._table()
+        head = table.metadata.current_snapshot_id or 0
+        with table.manage_snapshots() as changes:
+            changes.create_tag(head, _TAG, max_ref_age_ms=FOREVER_MS)
+        kept = self._table().metadata.refs.get(_TAG)
+        if kept is None or kept.snapshot_id != head:
+            return "a tag was accepted and is not there"
+        return "" if kept.max_ref_age_ms == FOREVER_MS else "a tag lost the age that it was given"
+
+    def _branches(self) -> str:
+        table = self._table()
+        head = table.metadata.current_snapshot_id or 0
+        with table.manage_snapshots() as changes:
+            changes.create_branch(head, _BRANCH)
+        kept = self._table().metadata.refs.get(_BRANCH)
+        is_kept = kept is not None and kept.snapshot_id == head
+        return "" if is_kept else "a branch was accepted and is not there"
+
+    def _branch_commits(self) -> str:
+        """Commit on main for what was loaded before a commit on the branch, as live writers do."""
+        if "branches" in self._seen:
+            return "there are no branches"
+        live = self._table()
+        _commit(self._table(), _BRANCH)
+        try:
+            _commit(live)
+        except Exception as error:
+            if not lost_race(error):
+                raise
+            return brief(error)
+        metadata = self._table().metadata
+        refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+        return "" if refs.get(_BRANCH) != refs.get("main") else "commits went to the wrong branch"
+
+    def _register(self) -> str:
+        base = self._table().metadata.current_snapshot_id
+        shadows = IcebergShadows(self._catalog, self._namespace)
+        shadows.open(self._name, base, self._shadow, {})
+        return str(self._table(self._shadow).metadata.properties.get(BUILT_AS, ""))
+
+    def _build(self) -> str:
+        """Build a clone also where one can be registered: the catalog may change its mind."""
+        source = self._table()
+        base = source.metadata.current_snapshot_id
+        wanted = clone_metadata(source.metadata, base, source.location(), {})
+        Builder(self._catalog, self._note).build(self._built, wanted, "tried out")
+        self._table(self._built)
+        return ""
+
+    def _new_uuid(self) -> str:
+        """On the clone if there is one, as a run would."""
+        if "register_table" not in self._seen or "built_clones" not in self._seen:
+            IcebergShadows(self._catalog, self._namespace).fence(self._shadow, 1)
+            self._table(self._shadow)
+            return ""
+        table, given = self._table(), uuid.uuid4()
+        requirement = AssertTableUUID(uuid=table.metadata.table_uuid)
+        try:
+            self._catalog.commit_table(table, (requirement,), (AssignUUIDUpdate(uuid=given),))
+        except RESTError as error:
+            # Iceberg's own server commits, and fails then as it finds another UUID: so look.
+            if is_refusal(error):
+                raise
+        is_kept = self._table().metadata.table_uuid == given
+        return "" if is_kept else "a new UUID was accepted and is not there"
+
+    def _data_path(self) -> str:
+        table = self._table()
+        path = f"{table.location().rstrip('/')}_beside/data"
+        with table.transaction() as change:
+            change.set_properties({"write.data.path": path})
+        kept = self._table().metadata.properties.get("write.data.path")
+        return "" if kept == path else "write.data.path was accepted and is not there"
+
+    def _views(self) -> str:
+        """PyIceberg's SQL catalog makes none, but Spark does in a database with that column."""
+        version = getattr(self._catalog, "_schema_version", None)
+        if version is not None:
+            return "" if version == "v1" else "the database has the V0 schema, without views"
+        self._catalog.list_views(self._namespace)
+        name = f"{self._name}_view"
+        text = SQLViewRepresentation(type="sql", sql="SELECT 1 AS id", dialect="spark")
+        shown = ViewVersion.model_validate(
+            {
+                "schema-id": 0,
+                "representations": [ViewRepresentation(text)],
+                "default-namespace": (self._namespace,),
+            }
+        )
+        self._catalog.create_view(name, _SCHEMA, shown)
+        is_kept = self._catalog.view_exists(name)
+        self._catalog.drop_view(name)
+        return "" if is_kept else "a view was accepted and is not there"
+
+    def _multi_table(self) -> str:
+        return "" if _MULTI in advertised(self._catalog) else "the catalog does not offer it"
+
+
+def _commit(table: Table, branch: str = "main") -> None:
+    """Add a snapshot without files."""
+    with table.transaction() as change, change.update_snapshot(branch=branch).fast_append():
+        pass

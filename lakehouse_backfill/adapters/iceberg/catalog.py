@@ -1,0 +1,257 @@
+"""Opening the catalog of a profile, and translating what the library raises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
+from pyiceberg.table import Table
+
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.errors import CatalogDown, ConfigError, NotFound, TooBusy, Unsupported
+
+_SQL = ("sqlite", "postgresql")
+_SQLITE_WAIT_S = 30
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
+_SCHEMES = {"rest": ("http", "https"), "hive": ("thrift",)}
+_KINDS = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
+#: What the library raises for a wrong type, and by name for a missing or malformed uri.
+_MISDECLARED = (NotInstalledError, ValueError, TypeError, KeyError)
+_NO_URI = ("ArgumentError", "NoSuchModuleError", "NoSuchPropertyException")
+_EXAMPLES = {
+    "sql": "write e.g. uri: sqlite:///${project}/catalog.db",
+    "rest": "write e.g. uri: https://catalog.example.com",
+    "hive": "write e.g. uri: thrift://metastore.example.com:9083",
+}
+#: A new SQL catalog has two tables, so two races can be lost.
+_RACES = 3
+_DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, UnauthorizedError)
+#: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
+_TRANSPORTS = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
+
+
+def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -> Catalog:
+    """Open the profile's catalog; `${project}` stands for the project's folder.
+
+    With `must_exist` a SQLite file that is not there raises NotFound: a mistyped path would else
+    be a new, empty lake in which nothing was ever published.
+    The catalog raises Unsupported on `purge_table`, which would delete files that a shadow shares
+    with its target (it ignores `gc.enabled=false`). Raises ConfigError and CatalogDown.
+    """
+    root = str(project.resolve())
+    properties = {key: text.replace("${project}", root) for key, text in profile.catalog.items()}
+    name = properties.pop("name", "")
+    if not name:
+        raise ConfigError(
+            "the profile's catalog has no name", fix="add catalog.name", field="catalog"
+        )
+    _check_uri(properties)
+    _check_warehouse(properties)
+    if properties.get("uri", "").startswith("sqlite"):
+        properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
+        if must_exist:
+            properties.setdefault("init_catalog_tables", "false")
+    with translated():
+        try:
+            catalog = _load_catalog(name, properties)
+        except Exception as error:
+            if not isinstance(error, _MISDECLARED) and type(error).__name__ not in _NO_URI:
+                raise
+            raise _misdeclared(name, properties, error) from error
+    vars(catalog)["purge_table"] = _refuse_purge
+    return catalog
+
+
+def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
+    """Load it; processes that open a new SQL catalog at once all try to make its tables."""
+    for _ in range(_RACES):
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if "already exists" not in str(error):
+                raise
+    return load_catalog(name, **properties)
+
+
+def load(catalog: Catalog, table: str) -> Table:
+    """Load the table afresh; raises NotFound and CatalogDown."""
+    with translated():
+        return catalog.load_table(table)
+
+
+def load_or_none(catalog: Catalog, table: str) -> Table | None:
+    """Load the table afresh, or give None where the catalog has none of the name.
+
+    Raises CatalogDown, and NotFound when the catalog names it and its metadata file is gone.
+    """
+    try:
+        return load(catalog, table)
+    except NotFound as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return None
+
+
+def advertised(catalog: Catalog) -> frozenset[str]:
+    """Give the endpoints that a REST server says it has; none where nothing is said of them."""
+    return frozenset(str(one) for one in getattr(catalog, "_supported_endpoints", ()))
+
+
+def probe(catalog: Catalog) -> str:
+    """Say what answers under the catalog's name; raises CatalogDown."""
+    with translated():
+        namespaces = catalog.list_namespaces()
+    return f"{catalog.name} ({type(catalog).__name__}) answers with {len(namespaces)} namespaces"
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the library's errors into ours; those it does not know pass unchanged."""
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise NotFound(
+            f"the catalog has no such table or namespace: {error}",
+            fix="check the name and the profile: lakehouse-backfill doctor",
+        ) from error
+    except CommitFailedException as error:
+        raise TooBusy(f"another writer won: {error}", fix="try again") from error
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"a file that the table lists is gone: {error}",
+            fix="restore the file, or plan against a newer snapshot",
+        ) from error
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        if _is_read_only(error):
+            raise CatalogDown(
+                f"the lake is read-only here: {type(error).__name__}: {brief(error)}",
+                fix="use an account, or a machine, that may write to catalog and warehouse",
+            ) from error
+        raise CatalogDown(
+            f"the catalog or its store does not answer: {type(error).__name__}: {brief(error)}",
+            fix="try again; lakehouse-backfill doctor says what does not answer",
+        ) from error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether the error means that catalog or store did not answer."""
+    library = type(error).__module__.split(".")[0]
+    return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
+
+
+def _is_read_only(error: BaseException) -> bool:
+    """Tell whether catalog or store answered that nothing may be written there."""
+    said = str(error).lower()
+    return isinstance(error, PermissionError) or "readonly" in said or "read-only" in said
+
+
+def brief(error: BaseException) -> str:
+    """Give the first line: the rest is SQL with its values, and a link to a manual."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def is_locked(error: BaseException) -> bool:
+    """Tell whether SQLite gave up waiting for its lock; it has then written nothing."""
+    return type(error).__name__ == "OperationalError" and "database is locked" in str(error)
+
+
+def _refuse_purge(identifier: object) -> NoReturn:
+    raise Unsupported(
+        f"purging {identifier} would delete files that other tables may share",
+        fix="drop it without purge",
+    )
+
+
+def _misdeclared(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
+    """Say which field of the catalog the library could not use."""
+    kind = properties.get("type")
+    if isinstance(error, NotInstalledError):
+        field, fix = "type", "install what it names, or use another type of catalog"
+    elif kind is not None and kind not in _KINDS:
+        field, fix = "type", f"write one of {', '.join(_KINDS)}"
+    else:
+        field, fix = "uri", _EXAMPLES.get(kind or "", _EXAMPLES["sql"])
+    if field == "uri" and field not in properties:
+        fix, field = f"{fix}, or set it in PyIceberg's environment variables", ""
+    place = f"catalog.{field}" if field else "catalog"
+    return ConfigError(f"catalog {name}: {brief(error)}", fix=fix, field=place)
+
+
+def _check_uri(properties: dict[str, str]) -> None:
+    """Raise ConfigError for a uri that names no place: it would look like a catalog that is down.
+
+    PyIceberg itself asks for the form `scheme://…`, and infers the type from the scheme.
+    """
+    uri, kind = properties.get("uri"), properties.get("type", "")
+    if uri is None:
+        return  # PyIceberg's environment variables may give it
+    scheme, _, rest = uri.partition("://")
+    problem = ""
+    if not rest or not _SCHEME.fullmatch(scheme):
+        problem = "names no catalog: it lacks the form scheme://place"
+    elif kind in _SCHEMES and not scheme.startswith(_SCHEMES[kind]):
+        problem = f"is none of a catalog of type {kind}"
+    if problem:
+        fix = _EXAMPLES.get(kind, _EXAMPLES["sql"])
+        raise ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
+
+
+def _check_warehouse(properties: dict[str, str]) -> None:
+    kind = properties.get("type") or properties.get("uri", "").split(":")[0].split("+")[0]
+    warehouse = properties.get("warehouse", "")
+    if kind not in ("sql", *_SQL) or not warehouse:
+        return
+    path = urlsplit(warehouse).path if "://" in warehouse else warehouse.removeprefix("file:")
+    if ("://" not in warehouse or warehouse.startswith("file:")) and not path.startswith("/"):
+        raise ConfigError(
+            f"warehouse {warehouse!r} is relative, so it depends on the current folder",
+            fix="write warehouse: file://${project}/warehouse",
+            field="catalog.warehouse",
+        )
+
+
+def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
+    """Make the file's folder, and let writers wait for each other instead of failing at once."""
+    scheme, _, rest = uri.partition("://")
+    path, _, query = rest.partition("?")
+    file = Path(path.removeprefix("/").removeprefix("file:"))
+    if not file.is_absolute():
+        raise ConfigError(
+            f"{uri!r} is relative, so it depends on the current folder",
+            fix="write uri: sqlite:///${project}/catalog.db",
+            field="catalog.uri",
+        )
+    if must_exist and not file.is_file():
+        raise NotFound(
+            f"there is no lake at {file}",
+            state="nothing was made there",
+            fix="correct catalog.uri in catalog/profiles.yaml; a new lake begins with its first "
+            "table, written by Spark or PyIceberg",
+            field="catalog.uri",
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CatalogDown(f"cannot make {file.parent}: {error}") from error
+    options = [option for option in query.split("&") if option]
+    if not any(option.startswith("timeout=") for option in options):
+        options.append(f"timeout={_SQLITE_WAIT_S}")
+    return f"{scheme}://{path}?{'&'.join(options)}"

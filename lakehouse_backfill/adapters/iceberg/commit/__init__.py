@@ -1,0 +1,1 @@
+"""Commits on a target: adopt, revert, conflicts, snapshots."""

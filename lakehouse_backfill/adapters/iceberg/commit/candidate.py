@@ -1,0 +1,191 @@
+"""A run's shadow as a candidate for adoption: proving it is what was planned."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import Verb
+from lakehouse_backfill.adapters.iceberg.commit.producer import fresh
+from lakehouse_backfill.adapters.iceberg.content import Content, Live, is_live_entry
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import name_of
+from lakehouse_backfill.adapters.iceberg.evolving import Evolved, evolved
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.metadata import ancestors, is_live, snapshot_in, summary_of
+from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID, RUN_ID, TARGET_UUID
+from lakehouse_backfill.domain.partitions import describe, sort_key
+from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
+
+_SAFE = "nothing was published; readers see what they saw before; the shadow is kept"
+
+
+class Candidate:
+    """The shadow at the snapshot that was accepted."""
+
+    def __init__(self, shadow: Table, request: AdoptRequest, cache: ManifestCache) -> None:
+        self._shadow = shadow
+        self._request = request
+        self._reader = ScopedReader(shadow, request.scope, cache)
+        self._within = ScopedReader(shadow, request.within or request.scope, cache)
+        self._run = request.properties.get(RUN_ID, "RUN")
+        self.verb = Verb("published", _SAFE, commands.plan(revise=self._run))
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that the shadow's files are read by."""
+        return self._shadow.schema()
+
+    @cached_property
+    def evolved(self) -> Evolved | None:
+        """The columns before and after; raises Unsupported when they are not as declared."""
+        return evolved(self._shadow, self._request)
+
+    @property
+    def spec_id(self) -> int:
+        """The partition spec that the target had when the shadow was made of it."""
+        return self._shadow.metadata.default_spec_id
+
+    @property
+    def target_uuid(self) -> str:
+        """The table that the shadow was cloned from."""
+        uuid = self._shadow.metadata.properties.get(TARGET_UUID)
+        if uuid is None:
+            raise Unsupported(
+                f"{self._request.shadow} is not a shadow of ours", state=_SAFE, fix=self.verb.fix
+            )
+        return uuid
+
+    def files(self, target: Table) -> Live:
+        """Give the files to adopt, those new to the target without sequence numbers.
+
+        Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
+        the scope changed, Unsupported when a file's spec or sort order is not the target's.
+        """
+        self._refuse_incomplete()
+        _ = self.evolved
+        old, new = self._differing()
+        self._refuse_outside(old, new)
+        before = self._reader.in_scope(self._base).data
+        after = self._reader.in_scope(self._head).data
+        self._refuse_foreign(target, after)
+        return {path: e if path in before else fresh(e) for path, e in after.items()}
+
+    @cached_property
+    def _head(self) -> Snapshot | None:
+        snapshot_id, name = self._request.shadow_snapshot_id, self._request.shadow
+        if snapshot_id is None:
+            return None
+        return snapshot_in(self._shadow.metadata, snapshot_id, name)
+
+    @cached_property
+    def _base(self) -> Snapshot | None:
+        snapshot_id, name = self._request.base_snapshot_id, self._request.shadow
+        if snapshot_id is None:
+            return None
+        return snapshot_in(self._shadow.metadata, snapshot_id, name)
+
+    def _refuse_incomplete(self) -> None:
+        """The shadow's history must hold the base and every chunk of the plan."""
+        history = list(ancestors(self._shadow.metadata, self._request.shadow_snapshot_id))
+        chunks = {summary_of(snapshot).get(CHUNK_ID) for snapshot in history}
+        missing = [chunk for chunk in self._request.chunk_ids if chunk not in chunks]
+        problem = ""
+        if self._base and self._base.snapshot_id not in {s.snapshot_id for s in history}:
+            problem = f"does not descend from its base {self._base.snapshot_id}"
+        elif missing:
+            problem = f"lacks {len(missing)} of {len(self._request.chunk_ids)} chunks: {missing[0]}"
+        if problem:
+            raise ChecksFailed(
+                f"{self._request.shadow} at {self._request.shadow_snapshot_id} {problem}",
+                state=_SAFE,
+                fix=f"lakehouse-backfill stage {self._run}",
+            )
+
+    def _differing(self) -> tuple[list[ManifestFile], list[ManifestFile]]:
+        """Give the manifests that only one of base and shadow has: the others list the same.
+
+        All of them, if delete files are gone that may have hidden rows outside the scope.
+        """
+        old = [m for m in self._reader.manifests(self._base) if is_live(m)]
+        new = [m for m in self._reader.manifests(self._head) if is_live(m)]
+        shared = {m.manifest_path for m in old} & {m.manifest_path for m in new}
+        own_old = [m for m in old if m.manifest_path not in shared]
+        own_new = [m for m in new if m.manifest_path not in shared]
+        return (old, new) if self._lost_deletes(own_old, own_new) else (own_old, own_new)
+
+    def _refuse_outside(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
+        """Files outside the scope must be those of the base, under the same delete files."""
+        self._refuse_own_deletes(old, new)
+        before, after = self._outside(old), self._outside(new)
+        changed = {
+            path
+            for path in before.hidden_by.keys() | after.hidden_by.keys()
+            if before.hidden_by.get(path) != after.hidden_by.get(path)
+        }
+        if changed:
+            found = {**before.data, **after.data}
+            key = sort_key(self._request.scope.field)
+            labels = sorted({self._reader.labels.of(found[p].data_file) for p in changed}, key=key)
+            raise WriteForbidden(
+                f"{self._request.shadow} changed {len(changed)} files outside the run's "
+                f"partitions: {describe(tuple(labels))}",
+                state=_SAFE,
+                fix="correct the transform so that it writes the run's partitions only",
+            )
+
+    def _refuse_own_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
+        """Only data files are adopted: what delete files of this run hide would be seen again."""
+        own = self._deletes(new).keys() - self._deletes(old).keys()
+        if own:
+            raise Unsupported(
+                f"{self._request.shadow} has {len(own)} delete files (merge-on-read) of this run, "
+                f"{min(own)} for one",
+                state=_SAFE,
+                fix="set write.delete.mode and write.update.mode to copy-on-write, and restage",
+            )
+
+    def _lost_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> bool:
+        before, after = self._deletes(old), self._deletes(new)
+        knows = self._reader.labels.knows
+        lost = (before[path] for path in before.keys() - after.keys())
+        return any(not knows(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
+
+    def _deletes(self, manifests: list[ManifestFile]) -> Live:
+        found: Live = {}
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DELETES:
+                live = (e for e in self._reader.entries(manifest) if is_live_entry(e))
+                found.update((name_of(entry.data_file), entry) for entry in live)
+        return found
+
+    def _outside(self, manifests: list[ManifestFile]) -> Content:
+        """Give the data files outside the scope of these manifests, and all their delete files."""
+        found = Content(deletes=self._deletes(manifests))
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DATA:
+                for entry in self._reader.live(manifest):
+                    if not self._within.holds(entry):
+                        found.data[entry.data_file.file_path] = entry
+        return found
+
+    def _refuse_foreign(self, target: Table, files: Live) -> None:
+        """Specs and sort orders are numbered per table: the same number must mean the same."""
+        ours, theirs = target.specs(), self._shadow.specs()
+        orders, their_orders = target.sort_orders(), self._shadow.sort_orders()
+        for path, entry in files.items():
+            spec_id, order_id = entry.data_file.spec_id, entry.data_file.sort_order_id or 0
+            if ours.get(spec_id) != theirs[spec_id]:
+                problem = f"partition spec {spec_id}"
+            elif order_id and orders.get(order_id) != their_orders.get(order_id):
+                problem = f"sort order {order_id}"
+            else:
+                continue
+            raise Unsupported(
+                f"{problem} of {path} is not the target's", state=_SAFE, fix=self.verb.fix
+            )

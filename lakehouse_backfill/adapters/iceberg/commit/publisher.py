@@ -1,0 +1,245 @@
+"""Metadata-only commits on a target: adopting a shadow's files, and putting partitions back."""
+
+from __future__ import annotations
+
+import time
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from lakehouse_backfill.adapters.iceberg.catalog import load, load_or_none, translated
+from lakehouse_backfill.adapters.iceberg.commit.candidate import Candidate
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import (
+    Verb,
+    Window,
+    drifts,
+    refuse_changes,
+)
+from lakehouse_backfill.adapters.iceberg.commit.intents import Intent, Part
+from lakehouse_backfill.adapters.iceberg.commit.returning import Returning, adopting
+from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
+from lakehouse_backfill.adapters.iceberg.commit.swapping import Swapper, swap_of
+from lakehouse_backfill.adapters.iceberg.content import Content
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.metadata import column_ids, landed, snapshot_in
+from lakehouse_backfill.adapters.iceberg.patience import BUDGET_S
+from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.publication import (
+    AdoptRequest,
+    Restore,
+    RevertRequest,
+    Rewrite,
+    Swap,
+)
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.errors import TargetChanged, Unsupported
+from lakehouse_backfill.ports.lake import Publisher
+from lakehouse_backfill.ports.table_commits import SwapCommits
+
+_ROLLBACK = Verb(
+    "rolled back",
+    "nothing was rolled back; readers see what they saw before",
+    "restate the partitions on top of what came: "
+    "lakehouse-backfill new PRODUCT --from P --to P --reason TEXT",
+)
+_READING = Verb("read as accepted", "the table holds later live writes", "restate it again")
+
+
+class IcebergPublisher(Publisher):
+    """Publishes on the tables of one catalog; gives up on a busy table after `budget_s`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        budget_s: float = BUDGET_S,
+        commits: SwapCommits | None = None,
+        settling: Settling | None = None,
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot; what is inspected stays the same.
+
+        `settling` finishes swaps by rows, whoever made them.
+        """
+        self._catalog = catalog
+        self._settling = settling
+        self._by_rows = commits is not None and commits.writes_rows
+        self._swapper = Swapper(catalog, budget_s, commits)
+
+    def adopt(self, request: AdoptRequest) -> Swap:
+        """Swap the shadow's files in. Only commits that touch the scope conflict.
+
+        A token that has landed is given back as it is. Before anything is written the shadow must
+        hold the base and every chunk, and share all files outside the scope with its base; what is
+        adopted must exist. Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported,
+        WriteForbidden, ChecksFailed, NotFound.
+        """
+        started = time.monotonic()
+        target = load(self._catalog, request.target)
+        done = self._landed(request.target, target, request.token)
+        if done is not None:
+            return swap_of(request.target, done, time.monotonic() - started)
+        cache = ManifestCache()
+        candidate = Candidate(load(self._catalog, request.shadow), request, cache)
+        with translated():
+            wanted, change = candidate.files(target), candidate.evolved
+        intent = Intent(
+            target=request.target,
+            uuid=candidate.target_uuid,
+            parts=(Part(request.scope, request.base_snapshot_id, wanted, _source(request)),),
+            token=request.token,
+            tags={str(name): tag for name, tag in request.tags.items()},
+            properties=request.properties,
+            verb=candidate.verb,
+            columns=change.before if change else column_ids(candidate.schema),
+            evolved=change,
+            sources=_sources((request.shadow, request.shadow_snapshot_id)),
+            operation=Operation(request.operation),
+            spec_id=candidate.spec_id,
+            is_frozen=request.is_frozen,
+        )
+        return self._run(intent, cache)
+
+    def prove(self, request: AdoptRequest) -> None:
+        """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
+        target, shadow = load(self._catalog, request.target), load(self._catalog, request.shadow)
+        with translated():
+            Candidate(shadow, request, ManifestCache()).files(target)
+
+    def revert(self, request: RevertRequest) -> Swap:
+        """Put partitions back to earlier contents, with their original sequence numbers.
+
+        Live commits to other partitions survive. Rewritten partitions get the files of their
+        shadow. Raises TargetChanged when a commit changed the partitions since, Unsupported when a
+        partition has to be rewritten and is not, NotFound when a file to bring back is gone.
+        """
+        started = time.monotonic()
+        target = load(self._catalog, request.target)
+        done = self._landed(request.target, target, request.token)
+        if done is not None:
+            return swap_of(request.target, done, time.monotonic() - started)
+        cache = ManifestCache()
+        columns = None
+        with translated():
+            returning = self._returning(target, request.target, request.scope.field, cache)
+            parts = returning.parts(request)
+            if request.rewritten is not None:
+                shadow = load(self._catalog, request.rewritten.shadow)
+                candidate = Candidate(shadow, adopting(request, request.rewritten), cache)
+                parts += returning.rewritten_parts(request, candidate.files(target))
+                columns = column_ids(candidate.schema)
+        intent = Intent(
+            target=request.target,
+            uuid=str(target.metadata.table_uuid),
+            parts=parts,
+            token=request.token,
+            tags={str(name): tag for name, tag in request.tags.items()},
+            properties={key: str(value) for key, value in request.properties.items()},
+            verb=_ROLLBACK,
+            sources=_returning_from(request),
+            columns=columns,
+        )
+        return self._run(intent, cache)
+
+    def rewrites(
+        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
+    ) -> tuple[Rewrite, ...]:
+        """Say which partitions cannot go back by adding their files again, and why.
+
+        Those whose rows delete files hid then, or may hide now; and all of a state that no tag of
+        ours holds: an expiry deletes files that were removed and came again (pitfall 42).
+        """
+        table = load(self._catalog, target)
+        with translated():
+            return self._returning(table, target, field, ManifestCache()).rewrites(restores)
+
+    def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
+        """Say which commit changed rows of the scope since the snapshot; compaction is none."""
+        seen = self._seen(target, scope, since_snapshot_id)
+        with translated():
+            try:
+                refuse_changes(*seen, _READING)
+            except TargetChanged as change:
+                return change.problem
+        return None
+
+    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+        """Name the commits since the snapshot that changed rows of the scope, oldest first.
+
+        Compactions are none. Empty when the partitions hold the same files under the same delete
+        files. Raises TargetChanged when no commit can be named for what changed, NotFound.
+        """
+        seen = self._seen(target, scope, since_snapshot_id)
+        with translated():
+            return drifts(*seen, _READING)
+
+    def _seen(
+        self, target: str, scope: Scope, since_id: int | None
+    ) -> tuple[Window, ScopedReader, Content, Content]:
+        """Read the scope at the snapshot and at the head."""
+        table = load(self._catalog, target)
+        reader = ScopedReader(table, scope, ManifestCache())
+        head = table.metadata.snapshot_by_name(MAIN_BRANCH)
+        with translated():
+            since = None if since_id is None else snapshot_in(table.metadata, since_id, target)
+            then, now = reader.in_scope(since), reader.in_scope(head)
+        return Window(target, table.metadata, since_id, head), reader, then, now
+
+    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+        """Look in the target for the commit of publication `token`; a found one took 0 seconds.
+
+        With `settle=False` one by rows that was cut off is left as it is: nothing is written.
+        """
+        table = load_or_none(self._catalog, target)
+        done = None if table is None else self._landed(target, table, token, settle=settle)
+        return None if done is None else swap_of(target, done, 0.0)
+
+    def _run(self, intent: Intent, cache: ManifestCache) -> Swap:
+        if intent.is_frozen and self._by_rows:
+            raise Unsupported(
+                f"{intent.target} is written by Spark row by row, whose commit cannot be refused "
+                "for commits of others to other partitions",
+                state=intent.verb.state,
+                fix="remove safety.freeze, or run the command with a Spark of its own: remove "
+                "spark.remote from the profile",
+            )
+        started = time.monotonic()
+        done = self._swapper.run(intent, cache)
+        swap = swap_of(intent.target, done, time.monotonic() - started)
+        self._settle(intent.target, done)
+        return swap
+
+    def _landed(
+        self, target: str, table: Table, token: str, *, settle: bool = True
+    ) -> Snapshot | None:
+        """Find what the token committed, and finish it."""
+        done = landed(table.metadata, token)
+        if settle and done is not None:
+            self._settle(target, done)
+        return done
+
+    def _settle(self, target: str, done: Snapshot) -> None:
+        if self._settling is not None:
+            self._settling.settle(target, done)
+
+    def _returning(
+        self, table: Table, name: str, field: ScopeField, cache: ManifestCache
+    ) -> Returning:
+        return Returning(table, name, field, cache, by_rows=self._by_rows)
+
+
+def _source(request: AdoptRequest) -> tuple[str, int] | None:
+    number = request.shadow_snapshot_id
+    return None if number is None else (request.shadow, number)
+
+
+def _sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int], ...]:
+    return tuple((table, number) for table, number in sources if number is not None)
+
+
+def _returning_from(request: RevertRequest) -> tuple[tuple[str, int], ...]:
+    """Give the snapshots that list what comes back, the rewritten partitions' shadow among them."""
+    found = [(request.target, part.restore_snapshot_id) for part in request.restores]
+    if request.rewritten is not None:
+        found.append((request.rewritten.shadow, request.rewritten.shadow_snapshot_id))
+    return _sources(*found)

@@ -1,0 +1,1 @@
+"""The control tables: append logs with one conditional commit."""

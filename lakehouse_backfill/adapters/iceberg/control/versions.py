@@ -1,0 +1,144 @@
+"""The accepted-version pointer of each product, on `accepted_output_version`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
+from lakehouse_backfill.adapters.iceberg.control.control_rows import fields_of
+from lakehouse_backfill.adapters.iceberg.control.control_schemas import ACCEPTED_OUTPUT_VERSION
+from lakehouse_backfill.adapters.iceberg.control.fences import require_epoch
+from lakehouse_backfill.domain import pointer as rules
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.value import canonical_json
+
+_PREFIX = "pointer."
+#: Columns whose name says more than the field's.
+_RENAMED = {
+    "product": "data_product",
+    "version": "output_version",
+    "table": "table_name",
+    "at": "acted_at",
+    "by": "acted_by",
+}
+
+
+class IcebergVersions:
+    """`ports.control.Versions` on PyIceberg: row and pointer move in one conditional commit."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._log = tables.log(ACCEPTED_OUTPUT_VERSION)
+
+    def pointer(self, product: str) -> Pointer:
+        """Read the current state: one table load, whatever the history."""
+        return _pointer(self._log.head(), product)
+
+    def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
+        """Append the rows that `decide` gives for the current pointer, in one commit.
+
+        Raises RunMoved when a later epoch than a row's has fenced its run.
+        """
+        found = self.move_all((product,), lambda pointers: decide(pointers[product]))
+        return found[product]
+
+    def move_all(
+        self,
+        products: tuple[str, ...],
+        decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
+    ) -> dict[str, Pointer]:
+        """Move the pointers of several products in one conditional commit, else as `move`."""
+
+        def change(head: Head) -> Change[dict[str, Pointer]]:
+            pointers = {product: _pointer(head, product) for product in products}
+            rows = []
+            for row in decide(dict(pointers)):
+                if row.product not in pointers:
+                    known = ", ".join(products)
+                    raise ValueError(f"a move of {known} cannot write a row of {row.product}")
+                require_epoch(head, row.run_id, row.epoch)
+                sealed = rules.sealed(pointers[row.product], row)
+                pointers[row.product] = rules.after(pointers[row.product], sealed)
+                rows.append(sealed)
+            moved = {row.product for row in rows}
+            return Change(
+                result=pointers,
+                rows=tuple(_row(publication) for publication in rows),
+                set={_key(name): canonical_json(pointers[name]) for name in sorted(moved)},
+            )
+
+        return self._log.append(change)
+
+    def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
+        """Read several pointers as they are at one moment: one table load."""
+        head = self._log.head()
+        return {product: _pointer(head, product) for product in products}
+
+    def history(self, product: str) -> tuple[Publication, ...]:
+        """All rows of the product, newest first."""
+        rows = self._log.head().rows({"data_product": product})
+        return tuple(_publication(row) for row in reversed(rows))
+
+    def pending(self) -> tuple[Publication, ...]:
+        """The reservations of all products, from one table load, in the order of their names."""
+        head = self._log.head()
+        products = sorted(key.removeprefix(_PREFIX) for key in head.properties if _is_pointer(key))
+        found = (_pointer(head, product).pending for product in products)
+        return tuple(one for one in found if one is not None)
+
+
+def products_of(head: Head) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+    """Give each product's rows, oldest first, and its pointer; what is no pointer is None."""
+    rows: dict[str, list[Publication]] = {
+        key.removeprefix(_PREFIX): [] for key in head.properties if _is_pointer(key)
+    }
+    for row in head.rows():
+        rows.setdefault(row["data_product"], []).append(_doubtful_publication(row))
+    return {product: (tuple(rows[product]), _doubtful(head, product)) for product in sorted(rows)}
+
+
+def _doubtful(head: Head, product: str) -> Pointer | None:
+    """Read a pointer that somebody may have edited."""
+    try:
+        return Pointer.model_validate_json(head.properties.get(_key(product), ""))
+    except ValueError:
+        return None
+
+
+def _doubtful_publication(row: dict[str, Any]) -> Publication:
+    """Read a row that somebody may have edited; what is no act keeps its odd values."""
+    try:
+        return _publication(row)
+    except ValueError:
+        return Publication.model_construct(**fields_of(row, Publication, _RENAMED))
+
+
+def _key(product: str) -> str:
+    return f"{_PREFIX}{product}"
+
+
+def _is_pointer(key: str) -> bool:
+    return key.startswith(_PREFIX)
+
+
+def _pointer(head: Head, product: str) -> Pointer:
+    text = head.properties.get(_key(product))
+    return Pointer.model_validate_json(text) if text else Pointer()
+
+
+def _row(publication: Publication) -> dict[str, Any]:
+    scope = publication.scope
+    fields = publication.model_dump(exclude={"scope"})
+    return {
+        **{_RENAMED.get(name, name): value for name, value in fields.items()},
+        "scope": None if scope is None else canonical_json(scope),
+    }
+
+
+def _publication(row: dict[str, Any]) -> Publication:
+    fields = fields_of(row, Publication, _RENAMED)
+    scope = row["scope"]
+    fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
+    return Publication(**fields)

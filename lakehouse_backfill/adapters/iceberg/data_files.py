@@ -1,0 +1,100 @@
+"""Data files as they lie in the store, and how a table reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from lakehouse_backfill.adapters.iceberg.asking import answers
+from lakehouse_backfill.adapters.iceberg.catalog import load
+from lakehouse_backfill.adapters.iceberg.metadata import snapshot_in
+from lakehouse_backfill.domain.fingerprint import FileBytes
+from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
+from lakehouse_backfill.domain.value import digest
+
+#: Files that are read at once: a store answers many, hashing leaves the interpreter's lock.
+_AT_ONCE = 16
+_PIECE = 4 * 1024 * 1024
+#: How files are read that have no field ids of their own.
+_NAME_MAPPING = "schema.name-mapping.default"
+#: Promotions that the canonical row hash does not notice.
+_ALIKE = ((IntegerType, LongType, "long"), (FloatType, DoubleType, "double"))
+_LONGEST_SHORT_DECIMAL = 18
+
+
+class IcebergDataFiles:
+    """`ports.fingerprints.DataFiles` on PyIceberg."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def reading(self, table: str, snapshot_id: int) -> str:
+        """Give the digest of what the columns of a snapshot are: field ids, names, types.
+
+        A file has the same rows under equal readings. Raises NotFound.
+        """
+        metadata = load(self._catalog, table).metadata
+        schema_id = snapshot_in(metadata, snapshot_id, table).schema_id
+        # Without an id, as v1 writers leave it, readers take the table's current schema.
+        schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+        return reading_of(schema, metadata.properties.get(_NAME_MAPPING, ""))
+
+    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
+        """Read the files' bytes, several at a time; those that are gone are left out."""
+        if not paths:
+            return {}
+        io = load(self._catalog, table).io
+        return answers(lambda path: _digest(io, path), paths, _AT_ONCE)
+
+
+def reading_of(schema: Schema, name_mapping: str = "") -> str:
+    """Give the digest of what columns are to a file, lineage columns left out."""
+    fields = [field for field in schema.fields if field.name not in LINEAGE_NAMES]
+    return digest([_fields(fields), name_mapping])
+
+
+def _fields(fields: Collection[NestedField]) -> list[Any]:
+    """Sort by name, as the row hash does; order and documentation do not matter."""
+    return [
+        [field.field_id, field.name, _kind(field.field_type), str(field.initial_default)]
+        for field in sorted(fields, key=lambda each: each.name)
+    ]
+
+
+def _kind(kind: IcebergType) -> Any:
+    if isinstance(kind, StructType):
+        return ["struct", _fields(kind.fields)]
+    if isinstance(kind, ListType):
+        return ["list", kind.element_id, _kind(kind.element_type)]
+    if isinstance(kind, MapType):
+        return ["map", kind.key_id, _kind(kind.key_type), kind.value_id, _kind(kind.value_type)]
+    if isinstance(kind, DecimalType):
+        return f"decimal{18 if kind.precision <= _LONGEST_SHORT_DECIMAL else 38}:{kind.scale}"
+    alike = (name for small, large, name in _ALIKE if isinstance(kind, small | large))
+    return next(alike, str(kind))
+
+
+def _digest(io: FileIO, path: str) -> FileBytes:
+    made, size = hashlib.sha256(), 0
+    with io.new_input(path).open() as stream:
+        while piece := stream.read(_PIECE):
+            made.update(piece)
+            size += len(piece)
+    return FileBytes(size_bytes=size, sha256=made.hexdigest())

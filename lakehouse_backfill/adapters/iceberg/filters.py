@@ -1,0 +1,59 @@
+"""Row ranges as PyIceberg expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    Or,
+)
+
+from lakehouse_backfill.domain.scope import Bound, RowRange
+
+_Compare = Callable[[str, Any], BooleanExpression]
+# They take column and value by position, which the signatures that mypy sees do not say.
+equal = cast("_Compare", EqualTo)
+one_of = cast("_Compare", In)
+at_least = cast("_Compare", GreaterThanOrEqual)
+below = cast("_Compare", LessThan)
+absent = cast("Callable[[str], BooleanExpression]", IsNull)
+
+
+def row_filter(ranges: tuple[RowRange, ...]) -> BooleanExpression:
+    """Give the expression that holds for the rows of any range; no range: no row."""
+    equals: dict[str, list[Bound]] = {}
+    terms: list[BooleanExpression] = []
+    for rows in ranges:
+        if rows.equals is not None:
+            equals.setdefault(rows.column, []).append(rows.equals)
+        else:
+            terms.append(_range(rows))
+    # One In instead of many EqualTo: evaluators recurse over Or.
+    terms += [_one_of(column, values) for column, values in equals.items()]
+    if not terms:
+        return AlwaysFalse()
+    return terms[0] if len(terms) == 1 else Or(*terms)
+
+
+def _one_of(column: str, values: list[Bound]) -> BooleanExpression:
+    return equal(column, values[0]) if len(values) == 1 else one_of(column, set(values))
+
+
+def _range(rows: RowRange) -> BooleanExpression:
+    if rows.is_null:
+        return absent(rows.column)
+    if rows.lower is not None and rows.upper is not None:
+        return And(at_least(rows.column, rows.lower), below(rows.column, rows.upper))
+    if rows.lower is not None:
+        return at_least(rows.column, rows.lower)
+    return AlwaysTrue() if rows.upper is None else below(rows.column, rows.upper)

@@ -1,0 +1,184 @@
+"""What a table's metadata says: its state, its history, what this build refuses to touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.types import PrimitiveType
+
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION, TAGS
+from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, TableInfo
+from lakehouse_backfill.errors import NotFound, Unsupported
+
+#: Field id -> (name, type, required): what data files are read by.
+ColumnIds = dict[int, tuple[str, str, bool]]
+
+
+def info_of(name: str, table: Table) -> TableInfo:
+    """Describe the table as its metadata stands."""
+    metadata, schema, spec = table.metadata, table.schema(), table.spec()
+    return TableInfo(
+        table=name,
+        uuid=str(metadata.table_uuid),
+        location=metadata.location,
+        format_version=metadata.format_version,
+        snapshot_id=metadata.current_snapshot_id,
+        schema_id=metadata.current_schema_id,
+        spec_id=metadata.default_spec_id,
+        columns=columns_of(schema),
+        partitioning=tuple(
+            PartitionField(
+                name=field.name,
+                column=schema.find_column_name(field.source_id) or f"#{field.source_id}",
+                transform=str(field.transform),
+            )
+            for field in spec.fields
+        ),
+        spec_count=len(metadata.partition_specs),
+        properties=dict(metadata.properties),
+        refs={ref: value.snapshot_id for ref, value in metadata.refs.items()},
+    )
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """Give our values of a schema's top-level columns."""
+    return tuple(
+        Column(
+            field_id=field.field_id,
+            name=field.name,
+            type=str(field.field_type),
+            required=field.required,
+            doc=field.doc,
+        )
+        for field in schema.fields
+    )
+
+
+def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
+    """Give our value of a snapshot."""
+    return Snapshot(
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        committed_at_ms=snapshot.timestamp_ms,
+        operation=operation_of(snapshot),
+        summary=summary_of(snapshot),
+    )
+
+
+def operation_of(snapshot: IcebergSnapshot) -> str:
+    """Give the snapshot's operation; `unknown` for those of v1 writers that left it out."""
+    return snapshot.summary.operation.value if snapshot.summary else "unknown"
+
+
+def summary_of(snapshot: IcebergSnapshot) -> dict[str, str]:
+    """Give the snapshot's summary without the operation."""
+    if snapshot.summary is None:
+        return {}
+    return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
+
+
+def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[IcebergSnapshot]:
+    """Yield the snapshot and its known ancestors, newest first."""
+    # snapshot_by_id searches a list: over a long history that is quadratic.
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while snapshot_id is not None and snapshot_id in known:
+        snapshot = known[snapshot_id]
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
+    """Find the snapshot; raises NotFound when the table has none of that id any more."""
+    for snapshot in metadata.snapshots:
+        if snapshot.snapshot_id == snapshot_id:
+            return snapshot
+    raise NotFound(
+        f"{name} has no snapshot {snapshot_id}: it never had, or it has expired",
+        fix="name one that exists; lakehouse-backfill versions PRODUCT lists the accepted ones",
+    )
+
+
+def schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
+    """Give the columns that a snapshot is read with."""
+    # Without an id, as v1 writers leave it, readers take the table's current schema.
+    schema_id = snapshot.schema_id
+    return next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+
+
+def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
+    """Find the snapshot that publication `token` committed, unless main left it since.
+
+    Its tag keeps a snapshot also when somebody set main back to before it.
+    """
+    for snapshot in reversed(metadata.snapshots):
+        if summary_of(snapshot).get(PUBLICATION) == token:
+            return snapshot if _is_in_main(metadata, snapshot) else None
+    return None
+
+
+def _is_in_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    """Tell whether main leads to the snapshot, also where history in between has expired.
+
+    Some engines leave a parent id that leads nowhere then, PyIceberg removes it. A tag of ours
+    shows it all the same: the commit that put the snapshot on main set the tag.
+    """
+    if metadata.current_snapshot_id is None:
+        return False
+    for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+        if snapshot.snapshot_id == wanted.snapshot_id:
+            return True
+        if (snapshot.sequence_number or 0) < (wanted.sequence_number or 0):
+            return False
+    return _has_our_tag(metadata, wanted) and not _was_left(metadata, wanted)
+
+
+def _has_our_tag(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    return any(
+        ref.snapshot_id == wanted.snapshot_id
+        and ref.snapshot_ref_type == SnapshotRefType.TAG
+        and name.startswith(TAGS)
+        for name, ref in metadata.refs.items()
+    )
+
+
+def _was_left(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+    """Tell whether main was set back to before the snapshot, as far as its log still says."""
+    log = [entry.snapshot_id for entry in metadata.snapshot_log]
+    if wanted.snapshot_id not in log:
+        return False
+    last = len(log) - 1 - log[::-1].index(wanted.snapshot_id)
+    return not set(log[:last]).isdisjoint(log[last + 1 :])
+
+
+def column_ids(schema: Schema) -> ColumnIds:
+    """Give what data files are read by: ids, names, types; nested fields included."""
+    fields: ColumnIds = {}
+    for field_id in sorted(schema.field_ids):
+        field = schema.find_field(field_id)
+        # A nested type's text holds the docs of its fields, which change nothing.
+        kind = field.field_type
+        text = str(kind) if isinstance(kind, PrimitiveType) else type(kind).__name__
+        fields[field_id] = (schema.find_column_name(field_id) or field.name, text, field.required)
+    return fields
+
+
+def is_live(manifest: ManifestFile) -> bool:
+    """Tell whether the manifest lists at least one live file."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def refuse_format(name: str, metadata: TableMetadata) -> None:
+    """Raise Unsupported for table formats that cannot be written safely."""
+    if metadata.format_version > 2:
+        raise Unsupported(
+            f"{name} has table format v{metadata.format_version}: its deletion vectors and row "
+            "lineage cannot be written by this build",
+            fix="use a table of format v1 or v2",
+        )

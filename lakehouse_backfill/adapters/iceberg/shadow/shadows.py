@@ -1,0 +1,294 @@
+"""Zero-copy clones that runs write into."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_backfill.adapters.iceberg.catalog import brief, load, load_or_none, translated
+from lakehouse_backfill.adapters.iceberg.evolving import evolve
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    ancestors,
+    info_of,
+    refuse_format,
+    snapshot_in,
+    summary_of,
+)
+from lakehouse_backfill.adapters.iceberg.names import (
+    BASE_SNAPSHOT_ID,
+    BUILDING,
+    BUILT_AS,
+    CHUNK_ID,
+    DROP_DELETES,
+    EPOCH,
+    PREFIX,
+    RETIRED,
+    TARGET,
+    TARGET_UUID,
+)
+from lakehouse_backfill.adapters.iceberg.patience import until_committed
+from lakehouse_backfill.adapters.iceberg.refusals import is_refusal
+from lakehouse_backfill.adapters.iceberg.shadow.building import Builder
+from lakehouse_backfill.adapters.iceberg.shadow.clone import clone_metadata, identity
+from lakehouse_backfill.adapters.iceberg.shadow.shadow_fence import set_fence
+from lakehouse_backfill.adapters.iceberg.shadow.taking_up import require_clone, require_marks
+from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.table_commit import CloneOrder
+from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
+from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.ports.lake import Shadows
+from lakehouse_backfill.ports.table_commits import CloneCommits
+
+
+class IcebergShadows(Shadows):
+    """Clones in one namespace of the target's catalog."""
+
+    def __init__(
+        self, catalog: Catalog, shadow_namespace: str, commits: CloneCommits | None = None
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot."""
+        self._catalog = catalog
+        self._namespace = shadow_namespace
+        self._commits = commits
+
+    def open(
+        self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
+    ) -> TableInfo:
+        """Clone `target` at the snapshot as table `shadow` by one metadata file, and verify it.
+
+        A crash before the registration leaves a stray metadata file and nothing else. Raises
+        Unsupported when the table or the catalog cannot be cloned, Conflict when another run's
+        table has the name.
+        """
+        self._refuse_name(shadow)
+        source = load(self._catalog, target)
+        marks = {
+            **properties,
+            BASE_SNAPSHOT_ID: "none" if snapshot_id is None else str(snapshot_id),
+            TARGET: target,
+            TARGET_UUID: str(source.metadata.table_uuid),
+        }
+        found = self._existing(shadow, marks)
+        if found is None:
+            found = self._clone(source, snapshot_id, shadow, marks)
+        else:
+            found = self._taken_up(found, source, snapshot_id, marks)
+        return info_of(shadow, found)
+
+    def fence(self, shadow: str, epoch: int) -> None:
+        """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
+
+        The table gets a new UUID, and every commit states the UUID that its writer loaded. The
+        same epoch again does nothing. Raises RunMoved when a later epoch has fenced the shadow,
+        Unsupported when the catalog does not change the UUID.
+        """
+        self._refuse_name(shadow)
+        until_committed(
+            lambda: set_fence(self._catalog, shadow, epoch, self._commits), f"fence of {shadow}"
+        )
+
+    def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
+        """Change the shadow's columns by one commit; the same change again does nothing.
+
+        Only a writer that has loaded the shadow since it was fenced last can do it. Raises Conflict
+        when its columns are neither those of the base schema nor the changed ones.
+        """
+        self._refuse_name(shadow)
+        until_committed(
+            lambda: evolve(self._catalog, shadow, base_schema_id, change, self._commits),
+            f"columns of {shadow}",
+        )
+
+    def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
+        """List the chunks committed to the shadow, oldest first, from its snapshot log."""
+        metadata = load(self._catalog, shadow).metadata
+        base = metadata.properties.get(BASE_SNAPSHOT_ID)
+        found = []
+        for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+            if str(snapshot.snapshot_id) == base:
+                break
+            summary = summary_of(snapshot)
+            if CHUNK_ID in summary:
+                found.append(
+                    ChunkCommit(
+                        chunk_id=summary[CHUNK_ID],
+                        snapshot_id=snapshot.snapshot_id,
+                        added_rows=int(summary.get("added-records", "0")),
+                        properties={k: v for k, v in summary.items() if k.startswith(PREFIX)},
+                    )
+                )
+        return tuple(reversed(found))
+
+    def keep(
+        self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
+    ) -> TableInfo:
+        """Give a snapshot of the shadow a table of its own, which outlives the shadow.
+
+        A clone: the two share data files, and no metadata file, so that neither's commits delete
+        what the other needs. One that is there from before is given back. Raises Conflict when
+        something else has the name.
+        """
+        namespace = name.rpartition(".")[0]
+        shadows = IcebergShadows(self._catalog, namespace, self._commits)
+        return shadows.open(shadow, snapshot_id, name, properties)
+
+    def retire(self, shadow: str) -> None:
+        """Drop the shadow from the catalog; its files stay, as the target may list them.
+
+        Where a drop deletes files it stays in the catalog, and only says that it is retired.
+        """
+        self._refuse_name(shadow)
+        try:
+            table = load(self._catalog, shadow)
+        except NotFound:
+            return
+        properties = table.metadata.properties
+        if BASE_SNAPSHOT_ID not in properties:
+            raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
+        # It was not written down what a drop does: then it counts as one that deletes files.
+        is_unknown = BUILT_AS in properties and DROP_DELETES not in properties
+        if is_unknown or properties.get(DROP_DELETES) == "yes":
+            until_committed(lambda: _set_retired(self._catalog, shadow), f"end of {shadow}")
+            return
+        try:
+            with translated(), around("Shadows.drop"):
+                self._catalog.drop_table(shadow)
+        except NotFound:
+            return
+
+    def _refuse_name(self, shadow: str) -> None:
+        if shadow.rpartition(".")[0] != self._namespace:
+            raise Unsupported(
+                f"{shadow} lies outside the namespace of shadows",
+                fix=f"use {self._namespace}.NAME",
+            )
+
+    def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
+        found = load_or_none(self._catalog, shadow)
+        if found is None:
+            return None
+        held = found.metadata.properties
+        require_marks(shadow, found.metadata)
+        other = {key: held.get(key) for key in marks if held.get(key) != marks[key]}
+        if other:
+            raise Conflict(
+                f"{shadow} is already there, for something else: "
+                + ", ".join(f"{key} is {text}" for key, text in sorted(other.items())),
+                fix=f"retire it first, or use another name than {shadow}",
+            )
+        return found
+
+    def _clone(
+        self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
+    ) -> Table:
+        if self._commits is None:
+            refuse_format(marks[TARGET], source.metadata)
+        with translated():
+            if snapshot_id is not None:
+                snapshot_in(source.metadata, snapshot_id, marks[TARGET])
+            with around("Catalog.create_namespace"):
+                self._catalog.create_namespace_if_not_exists(self._namespace)
+            location = self._location(source, shadow)
+            wanted = clone_metadata(source.metadata, snapshot_id, location, marks)
+            provider = load_location_provider(location, wanted.properties)
+            file = provider.new_table_metadata_file_location()
+            self._write(source, wanted, file, marks[TARGET])
+            try:
+                with around("Shadows.register"):
+                    self._catalog.register_table(shadow, file)
+            except TableAlreadyExistsError:
+                found = self._existing(shadow, marks) or load(self._catalog, shadow)
+                return self._taken_up(found, source, snapshot_id, marks)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                because = f"the catalog refuses to register a table: {brief(error)}"
+                return Builder(self._catalog).build(shadow, wanted, because)
+            return self._verified(shadow, wanted)
+
+    def _taken_up(
+        self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
+    ) -> Table:
+        """Give back a clone that was there; before its first fence it is built on, or compared."""
+        if EPOCH in found.metadata.properties:
+            return found
+        shadow = ".".join(found.name())
+        if snapshot_id is not None:
+            snapshot_in(source.metadata, snapshot_id, marks[TARGET])
+        wanted = clone_metadata(source.metadata, snapshot_id, source.location(), marks)
+        if BUILDING in found.metadata.properties:
+            with translated():
+                return Builder(self._catalog).build(shadow, wanted, "it was begun so")
+        require_clone(shadow, found.metadata, wanted)
+        return found
+
+    def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
+        if self._commits is None:
+            with around("Shadows.metadata_file"):
+                ToOutputFile.table_metadata(wanted, source.io.new_output(file))
+            return
+        order = CloneOrder(
+            table=target,
+            metadata_location=source.metadata_location,
+            snapshot_id=wanted.current_snapshot_id,
+            uuid=str(wanted.table_uuid),
+            location=wanted.location,
+            properties=wanted.properties,
+            file=file,
+        )
+        self._commits.write_clone(order)
+
+    def _verified(self, shadow: str, wanted: TableMetadata) -> Table:
+        """Compare what the catalog kept with what was registered.
+
+        SeaweedFS's REST catalog answers 200 and gives an empty table: an adopt from that would
+        delete the target's partitions.
+        """
+        kept = self._catalog.load_table(shadow)
+        if EPOCH in kept.metadata.properties:
+            # Another process found it, and drives the run by now: it is not ours to drop.
+            return kept
+        differing = [
+            part
+            for part, value in identity(wanted).items()
+            if identity(kept.metadata)[part] != value
+        ]
+        if differing:
+            with around("Shadows.drop"):
+                self._catalog.drop_table(shadow)
+            because = f"the catalog does not keep what is registered: {', '.join(differing)} differ"
+            return Builder(self._catalog).build(shadow, wanted, because)
+        return kept
+
+    def _location(self, source: Table, shadow: str) -> str:
+        namespace, _, name = shadow.rpartition(".")
+        given = self._catalog.load_namespace_properties(namespace).get("location")
+        warehouse = self._catalog.properties.get("warehouse", "")
+        target = source.location().rstrip("/")
+        if given:
+            location = f"{given.rstrip('/')}/{name}"
+        elif "://" in warehouse or warehouse.startswith(("/", "file:")):
+            location = f"{warehouse.rstrip('/')}/{namespace}/{name}"
+        else:
+            location = f"{target.rpartition('/')[0]}/{namespace}/{name}"
+        if f"{location}/".startswith(f"{target}/"):
+            raise Unsupported(
+                f"the shadow at {location} would lie inside its target at {target}, where "
+                "orphan clean-up eats it",
+                fix="give the shadow namespace a location of its own",
+            )
+        return location
+
+
+def _set_retired(catalog: Catalog, shadow: str) -> None:
+    table = load(catalog, shadow)
+    if RETIRED in table.metadata.properties:
+        return
+    with around("Shadows.drop"), table.transaction() as change:
+        change.set_properties({RETIRED: "yes"})

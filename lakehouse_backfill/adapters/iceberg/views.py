@@ -1,0 +1,144 @@
+"""SQL views on REST catalogs, for Spark and Trino at once, without a JVM."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import Endpoints, IdentifierKind, RestCatalog
+from pyiceberg.exceptions import NoSuchViewError, ViewAlreadyExistsError
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
+
+from lakehouse_backfill.adapters.iceberg.catalog import load, translated
+from lakehouse_backfill.errors import TooBusy, Unsupported
+from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.ports.compute import Views
+
+_ATTEMPTS = 5
+_CONFLICT, _GONE = 409, (404, 405, 406, 501)
+
+
+class RestViews(Views):
+    """Views kept by a REST catalog: one metadata, a representation for each dialect."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        if not isinstance(catalog, RestCatalog):
+            raise TypeError("views without a JVM need a REST catalog")
+        self._catalog = catalog
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        """Make the view show a table at a snapshot, or its head; readers see old or new.
+
+        Raises Unsupported where the catalog keeps no views, TooBusy when others keep changing it.
+        """
+        schema = load(self._catalog, table).schema()
+        texts = self._texts(table, snapshot_id)
+        for _ in range(_ATTEMPTS):
+            with translated():
+                try:
+                    held = self._catalog.load_view(view)
+                except NoSuchViewError:
+                    held = None
+                except NotImplementedError as error:
+                    raise _unsupported(view) from error
+                if held is not None and _shown(held) == texts:
+                    return
+                done = self._create(view, schema, texts) if held is None else self._replace(
+                    view, held, schema, texts
+                )  # fmt: skip
+            if done:
+                return
+        raise TooBusy(f"the view {view} changes faster than it can be written", fix="try again")
+
+    def _texts(self, table: str, snapshot_id: int | None) -> dict[str, str]:
+        at = "" if snapshot_id is None else f" VERSION AS OF {int(snapshot_id)}"
+        for_at = "" if snapshot_id is None else f" FOR VERSION AS OF {int(snapshot_id)}"
+        # Names are quoted, the id is a number.
+        name = self._catalog.name
+        return {
+            "spark": f"SELECT * FROM {_quoted(name, table, '`')}{at}",  # noqa: S608
+            "trino": f"SELECT * FROM {_quoted(name, table, chr(34))}{for_at}",  # noqa: S608
+        }
+
+    def _create(self, view: str, schema: Schema, texts: dict[str, str]) -> bool:
+        try:
+            with around("Views.commit"):
+                self._catalog.create_view(view, schema, self._version(view, 1, 0, texts))
+        except ViewAlreadyExistsError:
+            return False
+        except NotImplementedError as error:
+            raise _unsupported(view) from error
+        return True
+
+    def _replace(self, view: str, held: Any, schema: Schema, texts: dict[str, str]) -> bool:
+        """Commit another version of the view; PyIceberg 0.12 has no call for it."""
+        number = max(version.version_id for version in held.versions) + 1
+        # A schema that is there already is not added again, so it cannot be "the last added".
+        known = next((s.schema_id for s in held.metadata.schemas if _same(s, schema)), None)
+        added = {"action": "add-schema", "schema": _plain(assign_fresh_schema_ids(schema))}
+        version = self._version(view, number, -1 if known is None else known, texts)
+        path = self._catalog._split_identifier_for_path(view, IdentifierKind.VIEW)
+        body = {
+            "requirements": [{"type": "assert-view-uuid", "uuid": str(held.uuid())}],
+            "updates": [
+                *([added] if known is None else []),
+                {"action": "add-view-version", "view-version": _plain(version)},
+                {"action": "set-current-view-version", "view-version-id": -1},
+            ],
+        }
+        with around("Views.commit"):
+            answer = self._catalog._session.post(
+                self._catalog.url(Endpoints.load_view, **path), json=body
+            )
+        if answer.status_code in _GONE:
+            raise _unsupported(view)
+        if answer.status_code == _CONFLICT:
+            return False
+        answer.raise_for_status()
+        return True
+
+    def _version(
+        self, view: str, number: int, schema_id: int, texts: dict[str, str]
+    ) -> ViewVersion:
+        return ViewVersion.model_validate(
+            {
+                "version-id": number,
+                "schema-id": schema_id,
+                "timestamp-ms": int(time.time() * 1000),
+                "summary": {"engine-name": "lakehouse-backfill"},
+                "representations": [
+                    ViewRepresentation(SQLViewRepresentation(type="sql", sql=sql, dialect=dialect))
+                    for dialect, sql in texts.items()
+                ],
+                "default-catalog": self._catalog.name,
+                "default-namespace": view.split(".")[:-1],
+            }
+        )
+
+
+def _shown(held: Any) -> dict[str, str]:
+    return {item.root.dialect: item.root.sql for item in held.current_version().representations}
+
+
+def _same(held: Schema, wanted: Schema) -> bool:
+    """Columns of a view are known by name; their ids are the view's own."""
+    ours, theirs = ({f.name: str(f.field_type) for f in one.fields} for one in (held, wanted))
+    return list(ours.items()) == list(theirs.items())
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json", by_alias=True)
+
+
+def _quoted(catalog: str, table: str, mark: str) -> str:
+    parts = [catalog, *table.split(".")]
+    return ".".join(f"{mark}{part.replace(mark, mark * 2)}{mark}" for part in parts)
+
+
+def _unsupported(view: str) -> Unsupported:
+    return Unsupported(
+        f"the catalog keeps no views, so {view} was not made",
+        fix="remove `view` from the contract; readers use accepted()",
+    )

@@ -1,0 +1,1 @@
+"""Data files read in this process with Arrow and DuckDB."""

@@ -1,0 +1,1 @@
+"""Compare two table states in this process."""

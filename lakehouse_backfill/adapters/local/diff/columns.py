@@ -1,0 +1,219 @@
+"""The columns of a diff, and the SQL that makes both sides' values comparable.
+
+Inside DuckDB columns are called c0, c1, …: a user's names never reach SQL, and DuckDB's blindness
+to case cannot mix up two columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from lakehouse_backfill.core.comparison.tolerances import require_fitting, require_known
+from lakehouse_backfill.domain.tolerance import Tolerance
+from lakehouse_backfill.errors import ConfigError, Unsupported
+
+NUMBERS = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
+#: Types whose values can be compared with each other; others only with their own type.
+_FAMILIES: tuple[tuple[type[IcebergType], ...], ...] = (
+    NUMBERS,
+    (DateType, TimestampType, TimestampNanoType),
+    (TimestamptzType, TimestamptzNanoType),
+    (BinaryType, FixedType),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column by name: its type on each side (None: the side lacks it), and its use."""
+
+    name: str
+    slot: str
+    old: NestedField | None
+    new: NestedField | None
+    use: Literal["key", "compared", "condition"]
+    tolerance: Tolerance | None = None
+
+    @property
+    def present(self) -> NestedField:
+        """The new side's field, else the old side's: a column stands on at least one."""
+        return cast(NestedField, self.new or self.old)
+
+    @property
+    def kind(self) -> Literal["number", "category", "other"]:
+        """What its distribution is described by."""
+        types = [field.field_type for field in (self.old, self.new) if field is not None]
+        if all(isinstance(each, NUMBERS) for each in types):
+            return "number"
+        texts = all(isinstance(each, (StringType, BooleanType)) for each in types)
+        return "category" if texts else "other"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values of both sides are whole numbers."""
+        fields = [field for field in (self.old, self.new) if field is not None]
+        return all(isinstance(field.field_type, (IntegerType, LongType)) for field in fields)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether a side's values may be NaN or infinite."""
+        fields = [field for field in (self.old, self.new) if field is not None]
+        return any(isinstance(field.field_type, (FloatType, DoubleType)) for field in fields)
+
+    def field(self, side: Literal["old", "new"]) -> NestedField | None:
+        """Give the side's own field."""
+        return self.old if side == "old" else self.new
+
+    def sql(self, side: Literal["old", "new"], prefix: str = "") -> str:
+        """Give the SQL of the side's value, comparable with the other side's.
+
+        The value is read from the slot's column, whose name may have a prefix.
+        """
+        own, other = (self.old, self.new) if side == "old" else (self.new, self.old)
+        own_type = (own or self.present).field_type
+        name, other_type = f"{prefix}{self.slot}", (other or self.present).field_type
+        return _comparable(name, own_type, other_type, depth=0)
+
+
+def columns_of_diff(
+    old: Schema,
+    new: Schema,
+    key: tuple[str, ...],
+    ignore: tuple[str, ...],
+    read: Iterable[str],
+    tolerances: tuple[Tolerance, ...] = (),
+) -> tuple[Column, ...]:
+    """List the columns of both sides in table order: the new side's, then those only old has.
+
+    Columns of `ignore` are left out unless the condition reads them. Raises ConfigError when a
+    side lacks a key column or a tolerance is of no compared number column, Unsupported when a key
+    column cannot be compared.
+    """
+    sides = [{field.name: field for field in schema.fields} for schema in (old, new)]
+    wanted, limits = set(read), {one.column: one for one in tolerances}
+    columns: list[Column] = []
+    for name in dict.fromkeys([*sides[1], *sides[0]]):
+        if name in ignore and name not in key and name not in wanted:
+            continue
+        compared: Literal["compared", "condition"] = "condition" if name in ignore else "compared"
+        use: Literal["key", "compared", "condition"] = "key" if name in key else compared
+        fields = sides[0].get(name), sides[1].get(name)
+        columns.append(Column(name, f"c{len(columns)}", *fields, use, limits.get(name)))
+    require_known(ignore, sides)
+    _refuse_keys([side for side in sides if side], key)
+    kinds = {column.name: column.kind for column in columns if column.use == "compared"}
+    require_fitting(tolerances, kinds, key)
+    return tuple(columns)
+
+
+def _refuse_keys(sides: list[dict[str, NestedField]], key: tuple[str, ...]) -> None:
+    for name in key:
+        fields = [side.get(name) for side in sides]
+        types = [field.field_type for field in fields if field is not None]
+        if len(types) < len(fields):
+            known = sorted(set.intersection(*(set(side) for side in sides)))
+            raise ConfigError(
+                f"key column {name} is not on both sides",
+                fix=f"choose key columns from: {', '.join(known)}",
+            )
+        if any(not each.is_primitive for each in types) or not all(
+            _are_comparable(types[0], each) for each in types
+        ):
+            raise Unsupported(
+                f"key column {name} has types that cannot be matched: "
+                + ", ".join(str(each) for each in types),
+                fix="choose key columns of one simple type",
+            )
+
+
+def _are_comparable(own: IcebergType, other: IcebergType) -> bool:
+    if isinstance(own, (StructType, ListType, MapType)):
+        return type(own) is type(other)
+    return own == other or any(
+        isinstance(own, family) and isinstance(other, family) for family in _FAMILIES
+    )
+
+
+def _comparable(sql: str, own: IcebergType, other: IcebergType, depth: int) -> str:
+    if not _must_be_rewritten(own, other):
+        return sql
+    item = f"e{depth}"
+    if isinstance(own, StructType) and isinstance(other, StructType):
+        return _struct(sql, own, other, depth)
+    if isinstance(own, ListType) and isinstance(other, ListType):
+        inner = _comparable(item, own.element_type, other.element_type, depth + 1)
+        return f"list_transform({sql}, lambda {item}: {inner})"
+    if isinstance(own, MapType) and isinstance(other, MapType):
+        key = _comparable(f"{item}.key", own.key_type, other.key_type, depth + 1)
+        value = _comparable(f"{item}.value", own.value_type, other.value_type, depth + 1)
+        entry = f"struct_pack(key := {key}, value := {value})"
+        entries = f"list_transform(map_entries({sql}), lambda {item}: {entry})"
+        return f"CASE WHEN {sql} IS NOT NULL THEN list_sort({entries}) END"
+    # Values of different types never equal each other; their text says which type it was.
+    tag = _literal(f"{own}: ")
+    return f"CASE WHEN {sql} IS NOT NULL THEN {tag} || CAST({sql} AS VARCHAR) END"
+
+
+def _struct(sql: str, own: StructType, other: StructType, depth: int) -> str:
+    mine = {field.name: field.field_type for field in own.fields}
+    theirs = {field.name: field.field_type for field in other.fields}
+    parts = []
+    for name in sorted({*mine, *theirs}):
+        if name in mine:
+            value = f"struct_extract({sql}, {_literal(name)})"
+            value = _comparable(value, mine[name], theirs.get(name, mine[name]), depth + 1)
+        else:
+            value = "NULL"
+        parts.append(f"{_identifier(name)} := {value}")
+    return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
+
+
+def _must_be_rewritten(own: IcebergType, other: IcebergType) -> bool:
+    if not _are_comparable(own, other) or isinstance(own, MapType):
+        return True
+    if isinstance(own, ListType) and isinstance(other, ListType):
+        return _must_be_rewritten(own.element_type, other.element_type)
+    if isinstance(own, StructType) and isinstance(other, StructType):
+        if [field.name for field in own.fields] != [field.name for field in other.fields]:
+            return True
+        return any(
+            _must_be_rewritten(a.field_type, b.field_type)
+            for a, b in zip(own.fields, other.fields, strict=True)
+        )
+    return False
+
+
+def _identifier(name: str) -> str:
+    from sqlglot import exp
+
+    return str(exp.to_identifier(name, quoted=True).sql("duckdb"))
+
+
+def _literal(text: str) -> str:
+    from sqlglot import exp
+
+    return str(exp.Literal.string(text).sql("duckdb"))

@@ -1,0 +1,171 @@
+"""Old against new over Arrow, with DuckDB where rows must be joined: in this process, no JVM.
+
+Cost follows the change: files that both sides share are skipped by metadata, and what is left is
+compared partition by partition, small ones together.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse_backfill.adapters.local.diff.asking import Asked
+from lakehouse_backfill.adapters.local.diff.compare import Comparison
+from lakehouse_backfill.adapters.local.diff.grouping import Piece, batches, portions
+from lakehouse_backfill.adapters.local.diff.preview import preview
+from lakehouse_backfill.adapters.local.diff.rows import gather_both
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.engine import Engine, started
+from lakehouse_backfill.adapters.local.listing import Listing
+from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.partitions import ranges
+from lakehouse_backfill.domain.preview import DiffPreview
+from lakehouse_backfill.domain.rollout import Differing
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+
+    from lakehouse_backfill.adapters.local.diff.columns import Column
+    from lakehouse_backfill.ports.diffing import DiffRequest
+
+BATCH_ROWS = 500_000
+
+
+class LocalDiffer:
+    """The Differ for changes that fit one machine.
+
+    What is compared, and how, is the contract for every engine:
+
+    - Columns by name, over those of both sides; one that a side lacks is null there. Columns of
+      `ignore` take no part. Values of types that Iceberg cannot promote to each other differ.
+    - Null equals null, NaN equals NaN, -0.0 equals 0.0; decimals exactly; maps by their entries.
+    - Counts are by the row's own partition: a key that moved is removed there and added here.
+    - A key that one side holds more than once in a partition is counted in `duplicate_keys`, and
+      its rows are compared as a multiset: added and removed only, never multiplied.
+    - Files with the same path, the same delete files and the same reading on both sides are not
+      read: their rows are unchanged. Distributions and duplicates cover the rows that were read.
+    - Samples are the first rows by partition, then key, nulls first.
+    """
+
+    def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
+        self._listing = Listing(catalog)
+        self._batch_rows = batch_rows
+        # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
+        self._engine = Engine(_start)
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
+        asked = self.asked(request)
+        tally = asked.tally()
+        unread = self.begin(asked, tally)
+        if unread or asked.split.old or asked.split.new:
+            self._compare(asked, tally, unread)
+        return answer(asked, tally, "local")
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
+        plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
+        asked = self.asked(plain)
+        comparison = Comparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
+        try:
+            for old, new in self._batches(asked, asked.columns):
+                yield from comparison.differing(old, new)
+        finally:
+            comparison.close()
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read."""
+        return self.preview(request).bytes_to_read
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Tell from metadata what is the same on both sides, and what a diff would read.
+
+        A condition leaves rows out only while they are read: for it shared files are read too.
+        """
+        return preview(self.asked(request))
+
+    def asked(self, request: DiffRequest) -> Asked:
+        """List what is compared, and by what. Raises as `diff` does."""
+        rows = ranges(request.scope) if request.scope else ()
+        listed = self._listing.both(
+            (request.old_table, request.old_snapshot_id),
+            (request.new_table, request.new_snapshot_id),
+            rows,
+        )
+        return Asked.of(request, *listed, rows)
+
+    def begin(self, asked: Asked, tally: Tally) -> list[Piece]:
+        """Count the shared rows that metadata tells; gives the files whose rows must be counted.
+
+        Raises ConfigError when the condition is none.
+        """
+        old, new = asked.sources()
+        counted, unread = asked.shared()
+        for piece in counted:
+            tally.add_shared(old.numbers[piece.label], piece.rows)
+        if asked.condition:
+            comparison = Comparison(self._engine, tally, asked.condition)
+            try:
+                empty = [source.gather([], tally.columns) for source in (old, new)]
+                comparison.check(empty[0], empty[1], asked.request.where or "")
+            finally:
+                comparison.close()
+        return unread
+
+    def _batches(
+        self, asked: Asked, columns: tuple[Column, ...]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Read whole partitions of both sides; the next ones while the last are compared."""
+        old, new = asked.sources()
+        groups = batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+        with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
+            reading: Future[tuple[pa.Table, pa.Table]] | None = None
+            for mine, theirs in groups:
+                last = reading
+                reading = ahead.submit(gather_both, (old, mine), (new, theirs), columns)
+                if last is not None:
+                    yield last.result()
+            if reading is not None:
+                yield reading.result()
+
+    def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
+        comparison = Comparison(self._engine, tally, asked.condition)
+        try:
+            _, new = asked.sources()
+            for group in portions(unread, self._batch_rows):
+                comparison.count(new.gather(group, asked.counted_by))
+            for one, other in self._batches(asked, asked.columns):
+                comparison.compare(one, other)
+        finally:
+            comparison.close()
+
+
+def _start() -> duckdb.DuckDBPyConnection:
+    spill = TemporaryDirectory(prefix="lhb-diff-")
+    connection = started(spill.name)
+    weakref.finalize(connection, spill.cleanup)
+    return connection
+
+
+def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
+    """Give the diff that a tally of all that was asked adds up to."""
+    return Diff(
+        old=asked.old.text,
+        new=asked.new.text,
+        key=asked.request.key,
+        summary=tally.summary(),
+        partitions=tally.partitions(),
+        columns=tally.column_diffs(),
+        samples=tally.all_samples(),
+        files=asked.split.files,
+        engine=engine,
+        duplicate_keys=tally.duplicate_keys,
+        cells=tally.cells(),
+        added_columns=tally.added_columns(),
+    )

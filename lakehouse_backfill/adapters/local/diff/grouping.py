@@ -1,0 +1,247 @@
+"""Which files of a diff are shared, and in which groups the others are read.
+
+A file is the same content on both sides when path, partition and delete files are equal, and when
+both schemas read the compared columns from it in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.schema import Schema, index_by_id
+
+from lakehouse_backfill.domain.partitions import label_of, sort_key
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+
+if TYPE_CHECKING:
+    from pyiceberg.table import FileScanTask
+
+    from lakehouse_backfill.adapters.local.scan import Side
+
+_SCOPED_TYPES = ("date", "timestamp", "timestamptz", "int", "long", "string")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file of one side, with the label of its partition (None: not known for whole files)."""
+
+    task: FileScanTask
+    label: str | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, deletes not counted."""
+        return int(self.task.file.record_count)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return int(self.task.file.file_size_in_bytes)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of a diff divide into partitions.
+
+    `field` is set when labels are those of one field; `is_split` tells whether every file lies in
+    one partition; else its rows have to say where they belong (`field`), or nobody can.
+    """
+
+    field: ScopeField | None
+    is_split: bool
+
+
+def layout(old: Side, new: Side, scope: Scope | None) -> Layout:
+    """Choose how rows are assigned to partitions: by the scope's field, else by the one spec."""
+    # What a file's partition is made of, its spec says.
+    by_spec = [(side, {task.file.spec_id: task for task in side.tasks}) for side in (old, new)]
+    kinds = [(side, task) for side, tasks in by_spec for task in tasks.values()]
+    if scope is not None:
+        whole = all(_position(side, task, scope.field) is not None for side, task in kinds)
+        return Layout(scope.field, is_split=whole)
+    shapes = {_shape(side, task) for side, task in kinds}
+    shape = shapes.pop() if len(shapes) == 1 else ()
+    if not shape:
+        return Layout(None, is_split=False)
+    return Layout(_as_scope_field(new if new.tasks else old, shape), is_split=True)
+
+
+def pieces(side: Side, how: Layout, scope: Scope | None) -> list[Piece]:
+    """Label the files of a side; those of partitions outside the scope are left out."""
+    inside = set(scope.partitions) if scope is not None and how.is_split else None
+    # Partitions are few beside files.
+    labels: dict[Hashable, str | None] = {}
+    labelled: list[Piece] = []
+    for task in side.tasks:
+        partition = task.file.spec_id, task.file.partition
+        if partition not in labels:
+            labels[partition] = _label(side, task, how)
+        labelled.append(Piece(task, labels[partition]))
+    return [piece for piece in labelled if inside is None or piece.label in inside]
+
+
+class Reading:
+    """How two schemas read the compared columns from a file that both sides list."""
+
+    def __init__(self, old: Schema, new: Schema, columns: Iterable[str]) -> None:
+        pairs = [(_find(old, name), _find(new, name)) for name in columns]
+        both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
+        self._same_ids = all(_ids(mine) == _ids(other) for mine, other in both)
+        # A column of one side only must be absent from the file: then both sides see null.
+        self._single = [
+            (mine or other, old if mine is None else new)
+            for mine, other in pairs
+            if mine is None or other is None
+        ]
+
+    def is_alike(self, task: FileScanTask) -> bool:
+        """Tell whether both sides see the same values in the file."""
+        return self._same_ids and all(
+            _is_absent(column, other, task) for column, other in self._single
+        )
+
+
+class Contents:
+    """Tells files of both sides apart by their rows: by path, partition, and deletes that apply.
+
+    A file may lack the columns of identity partitions: their values come from its partition.
+    """
+
+    def __init__(self) -> None:
+        # A partition is slow to hash; they are few beside files.
+        self._partitions: dict[Hashable, int] = {}
+
+    def key(self, task: FileScanTask) -> Hashable:
+        """Give what is equal for two files of the same rows."""
+        file = task.file
+        place = file.spec_id, file.partition
+        number = self._partitions.setdefault(place, len(self._partitions))
+        deletes = frozenset(each.file_path for each in task.delete_files)
+        return file.file_path, number, deletes
+
+
+def batches(
+    old: list[Piece],
+    new: list[Piece],
+    how: Layout,
+    limit: float,
+    size_of: Callable[[Piece], float] = lambda piece: piece.rows,
+) -> Iterator[tuple[list[Piece], list[Piece]]]:
+    """Yield groups of whole partitions that are at most `limit` together, in partition order.
+
+    A size is in rows, unless told otherwise. A partition that is larger comes alone; without known
+    partitions everything is one group.
+    """
+    sides: tuple[list[Piece], list[Piece]] = ([], [])
+    by_label: dict[str | None, tuple[list[Piece], list[Piece]]] = {}
+    for index, side in enumerate((old, new)):
+        for piece in side:
+            by_label.setdefault(piece.label, ([], []))[index].append(piece)
+    held: float = 0
+    for label in sorted_labels(by_label, how):
+        group = by_label[label]
+        size = sum(size_of(piece) for side in group for piece in side)
+        if held and held + size > limit:
+            yield sides
+            sides, held = ([], []), 0
+        for mine, theirs in zip(sides, group, strict=True):
+            mine.extend(theirs)
+        held += size
+    if any(sides):
+        yield sides
+
+
+def portions(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Yield groups of at most `limit` rows, across partitions; a file of more rows comes alone."""
+    group: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        if group and rows + piece.rows > limit:
+            yield group
+            group, rows = [], 0
+        group.append(piece)
+        rows += piece.rows
+    if group:
+        yield group
+
+
+def sorted_labels(labels: Iterable[str | None], how: Layout) -> list[str | None]:
+    """Sort partition labels the way people read them."""
+    known = [label for label in labels if label is not None]
+    unknown: list[str | None] = [None] if any(label is None for label in labels) else []
+    return unknown + sorted(known, key=sort_key(how.field) if how.field else None)
+
+
+def _label(side: Side, task: FileScanTask, how: Layout) -> str | None:
+    if not how.is_split:
+        return None
+    if how.field is None:
+        return str(side.spec(task).partition_to_path(task.file.partition, side.schema))
+    position = _position(side, task, how.field)
+    # A split layout knows the field of every file.
+    return None if position is None else partition_label(how.field, task.file.partition[position])
+
+
+def partition_label(field: ScopeField, value: Any) -> str:
+    """Give the label of a stored partition value (days, hours … since 1970 for times)."""
+    if value is None or field.type in ("string", "int", "long"):
+        return label_of(field, value)
+    epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    if field.transform in ("month", "year"):
+        months = int(value) * (12 if field.transform == "year" else 1)
+        return label_of(field, epoch.replace(year=1970 + months // 12, month=months % 12 + 1))
+    if field.transform == "hour":
+        return label_of(field, epoch + timedelta(hours=int(value)))
+    if field.transform == "day" or field.type == "date":
+        return label_of(field, epoch + timedelta(days=int(value)))
+    moment = epoch + timedelta(microseconds=int(value))
+    return label_of(field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment)
+
+
+def _position(side: Side, task: FileScanTask, field: ScopeField) -> int | None:
+    column = _find(side.schema, field.column)
+    for position, part in enumerate(side.spec(task).fields):
+        same = column is not None and part.source_id == column.field_id
+        if same and str(part.transform) == field.transform:
+            return position
+    return None
+
+
+def _shape(side: Side, task: FileScanTask) -> tuple[tuple[str, str], ...]:
+    names = {column.field_id: column.name for column in side.schema.fields}
+    return tuple(
+        (names.get(part.source_id, f"#{part.source_id}"), str(part.transform))
+        for part in side.spec(task).fields
+        if str(part.transform) != "void"
+    )
+
+
+def _as_scope_field(side: Side, shape: tuple[tuple[str, str], ...]) -> ScopeField | None:
+    if len(shape) != 1:
+        return None
+    name, transform = shape[0]
+    column = _find(side.schema, name)
+    kind = str(column.field_type) if column is not None else ""
+    if transform not in ("identity", "hour", "day", "month", "year") or kind not in _SCOPED_TYPES:
+        return None
+    return ScopeField.model_validate({"column": name, "transform": transform, "type": kind})
+
+
+def _find(schema: Schema, name: str) -> Any:
+    return next((column for column in schema.fields if column.name == name), None)
+
+
+def _ids(column: Any) -> list[tuple[int, str]]:
+    if column.field_type.is_primitive:
+        return [(column.field_id, column.name)]
+    return sorted((each, part.name) for each, part in index_by_id(Schema(column)).items())
+
+
+def _is_absent(column: Any, other: Schema, task: FileScanTask) -> bool:
+    if column.initial_default is not None or column.field_id <= other.highest_field_id:
+        return False
+    held = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}
+    return column.field_id not in held

@@ -1,0 +1,225 @@
+"""What a diff adds up over its batches: rows by partition, changes and distributions by column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lakehouse_backfill.adapters.local.diff.columns import Column
+from lakehouse_backfill.core.comparison.distributions import (
+    Histogram,
+    drawn,
+    of_categories,
+    of_numbers,
+)
+from lakehouse_backfill.core.comparison.drift import (
+    MAX_CATEGORIES,
+    Moments,
+    describe_numbers,
+    mean_shift,
+    population_shift,
+)
+from lakehouse_backfill.domain.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
+from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.schema_change import AddedColumn
+from lakehouse_backfill.domain.watched import Distribution
+
+SideName = Literal["old", "new"]
+Kind = Literal["added", "removed", "changed"]
+_NULL = "null"
+
+
+@dataclass
+class Rows:
+    """Row counts of one partition."""
+
+    old_rows: int = 0
+    new_rows: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+    def merge(self, other: Rows) -> None:
+        """Add other rows."""
+        self.old_rows += other.old_rows
+        self.new_rows += other.new_rows
+        self.added += other.added
+        self.removed += other.removed
+        self.changed += other.changed
+
+    def as_diff(self, label: str | None) -> PartitionDiff:
+        """Give the counts with the rest of the old side as unchanged."""
+        unchanged = self.old_rows - self.removed - self.changed
+        return PartitionDiff(
+            partition=label,
+            old_rows=self.old_rows,
+            new_rows=self.new_rows,
+            added=self.added,
+            removed=self.removed,
+            changed=self.changed,
+            unchanged=unchanged,
+        )
+
+
+@dataclass
+class Spread:
+    """The distribution of one column on one side; `counts` is None above the limit."""
+
+    moments: Moments = field(default_factory=Moments)
+    nulls: int = 0
+    counts: Counter[str] | None = field(default_factory=Counter)
+    histogram: Histogram = field(default_factory=Histogram)
+
+    def count(self, values: Mapping[str, int]) -> None:
+        """Add counted values; beyond the limit nothing is counted any more."""
+        if self.counts is None:
+            return
+        self.counts.update(values)
+        if len(self.counts) > MAX_CATEGORIES:
+            self.counts = None
+
+    def merge(self, other: Spread) -> None:
+        """Add the distribution of other rows."""
+        self.moments += other.moments
+        self.nulls += other.nulls
+        if other.counts is None:
+            self.counts = None
+        else:
+            self.count(other.counts)
+        more = other.histogram
+        self.histogram.add(more.low, more.high, more.bins, more.scaled)
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Counts by category, null being one."""
+        named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
+        return {**named, _NULL: self.nulls} if self.nulls else named
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """`nulls` and `distinct`; distinct is None for more than a thousand values."""
+        distinct = None if self.counts is None else len(self.counts)
+        return {"nulls": self.nulls, "distinct": distinct}
+
+
+@dataclass
+class Tally:
+    """Sums over batches; partitions are numbered by their place in `labels`."""
+
+    labels: list[str | None]
+    columns: tuple[Column, ...]
+    sample_limit: int
+    rows: dict[int, Rows] = field(default_factory=dict)
+    #: Rows with equal key that changed in a column, by partition and the column's slot.
+    changed: Counter[tuple[int, str]] = field(default_factory=Counter)
+    spreads: dict[tuple[str, SideName], Spread] = field(default_factory=dict)
+    samples: dict[Kind, list[DiffSample]] = field(default_factory=dict)
+    duplicate_keys: int = 0
+    #: Columns that only the new side has, of which rows with a value are counted.
+    coming: tuple[str, ...] = ()
+    filled: Counter[str] = field(default_factory=Counter)
+    #: Whether it is told how values are spread.
+    distributions: bool = True
+
+    def at(self, partition: int) -> Rows:
+        """Give the counts of a partition, made on first use."""
+        return self.rows.setdefault(partition, Rows())
+
+    def merge(self, other: Tally) -> None:
+        """Add what was counted elsewhere; of samples the first ones stay, so the order matters."""
+        for partition, rows in other.rows.items():
+            self.at(partition).merge(rows)
+        self.changed.update(other.changed)
+        for place, spread in other.spreads.items():
+            self.spreads.setdefault(place, Spread()).merge(spread)
+        for kind, samples in other.samples.items():
+            self.samples.setdefault(kind, []).extend(samples[: self.wanted(kind)])
+        self.duplicate_keys += other.duplicate_keys
+        self.filled.update(other.filled)
+
+    def add_shared(self, partition: int, rows: int) -> None:
+        """Count rows that both sides share as unchanged."""
+        self.at(partition).old_rows += rows
+        self.at(partition).new_rows += rows
+
+    def spread(self, column: Column, side: SideName) -> Spread:
+        """Give the distribution of a column's side, made on first use."""
+        return self.spreads.setdefault((column.slot, side), Spread())
+
+    def wanted(self, kind: Kind) -> int:
+        """Tell how many samples of a kind are still wanted."""
+        return self.sample_limit - len(self.samples.get(kind, []))
+
+    def sample(self, kind: Kind, key: dict[str, Any], old: Any, new: Any) -> None:
+        """Keep one differing row, unless there are enough."""
+        if self.wanted(kind) > 0:
+            one = DiffSample(
+                kind=kind, key=plain_value(key), old=plain_value(old), new=plain_value(new)
+            )
+            self.samples.setdefault(kind, []).append(one)
+
+    def partitions(self) -> tuple[PartitionDiff, ...]:
+        """Give the partitions that hold rows on a side, in order."""
+        held = sorted(index for index, rows in self.rows.items() if rows.old_rows or rows.new_rows)
+        return tuple(self.rows[index].as_diff(self.labels[index]) for index in held)
+
+    def summary(self) -> PartitionDiff:
+        """Give the sums over the partitions."""
+        total = Rows()
+        for rows in self.rows.values():
+            total.merge(rows)
+        return total.as_diff(None)
+
+    def all_samples(self) -> tuple[DiffSample, ...]:
+        """Give added, removed, changed samples, in this order."""
+        kinds: tuple[Kind, ...] = ("added", "removed", "changed")
+        return tuple(sample for kind in kinds for sample in self.samples.get(kind, []))
+
+    def column_diffs(self) -> tuple[ColumnDiff, ...]:
+        """Describe the compared columns, in table order."""
+        compared = (column for column in self.columns if column.use == "compared")
+        return drawn(tuple(map(self._column, compared)))
+
+    def cells(self) -> tuple[CellDiff, ...]:
+        """Give what changed by partition and column, in the order of both; never zero."""
+        return tuple(
+            CellDiff(partition=label, column=column.name, changed=changed)
+            for index, label in enumerate(self.labels)
+            for column in self.columns
+            if (changed := self.changed[index, column.slot])
+        )
+
+    def added_columns(self) -> tuple[AddedColumn, ...]:
+        """Give the columns that come, each with the compared rows that hold a value."""
+        return tuple(AddedColumn(name=name, rows=self.filled[name]) for name in self.coming)
+
+    def _column(self, column: Column) -> ColumnDiff:
+        old, new = self.spread(column, "old"), self.spread(column, "new")
+        shift = None
+        if column.kind == "number":
+            shift = mean_shift(old.moments, new.moments)
+            sides = [describe_numbers(side.moments) for side in (old, new)]
+        else:
+            sides = [side.described for side in (old, new)]
+        if column.kind == "category" and old.counts is not None and new.counts is not None:
+            shift = population_shift(old.categories, new.categories)
+        changed = sum(self.changed[index, column.slot] for index in self.rows)
+        return ColumnDiff(
+            name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift,
+            distribution=self._distribution(column, old, new, changed),
+        )  # fmt: skip
+
+    def _distribution(
+        self, column: Column, old: Spread, new: Spread, changed: int
+    ) -> Distribution | None:
+        # Nothing is drawn of a column in which nothing moved.
+        draw = bool(changed or any(row.added or row.removed for row in self.rows.values()))
+        if not self.distributions:
+            return None
+        if column.kind == "number":
+            return of_numbers(old.histogram, new.histogram, draw=draw, whole=column.is_whole)
+        if column.kind == "category" and old.counts is not None and new.counts is not None:
+            return of_categories(old.categories, new.categories, draw=draw)
+        return None

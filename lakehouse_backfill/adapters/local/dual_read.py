@@ -1,0 +1,191 @@
+"""A reader's own query on two states of a table, in a DuckDB that reaches nothing else (U8)."""
+
+# ruff: noqa: S608 (the SQL around the reader's query is made of our own slots c0, c1, …)
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from lakehouse_backfill.adapters.local.engine import started
+from lakehouse_backfill.adapters.local.reader import table_stream
+from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.rollout import Answer, Comparison, Query, TableState
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+#: Rows of each side that are kept of a difference.
+SAMPLES = 5
+#: What a query says in place of the table's name.
+RELATION = "product"
+_INEXACT = ("FLOAT", "DOUBLE", "DECIMAL")
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One side's result, stored as a table: its columns and their types, and what it took."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    seconds: float = field(default=0.0, compare=False)
+
+
+def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) -> Comparison:
+    """Run the query on both states and compare the results as multisets of rows.
+
+    Rows stream, results are stored and spill. Raises ConfigError when it is no single SELECT, or
+    cannot be run.
+    """
+    with TemporaryDirectory(prefix="lhb-read-") as spill, _translated(query):
+        connection = started(spill)
+        try:
+            connection.execute("SET lock_configuration = true")
+            statement = _only_select(query)
+            before = _run(connection, catalog, statement, old, "old_result")
+            after = _run(connection, catalog, statement, new, "new_result")
+            found = _compared(connection, query, (old, new), (before, after))
+            return found.model_copy(update={"seconds": (before.seconds, after.seconds)})
+        finally:
+            connection.close()
+
+
+def _run(
+    db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
+) -> _Result:
+    begun = perf_counter()
+    db.register(RELATION, table_stream(catalog, state.table, state.snapshot_id))
+    found = db.sql(sql)
+    columns, types = tuple(found.columns), tuple(str(kind) for kind in found.types)
+    found.create(name)
+    db.unregister(RELATION)
+    return _Result(columns, types, round(perf_counter() - begun, 3))
+
+
+def _only_select(query: Query) -> str:
+    statements = duckdb.extract_statements(query.sql)
+    kinds = [statement.type.name for statement in statements]
+    if kinds != ["SELECT"]:
+        raise ConfigError(
+            f"the query of {query.reader} must be one SELECT, but holds "
+            f"{', '.join(kinds) or 'nothing'}",
+            fix=f"write one SELECT over the relation {RELATION}",
+        )
+    return statements[0].query
+
+
+def _compared(
+    db: duckdb.DuckDBPyConnection,
+    query: Query,
+    states: tuple[TableState, TableState],
+    results: tuple[_Result, _Result],
+) -> Comparison:
+    old, new = results
+    same_shape = old == new
+    if same_shape:
+        _difference(db, query, old)
+    answers = [_answer(db, name, len(side.columns)) for name, side in _sides(results)]
+    samples = [_samples(db, name, side.columns) for name, side in _sides(results, same_shape)]
+    return Comparison(
+        reader=query.reader,
+        sql=query.sql,
+        tolerance=query.tolerance,
+        old=states[0],
+        new=states[1],
+        columns=new.columns,
+        old_answer=answers[0],
+        new_answer=answers[1],
+        equal=same_shape and not any(samples),
+        only_old=samples[0],
+        only_new=samples[1],
+    )
+
+
+def _sides(
+    results: tuple[_Result, _Result],
+    differences: bool = False,  # noqa: FBT001, FBT002
+) -> list[tuple[str, _Result]]:
+    kind = "only" if differences else "result"
+    names = [f"old_{kind}", f"new_{kind}"]
+    return list(zip(names, results, strict=True))
+
+
+def _difference(db: duckdb.DuckDBPyConnection, query: Query, shape: _Result) -> None:
+    """Fill `old_only` and `new_only` with the rows that have no equal on the other side.
+
+    With a tolerance rows are paired by their exact columns, in the order of the inexact ones, which
+    may differ by that share of the larger value.
+    """
+    slots = [f"c{number}" for number in range(len(shape.columns))]
+    inexact = [s for s, kind in zip(slots, shape.types, strict=True) if kind.startswith(_INEXACT)]
+    if not query.tolerance or not inexact:
+        for mine, other in (("old", "new"), ("new", "old")):
+            db.execute(
+                f"CREATE TEMP TABLE {mine}_only AS SELECT * FROM {mine}_result "
+                f"EXCEPT ALL SELECT * FROM {other}_result"
+            )
+        return
+    exact = [slot for slot in slots if slot not in inexact]
+    alias = f"r({', '.join(slots)})"
+    for side in ("old", "new"):
+        by = f"PARTITION BY {', '.join(exact)} " if exact else ""
+        db.execute(
+            f"CREATE TEMP TABLE {side}_numbered AS SELECT *, row_number() OVER "
+            f"({by}ORDER BY {', '.join(inexact)}) AS place FROM {side}_result AS {alias}"
+        )
+    matched = " AND ".join(f"o.{slot} IS NOT DISTINCT FROM n.{slot}" for slot in [*exact, "place"])
+    near = " AND ".join(_near(slot) for slot in inexact)
+    for mine, other, left, right in (("old", "new", "o", "n"), ("new", "old", "n", "o")):
+        db.execute(
+            f"CREATE TEMP TABLE {mine}_only AS SELECT {', '.join(f'{left}.{s}' for s in slots)} "
+            f"FROM {mine}_numbered {left} ANTI JOIN {other}_numbered {right} "
+            f"ON {matched} AND {near}",
+            {"tolerance": query.tolerance},
+        )
+
+
+def _near(slot: str) -> str:
+    """The condition under which two inexact values count as equal; null equals null only."""
+    one, other = f"o.{slot}::DOUBLE", f"n.{slot}::DOUBLE"
+    return (
+        f"(o.{slot} IS NOT DISTINCT FROM n.{slot} OR coalesce(abs({one} - {other}) "
+        f"<= $tolerance * greatest(abs({one}), abs({other})), false))"
+    )
+
+
+def _answer(db: duckdb.DuckDBPyConnection, name: str, width: int) -> Answer:
+    slots = [f"c{number}" for number in range(width)]
+    texts = ", ".join(f"coalesce({slot}::VARCHAR, chr(1))" for slot in slots)
+    rows, found = db.execute(
+        "SELECT count(*), sha256(coalesce(string_agg(mark, '' ORDER BY mark), '')) FROM "
+        f"(SELECT sha256(concat_ws(chr(0), {texts})) AS mark FROM {name} AS r({', '.join(slots)}))"
+    ).fetchall()[0]
+    return Answer(rows=rows, digest=str(found))
+
+
+def _samples(
+    db: duckdb.DuckDBPyConnection, name: str, columns: tuple[str, ...]
+) -> tuple[dict[str, Any], ...]:
+    rows = db.execute(f"SELECT * FROM {name} ORDER BY ALL LIMIT {SAMPLES}").fetchall()
+    return tuple(
+        {column: plain_value(value) for column, value in zip(columns, row, strict=True)}
+        for row in rows
+    )
+
+
+@contextmanager
+def _translated(query: Query) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise ConfigError(
+            f"the query of {query.reader} cannot be run: {error}",
+            fix=f"correct it: one SELECT over the relation {RELATION}, which has the product's "
+            "columns; no file, extension or setting can be reached",
+        ) from error

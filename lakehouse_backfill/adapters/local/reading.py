@@ -1,0 +1,23 @@
+"""Queries of readers: DuckDB is loaded when one is asked, as most commands ask none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.domain.rollout import Comparison, Query, TableState
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+
+class LocalReading:
+    """`ports.rollout.Reading` on DuckDB over Arrow, without a JVM."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def compare(self, query: Query, old: TableState, new: TableState) -> Comparison:
+        """Run the query on both states and compare the results as multisets of rows."""
+        from lakehouse_backfill.adapters.local.dual_read import compare
+
+        return compare(self._catalog, query, old, new)

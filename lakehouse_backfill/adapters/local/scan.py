@@ -1,0 +1,172 @@
+"""Snapshots of tables as file lists, and the rows of some of those files as Arrow tables.
+
+A snapshot is read with its own schema, not the table's current one, so that an old state shows
+what its readers saw (Iceberg spec, time travel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    ServiceUnavailableError,
+)
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+
+from lakehouse_backfill.adapters.local.filters import any_of
+from lakehouse_backfill.errors import CatalogDown, NotFound, Unsupported
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.table import DataScan
+
+    from lakehouse_backfill.domain.scope import RowRange
+
+_READERS = 4
+
+
+@dataclass(frozen=True)
+class Side:
+    """One snapshot of one table (None: no rows): its schema, its planned files."""
+
+    name: str
+    table: Table | None = None
+    snapshot_id: int | None = None
+    schema: Schema = field(default_factory=Schema)
+    tasks: tuple[FileScanTask, ...] = ()
+    specs: dict[int, PartitionSpec] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """`namespace.table@snapshot`, or `namespace.table (no rows)`."""
+        return f"{self.name}@{self.snapshot_id}" if self.table else f"{self.name} (no rows)"
+
+    def spec(self, task: FileScanTask) -> PartitionSpec:
+        """Give the partition spec that the file was written with."""
+        return self.specs[task.file.spec_id]
+
+
+def plan(
+    catalog: Catalog, name: str, snapshot_id: int | None, ranges: Sequence[RowRange] = ()
+) -> Side:
+    """List the files of a snapshot that may hold rows of the ranges; no ranges: all files.
+
+    No snapshot: a side without rows. Raises NotFound, Unsupported (equality deletes), CatalogDown.
+    """
+    if snapshot_id is None:
+        return Side(name)
+    table = load(catalog, name, snapshot_id)
+    # PyIceberg 0.12 fails on a file of the null partition when a bound of the filter is compared
+    # with its null (ResidualEvaluator): nulls are asked for in a scan of their own.
+    asked = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
+    tasks: list[FileScanTask] = []
+    with translated(name, snapshot_id):
+        for some in [part for part in asked if part] or [[]]:
+            # Both scans may find a file; one that is listed twice has its rows twice.
+            seen = {_place(task) for task in tasks}
+            found = _scan(table, snapshot_id, any_of(some)).plan_files()
+            tasks += [task for task in found if _place(task) not in seen]
+    schema = projection(table, snapshot_id)
+    return Side(name, table, snapshot_id, schema, tuple(tasks), table.specs())
+
+
+def _place(task: FileScanTask) -> Hashable:
+    return task.file.file_path, task.file.spec_id, task.file.partition
+
+
+def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:
+    """Load the table as of the snapshot: its current schema is the snapshot's own."""
+    with translated(name, snapshot_id):
+        return as_of(catalog.load_table(name), name, snapshot_id)
+
+
+def as_of(table: Table, name: str, snapshot_id: int) -> Table:
+    """Give the loaded table as of a snapshot; raises NotFound."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise NotFound(
+            f"{name} has no snapshot {snapshot_id}; it may have expired",
+            fix="name a snapshot that `lakehouse-backfill versions` or a tag still holds",
+        )
+    # A row filter is bound to the metadata's current schema: after a rename the snapshot's own
+    # names would be unknown there.
+    if any(schema.schema_id == snapshot.schema_id for schema in table.metadata.schemas):
+        own = {"current_schema_id": snapshot.schema_id}
+        table = copy(table)
+        table.metadata = table.metadata.model_copy(update=own)
+    return table
+
+
+def read(
+    side: Side,
+    tasks: Iterable[FileScanTask],
+    columns: Sequence[str],
+    rows: BooleanExpression | None = None,
+) -> list[pa.Table]:
+    """Read the columns of each file, deletes applied, several files at a time, in their order."""
+    table = side.table
+    if table is None:
+        return []
+    scan = ArrowScan(table.metadata, table.io, side.schema.select(*columns), rows or AlwaysTrue())
+    with translated(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(lambda task: scan.to_table([task]), tasks))
+
+
+def stream(
+    side: Side, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one file after the other, so that memory does not follow the table."""
+    for task in side.tasks:
+        for part in read(side, [task], columns, rows):
+            yield from part.cast(schema).to_batches()
+
+
+def projection(table: Table, snapshot_id: int) -> Schema:
+    """Give the columns that a snapshot is read with."""
+    with translated(".".join(table.name()), snapshot_id):
+        return _scan(table, snapshot_id, None).projection()
+
+
+def _scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:
+    return table.scan(row_filter=rows or AlwaysTrue(), snapshot_id=snapshot_id)
+
+
+@contextmanager
+def translated(name: str, snapshot_id: int | None) -> Iterator[None]:
+    """Turn PyIceberg's and the store's errors into ours."""
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise NotFound(
+            f"there is no table {name}", fix="check the name and the catalog profile"
+        ) from error
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"a file of {name}@{snapshot_id} is gone: {error}",
+            state="nothing was changed; the snapshot cannot be read in full",
+            fix="name a newer snapshot, or restore the file from the store's own history",
+        ) from error
+    except (ServiceUnavailableError, RESTError, ConnectionError) as error:
+        raise CatalogDown(
+            f"the catalog does not answer for {name}: {error}", fix="try again later"
+        ) from error
+    except (ValueError, NotImplementedError) as error:
+        if "equality delete" not in str(error):
+            raise
+        raise Unsupported(
+            f"{name}@{snapshot_id} holds equality deletes, which this engine cannot apply",
+            fix="compare on Spark, or compact the table first",
+        ) from error

@@ -1,0 +1,183 @@
+"""Great Expectations as the Judge: one run of a suite file over one read of a Spark DataFrame."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.quality.row_wise import of_rows
+from lakehouse_backfill.adapters.quality.suite import Suite, load_suite
+from lakehouse_backfill.adapters.quality.words import check_of
+from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.ports.compute import Frame
+
+_EXAMPLES = 5
+_LIBRARY = "great_expectations"
+_IMPORTS: list[Thread] = []
+
+
+class ExpectationsJudge:
+    """Runs suite files; paths are inside the project.
+
+    Nothing leaves the machine: no usage statistics, an ephemeral context, nothing written.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+
+    def judge(
+        self,
+        frame: Frame,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        group: CheckGroup,
+        *,
+        rows_only: bool = False,
+    ) -> tuple[CheckResult, ...]:
+        """Run a suite file on a frame: one result per expectation; raises ConfigError.
+
+        Only the columns that the suite names are read, once. Expectations of severity `warning`
+        or `info` do not block. With `rows_only`: those that block, and that fail for the whole
+        when they fail for a part of its rows; nothing is read when the suite holds none.
+        """
+        if not rows_only:
+            return self.judge_all(frame, ((suite_file, parameters),), group)
+        with _quiet():
+            _imported()
+            columns = tuple(frame.columns)
+            suite = of_rows(load_suite(self._project / suite_file, parameters, columns))
+            if not suite.expectations:
+                return ()
+            # For single rows few jobs over plain files are enough: nothing is cached.
+            return _judged(suite, _only(frame, suite.columns(columns)), parameters, group)
+
+    def judge_all(
+        self,
+        frame: Frame,
+        suites: tuple[tuple[str, dict[str, list[Any]]], ...],
+        group: CheckGroup,
+    ) -> tuple[CheckResult, ...]:
+        """Run several suite files, each with its parameters, over one read of a frame.
+
+        Only the columns that they name are read, once, and nothing stays cached. Raises ConfigError
+        for a faulty suite before anything is read.
+        """
+        with _quiet():
+            _imported()
+            columns = tuple(frame.columns)
+            loaded = [
+                (load_suite(self._project / file, given, columns), given) for file, given in suites
+            ]
+            named = {name for suite, _ in loaded for name in suite.columns(columns)}
+            selected = _only(frame, tuple(name for name in columns if name in named))
+            # Great Expectations starts several Spark jobs: cached, the plan behind the frame
+            # (files, joins) runs once.
+            selected.persist()
+            try:
+                return tuple(
+                    check
+                    for suite, given in loaded
+                    for check in _judged(suite, selected, given, group)
+                )
+            finally:
+                selected.unpersist()
+
+
+def _judged(
+    suite: Suite, frame: Frame, parameters: dict[str, list[Any]], group: CheckGroup
+) -> tuple[CheckResult, ...]:
+    everything = tuple(range(len(suite.expectations)))
+    results = _run(suite, everything, frame, parameters, examples=0)
+    # Fetching examples costs a Spark job each, so only those that failed are asked.
+    failed = tuple(n for n, each in results.items() if not each["success"])
+    if failed:
+        results |= _run(suite, failed, frame, parameters, examples=_EXAMPLES)
+    return tuple(
+        check_of(entry, results[number], group, parameters)
+        for number, entry in enumerate(suite.declared)
+    )
+
+
+def _only(frame: Frame, columns: tuple[str, ...]) -> Frame:
+    return frame.select(*(_quoted(name) for name in columns))
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace("`", "``")
+    return f"`{doubled}`"
+
+
+def import_early() -> None:
+    """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts."""
+    if not _IMPORTS:
+        _IMPORTS.append(
+            Thread(target=import_module, args=(_LIBRARY,), name="import-gx", daemon=True)
+        )
+        _IMPORTS[0].start()
+
+
+def _imported() -> None:
+    """Wait for the import that was begun: half a library knows no expectations."""
+    for thread in _IMPORTS:
+        thread.join()
+    import_module(_LIBRARY)
+
+
+def _run(
+    suite: Suite, chosen: tuple[int, ...], frame: Frame, parameters: dict[str, Any], examples: int
+) -> dict[int, dict[str, Any]]:
+    """Judge the chosen expectations; gives the results by their number in the file."""
+    import great_expectations as gx
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
+    source = context.data_sources.add_spark("spark", persist=False)
+    batch = source.add_dataframe_asset("frame").add_batch_definition_whole_dataframe("whole")
+    wanted = gx.ExpectationSuite(name=suite.name)
+    for number in chosen:
+        expectation = suite.expectations[number].copy(deep=True)
+        # Results come back grouped by column; the number says which expectation each one is.
+        expectation.meta = {**(expectation.meta or {}), "lhb_number": number}
+        wanted.expectations.append(expectation)
+    definition = gx.ValidationDefinition(name=suite.name, data=batch, suite=wanted)
+    context.suites.add(wanted)
+    outcome = definition.run(
+        batch_parameters={"dataframe": frame},
+        expectation_parameters=parameters,
+        result_format={"result_format": "BASIC", "partial_unexpected_count": examples},
+    )
+    plain: list[dict[str, Any]] = [result.to_json_dict() for result in outcome.results]
+    numbers = [each["expectation_config"]["meta"]["lhb_number"] for each in plain]
+    found = dict(zip(numbers, plain, strict=True))
+    if set(found) != set(chosen):
+        raise ConfigError(
+            f"Great Expectations judged {len(found)} of {len(chosen)} expectations of {suite.name}",
+            fix="remove expectations that stand twice in the suite",
+        )
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Great Expectations from writing to the terminal and from counting its users."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logger = logging.getLogger("great_expectations")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,1 @@
+"""Recompute partitions with single inputs swapped."""

@@ -1,0 +1,1 @@
+"""Commits through Iceberg's Java API, or by rewriting rows."""

@@ -1,0 +1,238 @@
+"""Old against new on Spark, for changes that do not fit one machine: the Differ port."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark.diff import (
+    comparing,
+    diff_found,
+    diff_samples,
+    diff_spreads,
+    differing,
+)
+from lakehouse_backfill.adapters.spark.diff.diff_found import Found, Wide
+from lakehouse_backfill.adapters.spark.diff.diff_sides import DiffSides
+from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.session import guard
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import CellDiff, Diff, PartitionDiff
+from lakehouse_backfill.domain.preview import DiffPreview
+from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rules_schema_change import added
+from lakehouse_backfill.domain.schema_change import AddedColumn
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.ports.diffing import DiffRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COUNTS = (
+    comparing.OLD,
+    comparing.NEW,
+    comparing.ADDED,
+    comparing.REMOVED,
+    comparing.CHANGED,
+    comparing.UNCHANGED,
+)
+_DUPLICATES = "lhb_duplicates"
+
+
+class SparkDiffer:
+    """The Differ for large changes; its results are those of the local engine.
+
+    Compared on partition, key and row hash; only changed keys are joined back to whole rows. Files
+    that both sides share are not compared, and partitions that only hold such files are not read.
+    """
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
+        doing = f"comparing {request.old_table} with {request.new_table}"
+        # A job's code may be at work on another thread; this reads layouts by DESCRIBE.
+        with translated(doing), guard.own_writes():
+            sides = DiffSides(self._spark, self._catalog, request)
+            return _Comparison(sides, request).run()
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, whole; only one partition of the result is here at once."""
+        doing = f"comparing {request.old_table} with {request.new_table}"
+        with translated(doing), guard.own_writes():
+            yield from differing.differing(DiffSides(self._spark, self._catalog, request))
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read: those of one side only."""
+        doing = f"weighing {request.old_table} against {request.new_table}"
+        with translated(doing), guard.own_writes():
+            return DiffSides(self._spark, self._catalog, request).split.differing_bytes
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Refuse: what metadata tells is told without Spark."""
+        raise Unsupported(
+            f"a preview of {request.old_table} against {request.new_table} needs no Spark",
+            fix="ask the engine in this process",
+        )
+
+
+class _Comparison:
+    """One diff on its way."""
+
+    def __init__(self, sides: DiffSides, request: DiffRequest) -> None:
+        self._sides = sides
+        self._request = request
+
+    def run(self) -> Diff:
+        """Compare what the files do not already say."""
+        sides = self._sides
+        old, new = sides.wide("old"), sides.wide("new")
+        wide = Wide(old, new, sides.columns)
+        keys = [each.slot for each in wide.key]
+        narrow = [_narrow(side, keys) for side in (old, new)]
+        rows = comparing.distinct_rows(narrow[0], narrow[1], keys).persist()
+        counted = comparing.classified(rows, keys)
+        try:
+            by_label, duplicates = self._counts(counted)
+            many = sum(map(_differing, by_label.values()))
+            are_once = bool(keys) and not duplicates
+            found = diff_found.find(wide, rows, counted, many, are_once=are_once)
+            try:
+                return self._described(wide, found, by_label, duplicates)
+            finally:
+                found.let_go()
+        finally:
+            rows.unpersist()
+
+    def _described(
+        self,
+        wide: Wide,
+        found: Found,
+        by_label: dict[str | None, dict[str, int]],
+        duplicates: int,
+    ) -> Diff:
+        request, sides = self._request, self._sides
+        changed = diff_samples.changed_counts(wide, found) if found.many else {}
+        self._tolerate(by_label, changed)
+        examples = diff_samples.samples(wide, found, request.samples) if found.many else ()
+        partitioned = self._partitions(by_label)
+        cells, whole = self._cells(partitioned, changed), _summary(partitioned)
+        moved = diff_spreads.Moved(request.distributions, bool(whole.added or whole.removed))
+        known = found if 2 * found.many <= whole.old_rows else None
+        columns = diff_spreads.column_diffs(wide, _by_column(cells), moved, known)
+        return Diff(
+            old=sides.text("old"),
+            new=sides.text("new"),
+            key=request.key,
+            summary=whole,
+            partitions=partitioned,
+            columns=columns,
+            samples=examples,
+            files=sides.split.files,
+            engine="spark",
+            duplicate_keys=duplicates,
+            cells=cells,
+            added_columns=self._added(wide.new),
+        )
+
+    def _added(self, new: DataFrame) -> tuple[AddedColumn, ...]:
+        from pyspark.sql import functions as F
+
+        names = added(self._request.change)
+        if not names:
+            return ()
+        slots = {each.name: each.slot for each in self._sides.columns}
+        found = new.agg(*(F.count(slots[name]).alias(slots[name]) for name in names)).collect()[0]
+        return tuple(AddedColumn(name=name, rows=int(found[slots[name]])) for name in names)
+
+    def _counts(self, counted: DataFrame) -> tuple[dict[str | None, dict[str, int]], int]:
+        from pyspark.sql import functions as F
+
+        twice = F.when((F.col(comparing.OLD) > 1) | (F.col(comparing.NEW) > 1), F.lit(1))
+        found = (
+            counted.groupBy(comparing.LABEL)
+            .agg(*(F.sum(name).alias(name) for name in _COUNTS), F.count(twice).alias(_DUPLICATES))
+            .collect()
+        )
+        by_label = {self._sides.layout.label(row[comparing.LABEL]): row.asDict() for row in found}
+        duplicates = sum(row[_DUPLICATES] for row in found) if self._request.key else 0
+        return by_label, duplicates
+
+    def _tolerate(
+        self, by_label: dict[str | None, dict[str, int]], changed: dict[Any, dict[str, int]]
+    ) -> None:
+        """Count rows as unchanged whose values differ by no more than the tolerances."""
+        if not self._request.tolerances:
+            return
+        differing = {self._sides.layout.label(raw): found for raw, found in changed.items()}
+        for label, counts in by_label.items():
+            beyond = differing.get(label, {}).get(diff_samples.ANY, 0)
+            counts[comparing.UNCHANGED] += counts[comparing.CHANGED] - beyond
+            counts[comparing.CHANGED] = beyond
+
+    def _cells(
+        self, found: tuple[PartitionDiff, ...], changed: dict[Any, dict[str, int]]
+    ) -> tuple[CellDiff, ...]:
+        """Give what changed by partition and column, in the order of both; never zero."""
+        by_label = {self._sides.layout.label(raw): counts for raw, counts in changed.items()}
+        return tuple(
+            CellDiff(partition=each.partition, column=column.name, changed=count)
+            for each in found
+            for column in self._sides.columns
+            if (count := by_label.get(each.partition, {}).get(column.slot, 0))
+        )
+
+    def _partitions(self, by_label: dict[str | None, dict[str, int]]) -> tuple[PartitionDiff, ...]:
+        shared = self._sides.shared_rows()
+        field = self._sides.layout.field
+        known = [label for label in {*by_label, *shared} if label is not None]
+        ordered = sorted(known, key=partitions.sort_key(field) if field else None)
+        nothing: list[str | None] = [None] if None in {*by_label, *shared} else []
+        return tuple(
+            _partition(label, by_label.get(label, {}), shared.get(label, 0))
+            for label in [*nothing, *ordered]
+            if by_label.get(label) or shared.get(label)
+        )
+
+
+def _narrow(frame: DataFrame, keys: list[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return comparing.narrow(frame, F.col(comparing.LABEL), keys, F.col(comparing.HASH))
+
+
+def _partition(label: str | None, counts: dict[str, int], shared: int) -> PartitionDiff:
+    old, new, added, removed, changed, same = (counts.get(name) or 0 for name in _COUNTS)
+    return PartitionDiff(
+        partition=label,
+        old_rows=old + shared,
+        new_rows=new + shared,
+        added=added,
+        removed=removed,
+        changed=changed,
+        unchanged=same + shared,
+    )
+
+
+def _differing(counts: dict[str, int]) -> int:
+    """Count the rows of both sides that have no equal on the other."""
+    added, removed, changed = (
+        counts[name] or 0 for name in (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
+    )
+    return added + removed + 2 * changed
+
+
+def _by_column(cells: tuple[CellDiff, ...]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for cell in cells:
+        found[cell.column] += cell.changed
+    return found
+
+
+def _summary(found: tuple[PartitionDiff, ...]) -> PartitionDiff:
+    names = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
+    sums = {name: sum(getattr(each, name) for each in found) for name in names}
+    return PartitionDiff(partition=None, **sums)

@@ -1,0 +1,212 @@
+"""The columns of a diff: both sides under the same short names, in comparable types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.core.comparison.tolerances import require_fitting, require_known
+from lakehouse_backfill.domain.tolerance import Tolerance
+from lakehouse_backfill.errors import ConfigError, Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+Use = Literal["key", "compared", "condition"]
+_WHOLE = ("byte", "short", "integer", "long")
+_NUMBERS = (*_WHOLE, "float", "double", "decimal")
+_NESTED = ("struct", "array", "map")
+
+
+@dataclass(frozen=True)
+class DiffColumn:
+    """One column by name: its short name in compared frames, its type there, and its use."""
+
+    name: str
+    slot: str
+    use: Use
+    old: DataType | None
+    new: DataType | None
+    tolerance: Tolerance | None = None
+
+    @property
+    def kind(self) -> Literal["number", "category", "other"]:
+        """What its distribution is described by."""
+        kinds = {each.typeName() for each in (self.old, self.new) if each is not None}
+        if kinds <= set(_NUMBERS):
+            return "number"
+        return "category" if kinds <= {"string", "char", "varchar", "boolean"} else "other"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values of both sides are whole numbers."""
+        return all(e is None or e.typeName() in _WHOLE for e in (self.old, self.new))
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it holds structs, lists or maps (on any side)."""
+        return any(e is not None and e.typeName() in _NESTED for e in (self.old, self.new))
+
+    def of(self, own: DataType | None) -> Column:
+        """Give a side's value in the type that both sides are compared in."""
+        from pyspark.sql import functions as F
+
+        common = common_type(self.old, self.new)
+        if own is None:
+            return F.lit(None).cast(common or "string")
+        value = column(self.name)
+        if common is not None:
+            return _fitted(value, own, common)
+        # Values of different types never equal each other; their text says which type it was.
+        text = F.to_json(value) if own.typeName() in _NESTED else value.cast("string")
+        return F.when(value.isNotNull(), F.concat(F.lit(f"{_type_text(own)}: "), text))
+
+
+def columns_of_diff(
+    old: StructType, new: StructType, key: tuple[str, ...], ignore: Collection[str],
+    read: Collection[str], tolerances: tuple[Tolerance, ...] = (),
+) -> tuple[DiffColumn, ...]:  # fmt: skip
+    """List the columns of both sides: in the order of the new side, then those only old has.
+
+    Raises ConfigError when a side lacks a key column or a tolerance is of no compared number
+    column, Unsupported when the types of a key column cannot be matched.
+    """
+    sides = [{field.name: field.dataType for field in schema.fields} for schema in (old, new)]
+    require_known(ignore, sides)
+    for name in key:
+        _require_key(name, sides)
+    limits = {one.column: one for one in tolerances}
+    columns: list[DiffColumn] = []
+    for name in dict.fromkeys([*sides[1], *sides[0]]):
+        if name in ignore and name not in key and name not in read:
+            continue
+        use: Use = "key" if name in key else "condition" if name in ignore else "compared"
+        types = sides[0].get(name), sides[1].get(name)
+        columns.append(DiffColumn(name, f"c{len(columns)}", use, *types, limits.get(name)))
+    kinds = {column.name: column.kind for column in columns if column.use == "compared"}
+    require_fitting(tolerances, kinds, key)
+    return tuple(columns)
+
+
+def aligned(
+    frame: DataFrame, side: Literal["old", "new"], columns: tuple[DiffColumn, ...], *extra: Column
+) -> DataFrame:
+    """Give a side's rows under the short names, plus extra columns."""
+    chosen = [each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns]
+    return frame.select(*extra, *chosen)
+
+
+def common_type(one: DataType | None, other: DataType | None) -> DataType | None:
+    """Give the type in which values of both are compared exactly; None: they never equal."""
+    from pyspark.sql import types as T
+
+    if one is None or other is None:
+        only = one or other
+        return None if only is None else _without_maps(only)
+    if one.simpleString() == other.simpleString():
+        return _without_maps(one)
+    names = {one.typeName(), other.typeName()}
+    if names <= set(_WHOLE):
+        return T.LongType()
+    if names <= set(_NUMBERS):
+        if names & {"float", "double"}:
+            return T.DoubleType()
+        return _common_decimal(one, other)
+    if names == {"date", "timestamp_ntz"}:
+        return T.TimestampNTZType()
+    return _common_nested(one, other)
+
+
+def _without_maps(kind: DataType) -> DataType:
+    """Maps cannot be compared: they are by their entries, in the order of the keys."""
+    from pyspark.sql import types as T
+
+    if not isinstance(kind, T.MapType):
+        return kind
+    entry = T.StructType(
+        [T.StructField("key", kind.keyType, nullable=False), T.StructField("value", kind.valueType)]
+    )
+    return T.ArrayType(entry)
+
+
+def _common_nested(one: DataType, other: DataType) -> DataType | None:
+    """Lists by their elements; structs by the fields of both, of which a side may lack some."""
+    from pyspark.sql import types as T
+
+    if isinstance(one, T.ArrayType) and isinstance(other, T.ArrayType):
+        element = common_type(one.elementType, other.elementType)
+        return None if element is None else T.ArrayType(element)
+    if isinstance(one, T.StructType) and isinstance(other, T.StructType):
+        kinds = [{field.name: field.dataType for field in side.fields} for side in (one, other)]
+        common = {
+            name: common_type(kinds[0].get(name), kinds[1].get(name))
+            for name in sorted({*kinds[0], *kinds[1]})
+        }
+        fields = [T.StructField(name, kind) for name, kind in common.items() if kind is not None]
+        return T.StructType(fields) if len(fields) == len(common) else None
+    return None
+
+
+def _fitted(value: Column, own: DataType, common: DataType) -> Column:
+    """Give the value in the common type; fields that its own type lacks are null."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if own.simpleString() == common.simpleString():
+        return value
+    if isinstance(own, T.MapType) and isinstance(common, T.ArrayType):
+        return F.array_sort(F.map_entries(value)).cast(common)
+    if isinstance(own, T.ArrayType) and isinstance(common, T.ArrayType):
+        inner, wanted = own.elementType, common.elementType
+        return F.transform(value, lambda element: _fitted(element, inner, wanted))
+    if isinstance(own, T.StructType) and isinstance(common, T.StructType):
+        held = {field.name: field.dataType for field in own.fields}
+        fields = [
+            (
+                _fitted(value.getField(each.name), held[each.name], each.dataType)
+                if each.name in held
+                else F.lit(None).cast(each.dataType)
+            ).alias(each.name)
+            for each in common.fields
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    return value.cast(common)
+
+
+def _type_text(kind: DataType) -> str:
+    """Name a type as Iceberg does."""
+    names = {"bigint": "long", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+    plain = kind.simpleString()
+    return names.get(plain, plain.replace(",", ", "))
+
+
+def _common_decimal(one: DataType, other: DataType) -> DataType:
+    from pyspark.sql import types as T
+
+    kinds = [
+        kind if isinstance(kind, T.DecimalType) else T.DecimalType(19, 0) for kind in (one, other)
+    ]
+    scale = max(kind.scale for kind in kinds)
+    whole = max(kind.precision - kind.scale for kind in kinds)
+    return T.DecimalType(min(whole + scale, 38), scale)
+
+
+def _require_key(name: str, sides: list[dict[str, DataType]]) -> None:
+    known = [side for side in sides if side]
+    if not all(name in side for side in known):
+        both = sorted(set.intersection(*(set(side) for side in known)))
+        raise ConfigError(
+            f"key column {name} is not on both sides",
+            fix=f"choose key columns from: {', '.join(both)}",
+        )
+    types = [side[name] for side in known]
+    nested = any(kind.typeName() in _NESTED for kind in types)
+    if types and (nested or common_type(types[0], types[-1]) is None):
+        raise Unsupported(
+            f"key column {name} has types that cannot be matched: "
+            + ", ".join(kind.simpleString() for kind in types),
+            fix="choose key columns of one simple type",
+        )

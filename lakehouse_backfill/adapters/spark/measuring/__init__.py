@@ -1,0 +1,1 @@
+"""Checksums, sums and totals of partitions."""

@@ -1,0 +1,117 @@
+"""Looks at pinned inputs and at single chunks: the Inspecting port."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark import labels, readers
+from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.staging.inputs import Inputs, pin_named
+from lakehouse_backfill.domain.inspection import ChunkFacts, Period
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LABEL, _ROWS, _TWICE, _NULLS = "lhb_label", "lhb_rows", "lhb_twice", "lhb_nulls_"
+_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+
+
+class SparkInspecting:
+    """Small answers about many rows; nothing large is collected or cached."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._inputs = Inputs(spark, catalog)
+
+    def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
+        """Label the hours, days or months of which an input holds a row, where the run reads it.
+
+        One aggregate over one column. Raises ConfigError for hours of a column that holds dates.
+        """
+        pin = pin_named(plan, name)
+        if pin.range is None:
+            raise NotFound(f"{name} is read whole: it has no range that could have gaps")
+        frame = self._inputs.needed(pin, plan.resolved.scope)
+        kind = _TYPES.get(frame.schema[pin.range.column].dataType.typeName())
+        if kind == "date" and unit == "hour":
+            raise ConfigError(
+                f"sources.{name}.complete is hour, but {pin.range.column} holds dates",
+                fix="write day or month",
+            )
+        field = ScopeField.model_validate(
+            {"column": pin.range.column, "transform": unit, "type": kind}
+        )
+        with translated(f"looking for gaps in {name}"):
+            found = frame.select(labels.raw_label(field).alias(_LABEL)).distinct().collect()
+        return tuple(sorted(labels.label(field, row[_LABEL]) for row in found))
+
+    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+        """Count the rows that the shadow holds of a chunk, and look at their keys.
+
+        Key columns are all that is read. One pass when the key holds the partition's column.
+        """
+        frame, field = self.rows(plan, chunk, snapshot_id), plan.resolved.scope.field
+        key = plan.resolved.contract.key
+        with translated(f"checking chunk {chunk.chunk_id}"):
+            if not key or field.column in key:
+                found = _by_label(frame, field, key)
+                twice = sum(row[_TWICE] for row in found)
+            else:
+                found = _by_label(frame, field, key, keys_lie_inside=False)
+                twice = _duplicates(frame, key)
+        nulls = {name: sum(row[f"{_NULLS}{at}"] for row in found) for at, name in enumerate(key)}
+        return ChunkFacts(
+            rows={labels.label(field, row[_LABEL]): row[_ROWS] for row in found},
+            null_keys={name: count for name, count in nulls.items() if count},
+            duplicate_keys=twice,
+        )
+
+    def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
+        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
+        if scope is None:
+            return readers.read(self._spark, self._catalog, table, snapshot_id)
+        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+
+    def visible(self, table: str, snapshot_id: int, scope: Scope) -> DataFrame:
+        """The rows of some partitions of a table as its readers see them, for the suites."""
+        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+
+    def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> DataFrame:
+        """The rows that the shadow holds of a chunk, for the suites."""
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        return readers.read_scope(self._spark, self._catalog, plan.shadow_table, snapshot_id, scope)
+
+
+def _by_label(
+    frame: DataFrame, field: ScopeField, key: tuple[str, ...], *, keys_lie_inside: bool = True
+) -> list[Any]:
+    """Give one row for each partition: its rows, nulls by key column, keys that stand twice.
+
+    Where no key reaches over two partitions, counting rows by key first tells all of it.
+    """
+    from pyspark.sql import functions as F
+
+    named = [column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
+    rows = frame.select(labels.raw_label(field).alias(_LABEL), *named)
+    count = F.lit(1)
+    if keys_lie_inside and key:
+        rows = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias(_ROWS))
+        count = column(_ROWS)
+    nulls = [
+        F.sum(F.when(column(f"lhb_key_{at}").isNull(), count).otherwise(0)).alias(f"{_NULLS}{at}")
+        for at in range(len(key))
+    ]
+    twice = F.sum(F.when(count > 1, 1).otherwise(0)).alias(_TWICE)
+    return rows.groupBy(_LABEL).agg(F.sum(count).alias(_ROWS), twice, *nulls).collect()
+
+
+def _duplicates(frame: DataFrame, key: tuple[str, ...]) -> int:
+    from pyspark.sql import functions as F
+
+    counted = frame.groupBy(*(column(name) for name in key)).agg(F.count(F.lit(1)).alias(_ROWS))
+    return int(counted.where(column(_ROWS) > 1).count())

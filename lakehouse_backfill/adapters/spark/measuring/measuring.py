@@ -1,0 +1,225 @@
+"""Reads snapshots for the gates: the Measuring port."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark import readers
+from lakehouse_backfill.adapters.spark.evolving import as_changed
+from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.measuring import measured
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
+    FILE_COLUMN,
+    Sums,
+    partition_sums,
+)
+from lakehouse_backfill.adapters.spark.measuring.source_sums import SourceSums
+from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.session.together import beside
+from lakehouse_backfill.adapters.spark.staging.carrying import named
+from lakehouse_backfill.adapters.spark.staging.inputs import Inputs, pin_named
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.contract import Measure, SourceTotal
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.ports.compute import Measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_OLD, _NEW, _EARLIER = "old", "new", "earlier"
+
+
+class SparkMeasuring:
+    """Checksums, totals and frames of exact snapshots."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._inputs = Inputs(spark, catalog)
+
+    def checksums(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        beside: Predicate | None = None,
+    ) -> dict[str, Checksum]:
+        """Checksum of each partition of the scope; partitions without rows are left out.
+
+        No snapshot: no rows. With `beside`: only of the rows that the predicate does not name.
+        """
+        frames = self._frames({_NEW: (table, snapshot_id)}, scope)
+        if beside is not None:
+            frames = {side: frame.where(~named(beside)) for side, frame in frames.items()}
+        with translated(f"measuring {table}"):
+            return partition_sums(frames, scope.field, ignore).get(_NEW, Sums()).checksums
+
+    def by_file(
+        self,
+        table: str,
+        snapshot_id: int,
+        scope: Scope,
+        ignore: tuple[str, ...] = (),
+        skip: frozenset[str] = frozenset(),
+    ) -> dict[tuple[str, str], Checksum]:
+        """Checksum of what each file holds of each partition of the scope, by label and path.
+
+        Rows that delete files hide are not counted, nor are those of files in `skip`: they are not
+        hashed, though Iceberg reads them where they lie beside others of their partition.
+        """
+        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        if skip:
+            frame = frame.where(~column(FILE_COLUMN).isin(sorted(skip)))
+        with translated(f"measuring {table}"):
+            return partition_sums({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].files
+
+    def measure(
+        self,
+        old: tuple[str, int | None],
+        new: tuple[str, int | None],
+        scope: Scope,
+        measures: tuple[Measure, ...],
+        ignore: tuple[str, ...] = (),
+        change: SchemaChange = (),
+        *,
+        old_is_known: bool = False,
+        old_measures: Mapping[str, tuple[Any, ...]] | None = None,
+        earlier: tuple[str, ...] = (),
+    ) -> Measured:
+        """Checksums and declared measures of the scope's partitions on both sides, in one job.
+
+        Measures and rows of `earlier` partitions of the old side are added up in the same job.
+        A side without snapshot has no total at all; one without rows has counts of 0. The old side
+        is not hashed when it `old_is_known`, and not read when its measures are known too.
+        """
+        sides = {_OLD: old, _NEW: new}
+        is_unread = old_is_known and (not measures or old_measures is not None)
+        frames = self._frames(sides, scope, change, [_OLD] if is_unread else [])
+        # A column that is derived from others has no file: the old side is as it reads now.
+        told = [side for side in frames if side == _NEW or not (change or old_is_known)]
+        unhashed = [_OLD] if old_is_known else []
+        if earlier and measures:
+            before = Scope(field=scope.field, partitions=earlier)
+            frames[_EARLIER] = self._frames({_OLD: old}, before, change)[_OLD]
+            unhashed.append(_EARLIER)
+        with translated(f"measuring {old[0]}, {new[0]}"):
+            sums = partition_sums(frames, scope.field, ignore, measures, told, unhashed)
+        found = {side: sums.get(side, Sums()) for side in sides}
+        return Measured(
+            old={} if old_is_known else found[_OLD].checksums,
+            new=found[_NEW].checksums,
+            old_files=found[_OLD].files,
+            new_files=found[_NEW].files,
+            earlier=measured.earlier(measures, sums.get(_EARLIER, Sums())),
+            totals=measured.totals(
+                measures,
+                scope.partitions,
+                None if old[1] is None else _known(old_measures, found[_OLD]),
+                None if new[1] is None else found[_NEW].measures,
+            ),
+        )
+
+    def source_totals(
+        self,
+        plan: Plan,
+        wanted: tuple[SourceTotal, ...],
+        measures: tuple[Measure, ...],
+        totals: tuple[MeasureTotal, ...] = (),
+    ) -> tuple[CheckResult, ...]:
+        """Whole-candidate totals against whole-source totals (Q4); each table is read once.
+
+        Of those by partition only the sources are read, in the run's partitions.
+        """
+        known = SourceSums(self._inputs).judged(plan, wanted, measures, totals)
+        whole = tuple(total for total in wanted if total.partition is None)
+        found = dict(zip(whole, self._whole(plan, whole, measures), strict=True)) | known
+        return tuple(found[total] for total in wanted)
+
+    def _whole(
+        self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
+    ) -> tuple[CheckResult, ...]:
+        if not wanted:
+            return ()
+        by_name = {measure.name: measure for measure in measures}
+        candidate = readers.read(self._spark, self._catalog, plan.shadow_table, None)
+        ours = [by_name[total.measure] for total in wanted]
+        with beside(lambda: _aggregated(candidate, [_aggregate(each) for each in ours])) as summing:
+            theirs = self._of_sources(plan, wanted)
+        return tuple(
+            measured.against_source(total, mine, other)
+            for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
+        )
+
+    def output(self, plan: Plan) -> DataFrame:
+        """The restated partitions of the shadow, for the suites."""
+        scope = plan.resolved.scope
+        return readers.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
+
+    def input(self, plan: Plan, name: str) -> DataFrame:
+        """One pinned input within its range, for the suites."""
+        return self._inputs.declared(pin_named(plan, name))
+
+    def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
+        """Distinct non-null values of a column of a pinned input, for suite parameters."""
+        return self._distinct(self.input(plan, name), column)
+
+    def _distinct(self, frame: DataFrame, name: str) -> list[Any]:
+        value = column(name)
+        with translated(f"reading the values of {name}"):
+            found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
+            return sorted((row["v"] for row in found.collect()), key=repr)
+
+    def _frames(
+        self,
+        sides: dict[str, tuple[str, int | None]],
+        scope: Scope,
+        change: SchemaChange = (),
+        without: Collection[str] = (),
+    ) -> dict[str, DataFrame]:
+        """Open the sides that have a snapshot, the old one as the change leaves it."""
+        frames = {
+            side: readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+            for side, (table, snapshot_id) in sides.items()
+            if snapshot_id is not None and side not in without
+        }
+        if _OLD in frames:
+            frames[_OLD] = as_changed(frames[_OLD], change)
+        return frames
+
+    def _of_sources(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
+        found: list[Any] = [None] * len(wanted)
+        for source in dict.fromkeys(total.source for total in wanted):
+            places = [at for at, total in enumerate(wanted) if total.source == source]
+            frame = self._inputs.whole(pin_named(plan, source))
+            sums = _aggregated(frame, [_of_source(wanted[at]) for at in places])
+            for at, value in zip(places, sums, strict=True):
+                found[at] = value
+        return found
+
+
+def _known(given: Mapping[str, tuple[Any, ...]] | None, read: Sums) -> measured.ByLabel:
+    return read.measures if given is None else given
+
+
+def _aggregated(frame: DataFrame, aggregates: list[Column]) -> list[Any]:
+    named = [each.alias(f"m{at}") for at, each in enumerate(aggregates)]
+    with translated("comparing totals with the sources"):
+        return list(frame.agg(*named).collect()[0])
+
+
+def _of_source(total: SourceTotal) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.sum(column(total.sum)) if total.sum else F.count(F.lit(1))
+
+
+def _aggregate(measure: Measure) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.sum(column(measure.sum)) if measure.sum else F.count(column(measure.count or ""))

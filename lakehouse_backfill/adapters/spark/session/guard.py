@@ -1,0 +1,204 @@
+"""Keeps a job's code from writing anywhere through the session it is given.
+
+While `job_code` is entered, every public way of PySpark to write, or to change the session or the
+catalog, raises WriteForbidden before anything is sent; queries pass. This holds for the process,
+so also for threads that the job starts; our own writes on other threads go through `own_writes`.
+
+It guards against mistakes, not against an attacker: Python has no sandbox.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from lakehouse_backfill.errors import WriteForbidden
+
+#: Module, class and members that write or change state; a missing one is skipped, because the
+#: classic and the Connect API differ.
+_FORBIDDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    *(
+        (module, "DataFrame", members)
+        for module in (
+            "pyspark.sql.dataframe",
+            "pyspark.sql.classic.dataframe",
+            "pyspark.sql.connect.dataframe",
+        )
+        for members in (
+            ("write", "writeTo", "writeStream", "mergeInto", "foreach", "foreachPartition"),
+            ("createGlobalTempView", "createOrReplaceGlobalTempView", "checkpoint", "rdd"),
+        )
+    ),
+    *(
+        (f"pyspark.sql.{part}readwriter", name, members)
+        for part in ("", "connect.")
+        for name, members in (
+            ("DataFrameWriter", ("save", "insertInto", "saveAsTable", "json", "parquet", "text")),
+            ("DataFrameWriter", ("csv", "xml", "orc", "jdbc")),
+            ("DataFrameWriterV2", ("create", "replace", "createOrReplace", "append")),
+            ("DataFrameWriterV2", ("overwrite", "overwritePartitions")),
+        )
+    ),
+    *((f"pyspark.sql.{part}merge", "MergeIntoWriter", ("merge",)) for part in ("", "connect.")),
+    *(
+        (f"pyspark.sql.{part}streaming.readwriter", "DataStreamWriter", ("start", "toTable"))
+        for part in ("", "connect.")
+    ),
+    *(
+        (f"pyspark.sql.{part}catalog", "Catalog", members)
+        for part in ("", "connect.")
+        for members in (
+            ("createTable", "createExternalTable", "dropGlobalTempView", "recoverPartitions"),
+            ("setCurrentCatalog", "setCurrentDatabase"),
+        )
+    ),
+    ("pyspark.sql.conf", "RuntimeConfig", ("set", "unset")),
+    ("pyspark.sql.connect.conf", "RuntimeConf", ("set", "unset")),
+    *(
+        (f"pyspark.sql.{part}session", "SparkSession", members)
+        for part in ("", "connect.")
+        for members in (("stop", "copyFromLocalToFs", "addArtifacts"),)
+    ),
+)
+_SESSIONS = ("pyspark.sql.session", "pyspark.sql.connect.session")
+#: What a builder may ask for when it is only used to find the session.
+_HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
+
+_lock = threading.Lock()
+_entered = 0
+_originals: list[tuple[type, str, Any]] = []
+_thread = threading.local()
+
+
+@contextmanager
+def job_code() -> Iterator[None]:
+    """Forbid writing until the block ends; raises WriteForbidden from inside it, never later."""
+    global _entered  # Classes are patched once for the process.
+    with _lock:
+        if _entered == 0:
+            _install()
+        _entered += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _entered -= 1
+            if _entered == 0:
+                _restore()
+
+
+@contextmanager
+def own_writes() -> Iterator[None]:
+    """Let this thread write although a job's code runs on another one."""
+    before = getattr(_thread, "trusted", False)
+    _thread.trusted = True
+    try:
+        yield
+    finally:
+        _thread.trusted = before
+
+
+def _install() -> None:
+    for module, name, members in _FORBIDDEN:
+        owner = _class(module, name)
+        for member in members:
+            if owner is not None and member in owner.__dict__:
+                _replace(owner, member, _forbidding(owner, member))
+    for module in _SESSIONS:
+        session = _class(module, "SparkSession")
+        if session is not None:
+            _replace(session, "sql", _checked_sql(session.__dict__["sql"]))
+            builder = session.Builder
+            _replace(builder, "getOrCreate", _checked_builder(builder.getOrCreate))
+
+
+def _restore() -> None:
+    while _originals:
+        owner, member, original = _originals.pop()
+        setattr(owner, member, original)
+
+
+def _replace(owner: type, member: str, replacement: Any) -> None:
+    _originals.append((owner, member, owner.__dict__[member]))
+    setattr(owner, member, replacement)
+
+
+def _class(module: str, name: str) -> Any:
+    """Give a class of PySpark; None for Connect's own when the session is not one of Connect.
+
+    PySpark imports some of Connect's modules when they are used: here, lest a job comes first.
+    """
+    if ".connect." in module and _SESSIONS[1] not in sys.modules:
+        return None
+    return getattr(import_module(module), name, None)
+
+
+def _forbidding(owner: type, member: str) -> Any:
+    original = owner.__dict__[member]
+    what = f"{owner.__name__}.{member}"
+    if isinstance(original, property):
+        getter = original.fget or _nothing
+
+        def get(self: Any) -> Any:
+            _refuse(what)
+            return getter(self)
+
+        return property(get)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        target = f"({args[0]!r})" if args and isinstance(args[0], str) else ""
+        _refuse(f"{what}{target}")
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _nothing(_self: Any) -> None:
+    return None
+
+
+def _checked_sql(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 (PySpark's)
+        if not _is_trusted():
+            # The parser is loaded with the first query of a job: most commands start no Spark.
+            from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query
+
+            try:
+                parse_query(sqlQuery)
+            except NotAQuery as error:
+                shown = " ".join(sqlQuery.split())[:80]
+                raise _forbidden(f"SparkSession.sql({shown!r}): {error}") from error
+        return original(self, sqlQuery, *args, **kwargs)
+
+    return sql
+
+
+def _checked_builder(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_or_create(self: Any) -> Any:
+        options = set(getattr(self, "_options", {}))
+        if options - _HARMLESS_OPTIONS:
+            _refuse(f"SparkSession.builder with {', '.join(sorted(options - _HARMLESS_OPTIONS))}")
+        return original(self)
+
+    return get_or_create
+
+
+def _is_trusted() -> bool:
+    return bool(getattr(_thread, "trusted", False))
+
+
+def _refuse(what: str) -> None:
+    if not _is_trusted():
+        raise _forbidden(what)
+
+
+def _forbidden(what: str) -> WriteForbidden:
+    return WriteForbidden(
+        f"the job tried {what}; a transform returns a DataFrame and writes nothing itself",
+        state="nothing was sent or written",
+        fix="return the rows from the transform; the toolkit writes them to the run's shadow",
+    )

@@ -1,0 +1,194 @@
+"""Opens the one Spark session of this process; the only file that touches the Spark context."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark.session import remote
+from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
+from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_VARIABLE = "LAKEHOUSE_BACKFILL_SPARK_LOG"
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+#: Left over from another Spark on the machine, each of these makes ours start the wrong program.
+_STALE = (
+    "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_DRIVER_PYTHON_OPTS",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_API_MODE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_ENV_LOADED",
+    "SPARK_REMOTE",
+    "SPARK_TESTING",
+)
+_LOCK = threading.Lock()
+_OPEN: dict[str, SparkSession] = {}
+_opened = 0
+
+
+def open_session(profile: Profile, project: Path) -> SparkSession:
+    """Give this process's Spark session, started on the first call.
+
+    Its output goes to a log file, so that nothing but results reaches the terminal. Raises
+    JavaMissing without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and
+    ConfigError when the process already has a session on another catalog.
+    """
+    global _opened  # One session at a time; what was built in an earlier one is void.
+    settings = SparkSettings.of(profile, project)
+    with _LOCK:
+        session = _OPEN.get("session")
+        if session is None:
+            _quieten()
+            session = _start(settings) if settings.remote is None else _connect(settings)
+            _OPEN["session"] = session
+            _opened += 1
+        else:
+            _refuse_other_catalog(session, settings)
+        return session
+
+
+def is_open() -> bool:
+    """Tell whether this process has a session already."""
+    return "session" in _OPEN
+
+
+def session_number() -> int:
+    """Tell the sessions of this process apart; 0 while there is none."""
+    return _opened if is_open() else 0
+
+
+def close_session() -> None:
+    """Stop this process's session, if there is one; the next `open_session` starts afresh."""
+    with _LOCK:
+        session = _OPEN.pop("session", None)
+    if session is not None:
+        session.stop()
+        _end_java()
+
+
+def _end_java() -> None:
+    """End the Java process too: PySpark keeps it, and would start the next session inside."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _start(settings: SparkSettings) -> SparkSession:
+    java = require_java()
+    _clean_environment(settings, java)
+    log = _open_log()
+    try:
+        return _launch(_with_logging(settings, java), log)
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise EnvironmentDown(
+            f"Spark did not start: {error}\n{_tail(log)}",
+            fix="lakehouse-backfill doctor",
+        ) from error
+
+
+def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+    # Java and its Python workers inherit these for life: their warnings never reach the terminal.
+    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    context = SparkContext(conf=SparkConf(loadDefaults=True, _jvm=gateway.jvm), gateway=gateway)
+    context.setLogLevel("ERROR")
+    return SparkSession.builder.getOrCreate()
+
+
+def _connect(settings: SparkSettings) -> SparkSession:
+    for name in _STALE:
+        os.environ.pop(name, None)
+    return remote.connect(settings)
+
+
+def _quieten() -> None:
+    """PySpark prints every error of a query as JSON to stderr, besides raising it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel("CRITICAL")
+
+
+def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> None:
+    prefix = f"spark.sql.catalog.{settings.catalog}"
+    for key in (f"{prefix}.uri", f"{prefix}.warehouse"):
+        wanted = settings.options.get(key)
+        if wanted is not None and session.conf.get(key, None) != wanted:
+            raise ConfigError(
+                f"this process already has a Spark session on another catalog ({key} differs)",
+                fix="use one project and one profile in a process",
+            )
+
+
+def _clean_environment(settings: SparkSettings, java: JavaRuntime) -> None:
+    for name in _STALE:
+        os.environ.pop(name, None)
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EnvironmentDown("pyspark is not installed", fix="pip install 'pyspark>=4.1,<4.2'")
+    os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)
+    os.environ["JAVA_HOME"] = str(java.home)
+    if settings.is_local:
+        # The machine's name may not resolve, and its cluster's defaults are not this session's.
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.pop("SPARK_CONF_DIR", None)
+    else:
+        os.environ["PYSPARK_PYTHON"] = settings.options.get("spark.pyspark.python", "python3")
+
+
+def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
+    options = dict(settings.options)
+    key = "spark.driver.extraJavaOptions"
+    quiet = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
+    own = options.get(key, "")
+    options[key] = " ".join(part for part in (quiet, *java.options, own) if part)
+    return options
+
+
+def _open_log() -> IO[bytes]:
+    """Open the file that takes Spark's own output: the one asked for, else a temporary one."""
+    asked = os.environ.get(LOG_VARIABLE)
+    if asked:
+        return Path(asked).open("ab+")
+    log = tempfile.NamedTemporaryFile(  # noqa: SIM115 (lives as long as the process)
+        prefix="lakehouse-backfill-spark-", suffix=".log", delete=False
+    )
+    atexit.register(_remove, Path(log.name))
+    return log
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _tail(log: IO[bytes], lines: int = 15) -> str:
+    text = Path(log.name).read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])

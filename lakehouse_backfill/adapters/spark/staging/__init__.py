@@ -1,0 +1,1 @@
+"""Run job code on pinned inputs and write the shadow."""

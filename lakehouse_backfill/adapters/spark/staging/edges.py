@@ -1,0 +1,177 @@
+"""Partitions beyond the publish range: what is accepted there against what is computed (Q10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark import filters, labels, rowhash
+from lakehouse_backfill.adapters.spark.diff import comparing
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
+from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.session.together import beside
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
+from lakehouse_backfill.domain.contract import Contract, Measure
+from lakehouse_backfill.domain.scope import Scope
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_COUNTS = (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
+_ACCEPTED = "accepted"
+Rows = dict[str, tuple[int, int, int]]
+Moved = dict[tuple[str, str], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The partitions beyond one side of the scope, and what the run would compute for them."""
+
+    side: EdgeSide
+    scope: Scope
+    computed: DataFrame
+
+
+def compare(
+    accepted: DataFrame, found: Sequence[Edge], contract: Contract
+) -> tuple[EdgePartition, ...]:
+    """Compare by key, one result per partition, in the order of the edges and their scopes.
+
+    `accepted` holds the accepted rows of all of them. Checksums are taken of everything in one
+    job: partitions whose checksums agree are equal and need no comparison by key, which is the
+    usual case. Of a declared measure, what is accepted here but not computed here any more would be
+    counted twice once the range is published; what is computed but not accepted would be lost.
+    """
+    if not found:
+        return ()
+    frames: dict[str, DataFrame] = {_ACCEPTED: accepted}
+    frames.update({edge.side: edge.computed for edge in found})
+    sums = partition_sums(frames, found[0].scope.field)
+    old = sums[_ACCEPTED].checksums
+    results: list[EdgePartition] = []
+    for edge in found:
+        new = sums[edge.side].checksums
+        differing = tuple(each for each in edge.scope.partitions if old.get(each) != new.get(each))
+        results += _edge(edge, *_differences(accepted, edge, contract, differing), contract)
+    return tuple(results)
+
+
+def _differences(
+    accepted: DataFrame, edge: Edge, contract: Contract, labels: tuple[str, ...]
+) -> tuple[Rows, Moved]:
+    if not labels:
+        return {}, {}
+    scope = Scope(field=edge.scope.field, partitions=labels)
+    where = filters.inside(partitions.ranges(scope))
+    old, new = accepted.where(where), edge.computed.where(where)
+    with beside(lambda: _measure_differences(old, new, contract, scope)) as moving:
+        rows = _row_differences(old, new, contract.key, scope)
+    return rows, moving.result()
+
+
+def _edge(edge: Edge, rows: Rows, moved: Moved, contract: Contract) -> list[EdgePartition]:
+    none = (0, 0, 0)
+    return [
+        EdgePartition(
+            partition=label,
+            side=edge.side,
+            added=rows.get(label, none)[0],
+            removed=rows.get(label, none)[1],
+            changed=rows.get(label, none)[2],
+            counted_twice={
+                m.name: moved.get((label, m.name), (0, 0))[0] for m in contract.measures
+            },
+            lost={m.name: moved.get((label, m.name), (0, 0))[1] for m in contract.measures},
+        )
+        for label in edge.scope.partitions
+    ]
+
+
+def _row_differences(
+    accepted: DataFrame, computed: DataFrame, key: tuple[str, ...], scope: Scope
+) -> Rows:
+    from pyspark.sql import functions as F
+
+    label = labels.raw_label(scope.field)
+    sides = [
+        comparing.narrow(frame, label, key, rowhash.row_hash(frame.schema))
+        for frame in (accepted, computed)
+    ]
+    found = (
+        comparing.compared(sides[0], sides[1], key)
+        .groupBy(comparing.LABEL)
+        .agg(*(F.sum(name).alias(name) for name in _COUNTS))
+        .collect()
+    )
+    return {
+        labels.label(scope.field, row[comparing.LABEL]): (
+            row[comparing.ADDED],
+            row[comparing.REMOVED],
+            row[comparing.CHANGED],
+        )
+        for row in found
+    }
+
+
+def _measure_differences(
+    accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope
+) -> Moved:
+    """Give (counted twice, lost) per partition label and measure."""
+    from pyspark.sql import functions as F
+
+    if not contract.measures:
+        return {}
+    keys = [comparing.LABEL, *comparing.key_names(contract.key)]
+    sides = [
+        _measured(frame, sign, contract, scope) for frame, sign in ((accepted, 1), (computed, -1))
+    ]
+    by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
+    names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
+    surplus = by_key.agg(*(F.sum(name).alias(name) for name in names))
+    found = surplus.groupBy(comparing.LABEL).agg(
+        *(F.sum(F.greatest(F.col(name), F.lit(0))).alias(f"{name}_twice") for name in names),
+        *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
+    )
+    return {
+        (labels.label(scope.field, row[comparing.LABEL]), measure.name): (
+            _whole(row[f"{name}_twice"]),
+            _whole(row[f"{name}_lost"]),
+        )
+        for row in found.collect()
+        for name, measure in zip(names, contract.measures, strict=True)
+    }
+
+
+def _measured(frame: DataFrame, sign: int, contract: Contract, scope: Scope) -> DataFrame:
+    """Give label, key, and each measure's contribution of the row, signed by side."""
+    values = [
+        (measure_value(measure) * sign).alias(f"lhb_measure_{place}")
+        for place, measure in enumerate(contract.measures)
+    ]
+    named = [
+        column(name).alias(short)
+        for name, short in zip(contract.key, comparing.key_names(contract.key), strict=True)
+    ]
+    return frame.select(labels.raw_label(scope.field).alias(comparing.LABEL), *named, *values)
+
+
+def measure_value(measure: Measure) -> Column:
+    """Give what one row adds to the measure; null adds nothing."""
+    from pyspark.sql import functions as F
+
+    if measure.sum is not None:
+        return F.coalesce(column(measure.sum), F.lit(0))
+    if measure.counts_by is not None:
+        return F.lit(1)  # Each row is of one value.
+    return F.when(column(measure.count or "").isNotNull(), F.lit(1)).otherwise(F.lit(0))
+
+
+def _whole(value: Any) -> int:
+    """Round up, so that no difference is ever shown as none."""
+    if value is None:
+        return 0
+    return math.ceil(value) if isinstance(value, (float, Decimal)) else int(value)

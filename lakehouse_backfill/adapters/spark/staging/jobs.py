@@ -1,0 +1,252 @@
+"""Loads the transform that a plan names, from a Python or a SQL file of the project."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark.failures import CORRECT_JOB
+from lakehouse_backfill.adapters.spark.session import guard
+from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query, tables_read
+from lakehouse_backfill.adapters.spark.staging.job_modules import importing_from
+from lakehouse_backfill.adapters.spark.staging.job_scan import check_source
+from lakehouse_backfill.domain.manifest import TransformRef
+from lakehouse_backfill.domain.scope import Bound
+from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
+from lakehouse_backfill.transforms import TransformInfo, transform_info
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What a transform may know besides its inputs; the same for the same plan, so runs repeat.
+
+    `clock` is the run's, never the wall clock. `publish_from`/`publish_to` bound the partitions
+    that are computed (half-open); None where partitions have no order.
+    """
+
+    run_id: str
+    mode: str
+    clock: datetime
+    transform_version: str
+    config: Mapping[str, str | int | float | bool]
+    publish_from: Bound | None = None
+    publish_to: Bound | None = None
+    reference_versions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A loaded transform: `run` computes the output from the frames of its inputs, lazily."""
+
+    info: TransformInfo
+    file: str
+    compute: Callable[[JobContext, Mapping[str, Any]], Any]
+
+    def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """Call the transform under the guard.
+
+        Raises WriteForbidden when it tries to write, ConfigError when it fails or gives no
+        DataFrame; nothing was written then.
+        """
+        try:
+            with guard.job_code():
+                found = self.compute(context, frames)
+                if hasattr(found, "writeTo"):
+                    # Spark Connect finds out what is wrong with it when it is first asked.
+                    _ = found.schema
+        except BackfillError:
+            raise
+        except Exception as error:
+            raise _job_failed(f"transform {self.info.name} failed", self.file, error) from error
+        if not hasattr(found, "writeTo"):
+            raise ConfigError(
+                f"transform {self.info.name} gave {type(found).__name__} instead of a DataFrame",
+                state="nothing was written",
+                fix=f"return a DataFrame in {self.file}",
+            )
+        return found  # type: ignore[no-any-return]
+
+
+def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: set[str]) -> Job:
+    """Load the transform that is `wanted` by name and version and takes only declared `inputs`.
+
+    Raises NotFound without the file, ConfigError when the file holds something else or reaches for
+    what is not open to jobs.
+    """
+    path = _inside(project, wanted.file)
+    text = path.read_text(encoding="utf-8")
+    is_python = path.suffix == ".py"
+    if not is_python and path.suffix != ".sql":
+        raise ConfigError(f"{wanted.file} is neither .py nor .sql", fix="correct transform.file")
+    jobs = (
+        _python_jobs(project.resolve(), path, wanted.file, text)
+        if is_python
+        else _sql_jobs(spark, wanted.file, text)
+    )
+    job = next(
+        (j for j in jobs if (j.info.name, j.info.version) == (wanted.name, wanted.version)), None
+    )
+    if job is None:
+        offered = ", ".join(f"{j.info.name} {j.info.version}" for j in jobs) or "no transform"
+        raise ConfigError(
+            f"{wanted.file} does not hold transform {wanted.name} {wanted.version}",
+            fix=f"it offers {offered}: correct transform.name or transform.version",
+        )
+    missing = [name for name in job.info.inputs if name not in inputs]
+    if missing:
+        raise ConfigError(
+            f"transform {wanted.name} needs inputs that the manifest lacks: {', '.join(missing)}",
+            fix="declare them under sources or reference_data",
+        )
+    return job
+
+
+def _inside(project: Path, file: str) -> Path:
+    root = project.resolve()
+    path = (root / file).resolve()
+    if not path.is_relative_to(root):
+        raise ConfigError(f"{file} lies outside the project", fix="move the job into the project")
+    if not path.is_file():
+        raise NotFound(f"there is no job file {file}", fix="correct transform.file")
+    return path
+
+
+def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
+    check_source(text, file)
+    with importing_from(root, path):
+        module = _import(path, file, text)
+    found = [(info, value) for value in vars(module).values() if (info := transform_info(value))]
+    return [Job(info, file, _caller(function, info, (root, path))) for info, function in found]
+
+
+def _caller(
+    function: Callable[..., Any], info: TransformInfo, code: tuple[Path, Path]
+) -> Callable[..., Any]:
+    def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
+        # It may import its modules only now.
+        with importing_from(*code):
+            return function(context, *(frames[name] for name in info.inputs))
+
+    return compute
+
+
+def _import(path: Path, file: str, text: str) -> ModuleType:
+    from pyspark import cloudpickle
+
+    identity = hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()[:16]
+    name = f"lakehouse_backfill_job_{identity}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} cannot be imported", fix="correct transform.file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    # Executors do not have the file: its functions travel with the tasks.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        with guard.job_code():
+            spec.loader.exec_module(module)
+    except BackfillError:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise _job_failed("the job file failed on import", file, error) from error
+    return module
+
+
+def _sql_jobs(spark: SparkSession, file: str, text: str) -> list[Job]:
+    info = _header(file, text)
+    try:
+        query = parse_query(text)
+    except NotAQuery as error:
+        raise ConfigError(f"{file} is no query: {error}", fix="write one SELECT") from error
+    unpinned = sorted(tables_read(query) - set(info.inputs))
+    if unpinned:
+        raise ConfigError(
+            f"{file} reads {', '.join(unpinned)}, which is not pinned by the run",
+            fix="name it in `-- inputs:` and write {name} in the query",
+        )
+
+    def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
+        wanted = {name: frames[name] for name in info.inputs}
+        return spark.sql(text, args=_parameters(context), **wanted)
+
+    return [Job(info, file, compute)]
+
+
+def _header(file: str, text: str) -> TransformInfo:
+    found = dict(_HEADER.findall(text))
+    missing = [name for name in ("name", "version", "inputs") if name not in found]
+    if missing:
+        raise ConfigError(
+            f"{file} lacks the header line {' and '.join(f'`-- {name}:`' for name in missing)}",
+            fix="start the file with -- name:, -- version: and -- inputs: lines",
+        )
+    inputs = tuple(part.strip() for part in found["inputs"].split(",") if part.strip())
+    try:
+        return TransformInfo(name=found["name"], version=found["version"], inputs=inputs)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}", fix="correct its header lines") from error
+
+
+def _parameters(context: JobContext) -> dict[str, Any]:
+    """Give the values that a SQL file may use as `:name`; the context's own names win."""
+    own: dict[str, Any] = {
+        "run_id": context.run_id,
+        "mode": context.mode,
+        "clock": context.clock,
+        "transform_version": context.transform_version,
+        "publish_from": context.publish_from,
+        "publish_to": context.publish_to,
+    }
+    given = {**context.config, **own}
+    return {name: _instant(value) for name, value in given.items()}
+
+
+def _instant(value: Any) -> Any:
+    """Instants without a zone become UTC, the session's: else PySpark takes the local zone."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    return value
+
+
+def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
+    line = _line_in(file, error)
+    place = f"{file}:{line}" if line else file
+    text = str(error).strip().splitlines()
+    return ConfigError(
+        f"{what} at {place}: {type(error).__name__}: {text[0] if text else ''}",
+        state="nothing was written",
+        fix=_how_to_correct(error),
+    )
+
+
+def _how_to_correct(error: Exception) -> str:
+    if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
+        return f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB}"
+    return CORRECT_JOB
+
+
+def _line_in(file: str, error: Exception) -> int:
+    """Give the last line of the job file in the traceback; 0 where only the server knew."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).as_posix().endswith(file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

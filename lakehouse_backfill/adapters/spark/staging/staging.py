@@ -1,0 +1,304 @@
+"""Runs a transform on pinned inputs into a shadow table: the Staging port."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark import evolving, filters, readers, rowhash
+from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
+from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.session.together import beside
+from lakehouse_backfill.adapters.spark.staging import carrying, lineage
+from lakehouse_backfill.adapters.spark.staging.composing import Composed, Composing
+from lakehouse_backfill.adapters.spark.staging.computing import Computing
+from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare
+from lakehouse_backfill.adapters.spark.staging.inputs import Inputs
+from lakehouse_backfill.adapters.spark.staging.leaving_out import LeavingOut
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import Commit, ShadowWriter
+from lakehouse_backfill.core.planning import catching_up, windows
+from lakehouse_backfill.domain import partitions, rules_schema_change
+from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.errors import ConfigError, Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_OUTSIDE = "lhb_outside"
+_HASH = "lhb_hash"
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What flowed into a commit: rows and checksum of the chunk, rows that fell outside it."""
+
+    checksum: Checksum
+    outside_rows: int
+
+
+class SparkStaging:
+    """Computes chunks, edges and warm-up proofs; writes nothing but shadows."""
+
+    def __init__(
+        self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
+    ) -> None:
+        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        self._spark = spark
+        self._catalog = catalog
+        self._inputs = Inputs(spark, catalog)
+        self._computing = Computing(spark, code, self._inputs)
+        self._composing = Composing(spark, catalog)
+        self._leaving_out = LeavingOut(spark, catalog)
+        self._writer = ShadowWriter(spark, catalog)
+
+    def load(self, plan: Plan) -> None:
+        """Import the transform and check name, version and inputs, without running it."""
+        self._computing.load(plan)
+
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
+
+        Run twice, it leaves the same rows; a chunk without rows leaves its partitions empty. Rows
+        outside the chunk are counted and never written. Raises RunMoved, and commits nothing, once
+        the shadow was fenced by a later epoch.
+        """
+        started = time.monotonic()
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        target = self._schema(plan.shadow_table)
+        frames = self._inputs.frames(plan, scope)
+        with translated(f"computing chunk {chunk.chunk_id}"):
+            output = self._computing.output(plan, scope, frames, target)
+        with (
+            beside(lambda: self._count(plan, chunk, frames)) as counting,
+            self._composing.composed(plan, scope, output, target) as made,
+            self._leaving_out.composed(plan, chunk, made) as composed,
+        ):
+            commit, counted = self._write(plan, chunk, epoch, composed)
+        return ChunkRecord(
+            run_id=plan.run_id,
+            chunk_id=chunk.chunk_id,
+            partitions=chunk.partitions,
+            status="done",
+            input_rows=counting.result(),
+            output_rows=counted.checksum.rows,
+            outside_rows=counted.outside_rows + composed.outside_rows,
+            checksum=counted.checksum.text,
+            seconds=round(time.monotonic() - started, 3),
+            snapshot_id=commit.snapshot_id,
+            finished_at=datetime.now(timezone.utc),
+            epoch=epoch,
+            **composed.counts.known,
+        )
+
+    def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
+        """Give the ledger row of a chunk that was committed, but not recorded, before.
+
+        Counted from the stored rows; how many fell outside the chunk is not stored, so it is 0.
+        """
+        started = time.monotonic()
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        with translated(f"measuring chunk {chunk.chunk_id}"):
+            stored = self._stored(plan.shadow_table, snapshot_id, scope)
+        input_rows = self._count(plan, chunk, self._inputs.frames(plan, scope))
+        return ChunkRecord(
+            run_id=plan.run_id,
+            chunk_id=chunk.chunk_id,
+            partitions=chunk.partitions,
+            status="done",
+            input_rows=input_rows,
+            output_rows=stored.rows,
+            outside_rows=0,
+            checksum=stored.text,
+            seconds=round(time.monotonic() - started, 3),
+            snapshot_id=snapshot_id,
+            finished_at=datetime.now(timezone.utc),
+            recovered=True,
+            epoch=epoch,
+            **self._composing.counted(plan.shadow_table, snapshot_id).known,
+        )
+
+    def edges(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> tuple[EdgePartition, ...]:
+        """Compute partitions beyond the scope and compare them with the target's base.
+
+        All sides together, but each computed from its own input: what lies between is not read.
+        """
+        scopes = _scopes(plan, around)
+        if not scopes:
+            return ()
+        everything = tuple(label for scope in scopes.values() for label in scope.partitions)
+        field = plan.resolved.scope.field
+        accepted = self._accepted(plan, Scope(field=field, partitions=everything))
+        target, coming = (
+            accepted.schema,
+            rules_schema_change.added(rules_schema_change.of_plan(plan)),
+        )
+        if coming:
+            target = self._schema(plan.shadow_table)
+        with translated("checking the edges"):
+            found = [
+                Edge(side, scope, self._computed(plan, scope, target).drop(*coming))
+                for side, scope in scopes.items()
+            ]
+            return compare(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+
+    def edge_checksums(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> dict[str, Checksum]:
+        """Compute partitions beyond the scope, and only sum their rows; those without are out."""
+        scopes, base = _scopes(plan, around), plan.resolved.target
+        target = readers.read(self._spark, self._catalog, base.table, base.snapshot_id).schema
+        with translated("checking the edges"):
+            computed = {str(side): self._computed(plan, scopes[side], target) for side in scopes}
+            sums = partition_sums(computed, plan.resolved.scope.field)
+        return {label: one for side in sums.values() for label, one in side.checksums.items()}
+
+    def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
+        """Keep the rows that the run's row predicate names; all where it has none."""
+        predicate = carrying.predicate_in(plan, frame.schema)
+        return frame if predicate is None else frame.where(carrying.named(predicate))
+
+    def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
+        base = plan.resolved.target
+        if base.snapshot_id is None:
+            return readers.no_rows(self._spark, self._schema(plan.shadow_table))
+        read = readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
+        rows = evolving.as_changed(self._named(plan, read), rules_schema_change.of_plan(plan))
+        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
+
+    def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+        sources = plan.resolved.sources
+        rows = self._named(plan, self._computing.partitions(plan, scope, target, sources))
+        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
+
+    def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
+        """Compute one partition with the declared warm-up and with twice as much.
+
+        Raises ConfigError when the declared ranges do not hold the doubled warm-up: reading less
+        would prove nothing.
+        """
+        scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
+        base = plan.resolved.target
+        if base.uuid is None:
+            raise Unsupported(
+                f"{base.table} does not exist yet, so nothing says what the output must look like",
+                fix="plan without --prove-warm-up",
+            )
+        if rules_schema_change.of_plan(plan):
+            raise Unsupported(
+                f"the run changes columns of {base.table}, which no table has yet",
+                fix="plan without --prove-warm-up",
+            )
+        target = self._schema(base.table)
+        doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
+        with translated("proving the warm-up"):
+            found = [
+                self._checksum(self._computing.partitions(plan, scope, target, pins))
+                for pins in (plan.resolved.sources, doubled)
+            ]
+        return found[0], found[1]
+
+    def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
+        with translated(f"counting the input of chunk {chunk.chunk_id}"):
+            return self._inputs.count(plan, frames)
+
+    def _write(
+        self, plan: Plan, chunk: Chunk, epoch: int, composed: Composed
+    ) -> tuple[Commit, _Counted]:
+        from pyspark.sql import Observation
+
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        rows = partitions.ranges(scope)
+        observation = Observation(f"chunk {uuid.uuid4()}")
+        observed = _observed(composed.rows, filters.inside(rows), observation)
+        # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
+        written = observed.where(filters.condition(rows))
+        properties = lineage.summary(plan, chunk, scope, str(uuid.uuid4()), epoch)
+        properties |= composed.counts.properties
+        commit = self._writer.overwrite(
+            written, plan.shadow_table, filters.condition(rows), properties, epoch
+        )
+        with translated(f"measuring chunk {chunk.chunk_id}"):
+            counted = _counted(observation, composed.rows.schema)
+            if counted is None or counted.checksum.rows != commit.added_rows:
+                # Repeated tasks count twice, and an optimised-away plan not at all.
+                outside = ~filters.inside(rows)
+                rows_there = composed.rows.where(outside)
+                outside_rows = counted.outside_rows if counted else rows_there.count()
+                stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
+                counted = _Counted(stored, outside_rows)
+        return commit, counted
+
+    def _stored(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
+        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        return self._checksum(frame)
+
+    def _checksum(self, frame: DataFrame) -> Checksum:
+        columns = rowhash.checksum_columns(frame.schema, LINEAGE_NAMES)
+        found = frame.agg(*columns).collect()[0].asDict()
+        return rowhash.to_checksum(found, rowhash.shape(frame.schema, LINEAGE_NAMES))
+
+    def _schema(self, table: str) -> StructType:
+        return readers.read(self._spark, self._catalog, table, None).schema
+
+
+def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
+    field = plan.resolved.scope.field
+    return {
+        side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
+    }
+
+
+def _observed(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
+    """Count and sum the rows as they flow by: those inside by hash, the others by number."""
+    from pyspark.sql import functions as F
+
+    # Hashed once per row: in an Observation each aggregate would work out the whole hash again.
+    hashed = F.when(inside, rowhash.row_hash(output.schema, LINEAGE_NAMES))
+    outside = F.count(F.when(column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
+    with_hash = output.withColumn(_HASH, hashed)
+    return with_hash.observe(observation, outside, *rowhash.sums(column(_HASH))).drop(_HASH)
+
+
+def _counted(observation: Any, schema: StructType) -> _Counted | None:
+    """Give what was counted; None when Spark optimised the observed part of the plan away."""
+    try:
+        found = dict(observation.get)
+    except Exception:  # noqa: BLE001 (an assertion of the JVM: no metrics came)
+        return None
+    if _OUTSIDE not in found:
+        return None
+    shape = rowhash.shape(schema, LINEAGE_NAMES)
+    return _Counted(rowhash.to_checksum(found, shape), int(found[_OUTSIDE]))
+
+
+def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
+    if pin.range is None:
+        return pin
+    more = pin.model_copy(
+        update={
+            "warm_up_days": max(2 * pin.warm_up_days, 1),
+            "cool_down_days": 2 * pin.cool_down_days,
+        }
+    )
+    window = windows.needed(more, scope)
+    if window is not None and not windows.covers(pin.range, window):
+        first, last = window[0].date(), window[1].date() + timedelta(days=1)
+        raise ConfigError(
+            f"twice the warm-up of {pin.name} lies outside its declared range",
+            fix=f"declare sources.{pin.name}.range from {first} to {last}",
+        )
+    return more

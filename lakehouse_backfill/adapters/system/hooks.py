@@ -1,0 +1,101 @@
+"""Calls hooks: programs without a shell, webhooks by one POST."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from lakehouse_backfill.domain.hooks import Hook, HookCall
+from lakehouse_backfill.ports.hooks import Hooks
+
+#: How much of what a hook says is kept.
+_SAID = 500
+
+
+class LocalHooks(Hooks):
+    """Runs programs in the project's folder, in this process's environment."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+
+    def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
+        """Call it with a JSON message and wait for its end; a failure is an outcome, no error."""
+        started = time.monotonic()
+        text = json.dumps(message, sort_keys=True)
+        is_ok, detail = self._run(hook, text) if hook.command else _send(hook, text)
+        return HookCall(
+            hook=hook.name,
+            on=hook.on,
+            is_ok=is_ok,
+            detail=detail[:_SAID],
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _run(self, hook: Hook, text: str) -> tuple[bool, str]:
+        try:
+            # The command stands in the contract, which is approved with the plan.
+            done = subprocess.run(  # noqa: S603
+                list(hook.command),
+                input=text,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=hook.timeout_seconds,
+                cwd=self._project,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"no end after {hook.timeout_seconds:g} s; it was killed"
+        except OSError as error:
+            return False, f"{hook.command[0]} cannot be run: {error.strerror}"
+        except ValueError as error:
+            return False, f"the command cannot be run: {error}"
+        said = (done.stderr if done.returncode else done.stdout).strip()
+        return done.returncode == 0, f"exit code {done.returncode}" + (f": {said}" if said else "")
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would send the token elsewhere."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _send(hook: Hook, text: str) -> tuple[bool, str]:
+    url = hook.webhook or ""
+    if not _is_address(url):
+        return False, "the webhook is no http(s) address"
+    headers = {"Content-Type": "application/json"}
+    if hook.token_env is not None:
+        token = os.environ.get(hook.token_env)
+        if token is None:
+            return False, f"the environment variable {hook.token_env} is not set"
+        headers["Authorization"] = f"Bearer {token}"
+    request = Request(url, text.encode(), headers, method="POST")  # noqa: S310 (checked above)
+    try:
+        with build_opener(_NoRedirect).open(request, timeout=hook.timeout_seconds) as answer:
+            return True, f"HTTP {answer.status}"
+    except HTTPError as error:
+        return False, f"HTTP {error.code}"
+    except (URLError, OSError) as error:
+        return False, f"no answer: {getattr(error, 'reason', error)}"
+    except HTTPException as error:
+        return False, f"no HTTP answer: {type(error).__name__}"
+    except ValueError:
+        # What is wrong with a header is told with its value, which is the token.
+        return False, f"the address, or the text of {hook.token_env}, cannot be sent"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False

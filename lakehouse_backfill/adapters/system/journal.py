@@ -1,0 +1,126 @@
+"""Structured logs and spans: JSON lines under `.lakehouse-backfill/logs/`, one file a day.
+
+Every line has the same labels (requirement O2), null where they do not apply, so that a query over
+the files needs no case distinction. Spans nest; their ids follow W3C trace context, and the trace
+id is made from the run id: the processes that plan, stage and publish one run write one trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from lakehouse_backfill.adapters.system.clock import SystemClock
+from lakehouse_backfill.adapters.system.redact import plain
+from lakehouse_backfill.ports.clock import Clock
+
+FOLDER = Path(".lakehouse-backfill") / "logs"
+LABELS = (
+    "run_id",
+    "chunk_id",
+    "source_range",
+    "transform_version",
+    "target",
+    "processing_mode",
+)
+_OWN = ("at", "event", "trace_id", "span_id", "parent_id", "seconds", "outcome")
+_SPANS: ContextVar[tuple[str, ...]] = ContextVar("lakehouse_backfill_spans", default=())
+
+
+class JsonJournal:
+    """Implements `ports.progress.Journal`.
+
+    A line is one append of at most a few kilobytes, so lines of several processes do not mix. When
+    the log cannot be written the work goes on, and stderr says so once: a full disk under the logs
+    must not stop a publication between its commit and its pointer.
+    """
+
+    def __init__(self, project: Path, clock: Clock | None = None) -> None:
+        """Log under the folder of a project; the folder is made with the first line."""
+        self._folder = project / FOLDER
+        self._clock = clock or SystemClock()
+        self._fields: dict[str, Any] = {}
+        self._trace = secrets.token_hex(16)
+        self._told: list[str] = []
+
+    def bind(self, **fields: Any) -> JsonJournal:
+        """Give a journal whose lines all carry `fields`; this one stays as it is."""
+        bound = JsonJournal.__new__(JsonJournal)
+        bound.__dict__.update(self.__dict__)
+        bound._fields = {**self._fields, **fields}
+        return bound
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Write one line, inside the span that is open."""
+        spans = _SPANS.get()
+        self._write(event, fields, spans[-1] if spans else None, spans[-2] if spans[1:] else None)
+
+    @contextmanager
+    def span(self, name: str, **fields: Any) -> Iterator[None]:
+        """Write one line when the block ends, with its seconds and outcome; errors pass through."""
+        outer, own = _SPANS.get(), secrets.token_hex(8)
+        _SPANS.set((*outer, own))
+        started, outcome = time.perf_counter(), "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = getattr(error, "code", None) or type(error).__name__
+            fields = {**fields, "problem": getattr(error, "problem", None) or str(error)}
+            raise
+        finally:
+            _SPANS.set(outer)
+            took = {"seconds": round(time.perf_counter() - started, 6), "outcome": str(outcome)}
+            self._write(name, fields, own, outer[-1] if outer else None, took)
+
+    def _write(
+        self,
+        event: str,
+        fields: dict[str, Any],
+        span: str | None,
+        parent: str | None,
+        took: dict[str, Any] | None = None,
+    ) -> None:
+        given = {**dict.fromkeys(LABELS), **self._fields, **fields}
+        run = given["run_id"]
+        own = {
+            "at": self._clock.now().isoformat(),
+            "event": event,
+            "trace_id": _trace_of(str(run)) if run else self._trace,
+            "span_id": span,
+            "parent_id": parent,
+            "seconds": None,
+            "outcome": None,
+            **(took or {}),
+        }
+        rest = {f"field_{key}" if key in _OWN else key: value for key, value in given.items()}
+        self._append(json.dumps({**own, **plain(rest)}, ensure_ascii=False, allow_nan=False))
+
+    def _append(self, line: str) -> None:
+        path = self._folder / f"{self._clock.now():%Y-%m-%d}.jsonl"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            try:
+                os.write(file, f"{line}\n".encode("utf-8", "backslashreplace"))
+            finally:
+                os.close(file)
+        except OSError as error:
+            self._complain(f"the log {path} cannot be written: {error.strerror}; work goes on\n")
+
+    def _complain(self, text: str) -> None:
+        if not self._told:
+            self._told.append(text)  # shared by all bound journals: said once
+            sys.stderr.write(text)
+
+
+def _trace_of(run_id: str) -> str:
+    return hashlib.sha256(run_id.encode()).hexdigest()[:32]

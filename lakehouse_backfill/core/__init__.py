@@ -1,0 +1,1 @@
+"""What the product decides, by capability: each verb stands beside the decisions that it makes."""

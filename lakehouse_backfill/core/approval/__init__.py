@@ -1,0 +1,1 @@
+"""Decisions of people: approve, accept, reject, cancel, waive."""

@@ -1,0 +1,195 @@
+"""What fingerprints say: sums of partitions from files, what must be read, who tampered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.errors import Tampered
+
+#: Checksums of what was read, by partition label and file.
+ByFile = Mapping[tuple[str, str], Checksum]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a scope's live files before any row is read.
+
+    `checksums` are those of partitions of which nothing has to be read; the rows of `unknown` ones
+    have to be, but for files in `skip`, whose checksums are in `summed` already.
+    """
+
+    checksums: dict[str, Checksum] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    skip: frozenset[str] = frozenset()
+    summed: dict[str, Checksum] = field(default_factory=dict)
+    #: Files that a reading of the unknown partitions would give a fingerprint of.
+    to_hash: dict[str, LiveFile] = field(default_factory=dict)
+
+
+def known(
+    files: Iterable[LiveFile], found: Mapping[str, FileFingerprint], scope: Collection[str]
+) -> Known:
+    """Sum what is known by partition.
+
+    Partitions that delete files touch must be read, and those of files that hold rows of several
+    or are listed more than once. Raises Tampered when a table lists a file with other rows or bytes
+    than were hashed.
+    """
+    wanted = frozenset(scope)
+    inside = [(label, each) for each in files for label in _labels(each) if label in wanted]
+    listed = Counter(each.path for _, each in inside)
+    whole = {label for label, each in inside if not _is_simple(each) or listed[each.path] > 1}
+    unknown = {label for label, each in inside if label in whole or _is_new(each, found)}
+    checksums: dict[str, Checksum] = {}
+    summed: dict[str, Checksum] = {}
+    skip: set[str] = set()
+    for label, each in inside:
+        one = _of(each, found)
+        if label in whole or one is None:
+            continue
+        require_listed(each, one)
+        into = summed if label in unknown else checksums
+        into[label] = into[label] + one.checksum if label in into else one.checksum
+        if label in unknown:
+            skip.add(each.path)
+    simple = [e for _, e in inside if _is_simple(e) and listed[e.path] == 1]
+    to_hash = {each.path: each for each in simple if _is_new(each, found)}
+    order = tuple(label for label in scope if label in unknown)
+    return Known(checksums, order, frozenset(skip), summed, to_hash)
+
+
+def of_files(
+    files: Iterable[LiveFile], rows: Iterable[FileFingerprint], reading: str
+) -> dict[str, FileFingerprint]:
+    """Give, by path, the fingerprints of the files under a reading and where they lie now."""
+    places = {(each.path, each.partition) for each in files}
+    return {
+        one.path: one
+        for one in rows
+        if one.reading == reading and (one.path, one.partition) in places
+    }
+
+
+def completed(before: Known, read: ByFile) -> dict[str, Checksum]:
+    """Add what was read of the unknown partitions; those without rows are left out."""
+    found = dict(before.checksums)
+    found |= before.summed
+    for (label, _), checksum in read.items():
+        found[label] = found[label] + checksum if label in found else checksum
+    return {label: checksum for label, checksum in found.items() if checksum.rows}
+
+
+def by_label(read: ByFile) -> dict[str, Checksum]:
+    """Add up the files of each partition."""
+    return completed(Known(), read)
+
+
+def whole_files(before: Known, read: ByFile) -> dict[str, tuple[LiveFile, Checksum]]:
+    """Give the files that were read whole, and are not known yet, with their checksums.
+
+    Raises Tampered when a file holds another number of rows than its table says.
+    """
+    found = {}
+    for (label, path), checksum in read.items():
+        each = before.to_hash.get(path)
+        if each is None:
+            continue
+        if each.rows != checksum.rows or each.partition != label:
+            raise Tampered(
+                f"{path} holds {checksum.rows} rows of {label}, its table says {each.rows} "
+                f"of {each.partition}",
+                state="no fingerprint was recorded",
+                fix="restore the file, or write the partition again",
+            )
+        found[path] = (each, checksum)
+    return found
+
+
+def require_same(known: FileFingerprint, each: LiveFile, checksum: Checksum) -> None:
+    """Raise Tampered when a file that is known was read, and holds other rows now."""
+    require_listed(each, known)
+    if known.checksum != checksum:
+        raise tampered(each.path, f"rows {checksum.text}, known were {known.checksum.text}")
+
+
+def require_listed(each: LiveFile, known: FileFingerprint) -> None:
+    """Raise Tampered when a table lists a file with other rows or bytes than were hashed."""
+    if (each.rows, each.size_bytes) != (known.checksum.rows, known.size_bytes):
+        raise tampered(
+            each.path,
+            f"its table says {each.rows} rows, {each.size_bytes} bytes; "
+            f"hashed were {known.checksum.rows} rows, {known.size_bytes} bytes",
+        )
+
+
+def not_stored(
+    stored: Sequence[FileFingerprint], found: Sequence[FileFingerprint]
+) -> tuple[FileFingerprint, ...]:
+    """Give those that are not stored yet; raises Tampered where one contradicts what is known."""
+    seen = _Contents()
+    for one in stored:
+        seen.add(one)
+    return tuple([one for one in found if seen.add(one)])
+
+
+def agreeing(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
+    """Give one of each file, reading and partition; raises Tampered when rows contradict."""
+    return not_stored((), stored)
+
+
+class _Contents:
+    """What files hold, by reading and partition; their bytes are the same under all of them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
+        self._bytes: dict[str, FileFingerprint] = {}
+
+    def add(self, one: FileFingerprint) -> bool:
+        """Tell whether the file was not known under the reading and there; raises Tampered."""
+        place = (one.path, one.reading, one.partition)
+        is_new = place not in self._rows
+        same = self._rows.setdefault(place, one)
+        first = self._bytes.setdefault(one.path, one)
+        if (first.size_bytes, first.sha256) != (one.size_bytes, one.sha256):
+            raise tampered(one.path, f"SHA-256 {one.sha256[:12]}…, known was {first.sha256[:12]}…")
+        if same.checksum != one.checksum:
+            raise tampered(one.path, f"rows {one.checksum.text}, known were {same.checksum.text}")
+        return is_new
+
+
+def tampered(path: str, what: str) -> Tampered:
+    """Make the error that names a file which is not what was hashed."""
+    return Tampered(
+        f"{path} is not what was hashed: {what}. The file was swapped or edited, or its row in "
+        "file_fingerprint was",
+        state="nothing was recorded",
+        fix=f"{commands.typed('audit', 'verify')}; restore the file from a copy",
+    )
+
+
+def _labels(each: LiveFile) -> tuple[str, ...]:
+    return each.spans or ((each.partition,) if each.partition is not None else ())
+
+
+def _is_simple(each: LiveFile) -> bool:
+    """Tell whether the file lies in one partition, and no delete file hides rows of it."""
+    return not each.deletes and not each.spans
+
+
+def _is_new(each: LiveFile, found: Mapping[str, FileFingerprint]) -> bool:
+    return _of(each, found) is None and each.rows > 0
+
+
+def _of(each: LiveFile, found: Mapping[str, FileFingerprint]) -> FileFingerprint | None:
+    """Give the file's fingerprint, unless it was taken where the file lay in another partition.
+
+    A file may lack the columns of its partition: under another one it reads as other rows.
+    """
+    one = found.get(each.path)
+    return one if one is not None and one.partition == each.partition else None

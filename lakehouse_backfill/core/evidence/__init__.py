@@ -1,0 +1,1 @@
+"""Show and prove why a run was accepted: status, attribution, verify, reproduce."""

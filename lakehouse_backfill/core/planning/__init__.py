@@ -1,0 +1,1 @@
+"""From a run manifest to a plan: scope, chunks, pins, estimates, write path, refusals."""

@@ -1,0 +1,272 @@
+"""The 16 questions of the design checklist, answered from a resolved manifest."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lakehouse_backfill.core.planning import modes, row_predicate
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.defaults import PIN_DAYS
+from lakehouse_backfill.domain.plan import Estimate, Question, Resolved
+
+#: Publish modes that say what they do.
+_PLAIN = ("replace_partitions", "pointer_swap")
+
+
+class _Asked(NamedTuple):
+    """A question, its answer, and the field that would give one that is missing."""
+
+    question: str
+    answer: str | None
+    how: str = ""
+
+
+def answer(resolved: Resolved, estimate: Estimate) -> tuple[Question, ...]:
+    """Answer each question; an answer of None blocks approval, and `how` says who can give it."""
+    asked = (
+        *_about_intent(resolved),
+        *_about_checks(resolved),
+        *_about_readers(resolved, estimate),
+    )
+    return tuple(
+        Question(
+            number=number,
+            question=item.question,
+            answer=item.answer or None,
+            how="" if item.answer else item.how,
+        )
+        for number, item in enumerate(asked, start=1)
+    )
+
+
+def unanswered(checklist: tuple[Question, ...]) -> tuple[str, ...]:
+    """Name the questions without an answer, each with how to answer it."""
+    return tuple(
+        f"{item.number}. {item.question}" + (f" ({item.how})" if item.how else "")
+        for item in checklist
+        if not item.answer
+    )
+
+
+def _about_intent(resolved: Resolved) -> tuple[_Asked, ...]:
+    manifest = resolved.manifest
+    scope = partitions.describe(resolved.scope.partitions)
+    rows = row_predicate.describe(manifest.target)
+    return (
+        _Asked("Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"),
+        _Asked(
+            "What may change?",
+            f"{resolved.target.table}: {scope} of {resolved.scope.field.column}"
+            + (f", rows with {rows}" if rows else "")
+            + "; no other row",
+        ),
+        _Asked("Which input is read?", _pins(resolved), "sources in the run manifest"),
+        _Asked(
+            "How does the input range differ from the output range?",
+            _ranges(resolved),
+            "sources.NAME.range in the run manifest",
+        ),
+        _Asked("Which transform runs?", _transform(resolved)),
+        _Asked("Which configuration and reference data?", _reference(resolved)),
+        _Asked(
+            "Which side effects?",
+            None if manifest.safety.side_effects else _side_effects(resolved),
+            "write safety.side_effects: false in the run manifest",
+        ),
+        _Asked("Where is it staged?", _staging(resolved)),
+    )
+
+
+def _about_checks(resolved: Resolved) -> tuple[_Asked, ...]:
+    return (
+        _Asked("Which gates?", _gates(resolved)),
+        _Asked("How is it reconciled?", _reconciliation(resolved)),
+        _Asked("How is it published?", _publication(resolved)),
+        _Asked("How is it rolled back?", _rollback(resolved)),
+    )
+
+
+def _about_readers(resolved: Resolved, estimate: Estimate) -> tuple[_Asked, ...]:
+    contract = resolved.contract
+    file = f"catalog/contracts/{contract.product}.yaml"
+    missing = [
+        name for name in ("classification", "retention_days") if getattr(contract, name) is None
+    ]
+    return (
+        _Asked(
+            "Who relies on it?",
+            _consumers(contract),
+            f"write consumers in {file}, and whether each tolerates restatement; [] says: nobody",
+        ),
+        _Asked(
+            "What about privacy?",
+            _privacy(contract),
+            f"write {' and '.join(missing)} in {file}",
+        ),
+        _Asked("What does it cost, how far can it reach?", _cost(resolved, estimate)),
+        _Asked(
+            "What evidence is kept?",
+            "this plan, verdict on the input, chunk ledger, checks, diff, decisions and "
+            "publication, in the control tables; the pinned snapshots until "
+            f"{PIN_DAYS} days after acceptance",
+        ),
+    )
+
+
+def _pins(resolved: Resolved) -> str:
+    found = [
+        f"{pin.table}@{pin.snapshot_id}"
+        + (f" (schema {pin.schema_id})" if pin.schema_id is not None else "")
+        for pin in resolved.sources
+        if pin.role == "source"
+    ]
+    return ", ".join(found)
+
+
+def _ranges(resolved: Resolved) -> str:
+    texts = [
+        f"{pin.name}: {pin.range.column} from {pin.range.from_} to {pin.range.to}, "
+        f"{pin.warm_up_days} days before and {pin.cool_down_days} after each chunk"
+        for pin in resolved.sources
+        if pin.range is not None
+    ]
+    return "; ".join(texts)
+
+
+def _transform(resolved: Resolved) -> str:
+    wanted = resolved.manifest.transform
+    parts = [
+        f"{wanted.name} {wanted.version}, code {resolved.code_hash[:12]}",
+        f"git {resolved.git_commit}" if resolved.git_commit else "in no git repository",
+        f"{len(resolved.files)} files bound by hash",
+    ]
+    if wanted.image_digest:
+        parts.append(f"image {wanted.image_digest}")
+    versions = [f"{name} {version}" for name, version in sorted(wanted.schema_versions.items())]
+    if wanted.writer == "external":
+        parts.append("another engine runs it, nobody here")
+    return "; ".join([*parts, *([f"schemas {', '.join(versions)}"] if versions else [])])
+
+
+def _reference(resolved: Resolved) -> str:
+    pins = {pin.name: f"{pin.table}@{pin.snapshot_id}" for pin in resolved.sources}
+    texts = [
+        f"{name}: {pins[name]} ({reference.semantics})"
+        for name, reference in resolved.manifest.reference_data.items()
+    ]
+    values = len(resolved.manifest.transform.config)
+    config = f"{values} configuration values"
+    if values and resolved.config_hash:
+        config += f" (hash {resolved.config_hash[:12]})"
+    return "; ".join([*(texts or ["no reference data"]), config])
+
+
+def _side_effects(resolved: Resolved) -> str:
+    text = "none: the job's session can write nowhere but its shadow"
+    if resolved.manifest.transform.writer == "external":
+        text = "those of the engine that writes the shadow: nobody here can refuse them"
+    hooks = [f"{hook.name} ({hook.on})" for hook in resolved.contract.hooks]
+    return text + (f"; hooks of the contract: {', '.join(hooks)}" if hooks else "")
+
+
+def _staging(resolved: Resolved) -> str:
+    compute = resolved.manifest.compute
+    place = {
+        "shadow": "in a shadow table of its own",
+        "under_target": "in a shadow table whose files lie under the target's prefix",
+    }[compute.staging_location]
+    if resolved.manifest.transform.writer == "external":
+        return f"{place}; another engine writes it, between shadow open and shadow close"
+    return f"{place}; computed in pool {compute.pool}, scratch place {compute.scratch}"
+
+
+def _gates(resolved: Resolved) -> str:
+    manifest, contract = resolved.manifest, resolved.contract
+    validation = manifest.validation
+    suites = [f"{item.file} on {item.on}" for item in contract.suites + validation.suites]
+    limits = [f"{item.measure} within {item.max_change:.0%}" for item in contract.thresholds]
+    parts = [
+        "technical and schema",
+        f"suites: {', '.join(suites) or 'none'}",
+        f"thresholds: {', '.join(limits) or 'none'}",
+        f"edges: {validation.edge_partitions} partitions on each side, "
+        f"{validation.edge_tolerance_rows} differing rows allowed",
+    ]
+    after = contract.after_publish
+    if after is not None:
+        checked = ", ".join(item.file for item in after.suites) or "the rows alone"
+        parts.append(f"after publish: {checked}, on failure {after.on_failed}")
+    if validation.golden or validation.spot_checks:
+        golden = validation.golden or "no golden file"
+        parts.append(f"{golden}, {len(validation.spot_checks)} spot checks")
+    reported = sorted(name for name, choice in validation.gates.items() if choice == "report")
+    return "; ".join([*parts, *([f"only reported: {', '.join(reported)}"] if reported else [])])
+
+
+def _reconciliation(resolved: Resolved) -> str:
+    contract, validation = resolved.contract, resolved.manifest.validation
+    totals = [item.name for item in contract.measures]
+    sources = [f"{item.measure} of {item.source}" for item in contract.source_totals]
+    return (
+        f"count and checksum per partition (checksum {validation.checksum}); "
+        f"totals: {', '.join(totals) or 'none declared'}; "
+        f"equal to the source: {', '.join(sources) or 'none declared'}; "
+        f"tolerance {validation.count_tolerance:g}"
+    )
+
+
+def _publication(resolved: Resolved) -> str:
+    mode = resolved.manifest.target.publish_mode
+    if mode == "shadow_only" or resolved.manifest.run.mode == "dry_run":
+        return "never: the result stays in the shadow table"
+    manual = "by hand" if resolved.manifest.safety.manual_publish else "by the run itself"
+    what = "" if mode in _PLAIN else f"; {modes.MEANING[mode]}"
+    return f"{mode}, {manual}, after accept; one commit, metadata only{what}"
+
+
+def _rollback(resolved: Resolved) -> str:
+    if resolved.manifest.target.publish_mode == "shadow_only":
+        return "not needed: nothing is published"
+    return (
+        f"lakehouse-backfill rollback {resolved.manifest.product}: one commit, metadata only, of "
+        "just these partitions; tags keep both sides of the publication"
+    )
+
+
+def _consumers(contract: Contract) -> str | None:
+    if contract.consumers is None:
+        return None
+    texts = [
+        f"{item.name} ({'tolerates' if item.tolerates_restatement else 'does not tolerate'}"
+        " restatement)"
+        for item in contract.consumers
+    ]
+    return "; ".join(texts) or "nobody, says the contract"
+
+
+def _privacy(contract: Contract) -> str | None:
+    if contract.classification is None or contract.retention_days is None:
+        return None
+    kept = contract.retention_days
+    retention = "without limit" if kept == "unlimited" else f"{kept} days"
+    return f"classification {contract.classification}; kept {retention}; owner {contract.owner}"
+
+
+def _cost(resolved: Resolved, estimate: Estimate) -> str:
+    safety = resolved.manifest.safety
+    limits = [
+        f"{name} {value:,}"
+        for name, value in (
+            ("max_rows", safety.max_rows),
+            ("max_bytes", safety.max_bytes),
+            ("max_cost_usd", safety.max_cost_usd),
+        )
+        if value is not None
+    ]
+    cost = "no prices configured" if estimate.cost_usd is None else f"{estimate.cost_usd} USD"
+    return (
+        f"reads {estimate.input_rows:,} rows, {estimate.input_bytes:,} bytes in "
+        f"{estimate.input_files} files; {cost}; reaches {len(resolved.scope.partitions)} "
+        f"partitions and nothing else; limits: {', '.join(limits) or 'none declared under safety'}"
+    )

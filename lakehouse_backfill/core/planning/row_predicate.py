@@ -1,0 +1,191 @@
+"""Repairing some rows of a partition (U1b): which rows the manifest names, and whether it may.
+
+The rows are named by columns and values, never by SQL text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime, timezone
+
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
+from lakehouse_backfill.domain.manifest import RunManifest, Target
+from lakehouse_backfill.domain.predicate import Predicate, RowValue
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.errors import ConfigError, Unsupported, concerning
+
+#: Types whose values have one text, so that a value in a file means one value in a table.
+_TYPES = ("string", "int", "long", "boolean", "date", "timestamp", "timestamptz")
+_MODES = ("replace_partitions", "pointer_swap", "versioned", "shadow_only")
+_FIELD = "target.row_predicate"
+
+
+def predicate_of(target: Target, types: Mapping[str, str]) -> Predicate:
+    """Give the predicate with values of the columns' types; empty: the run takes all rows.
+
+    Raises ConfigError for a value that its column cannot hold.
+    """
+    found: dict[str, tuple[RowValue, ...]] = {}
+    for name, given in (target.row_predicate or {}).items():
+        values = given if isinstance(given, tuple) else (given,)
+        with concerning(f"{_FIELD}.{name}"):
+            found[name] = tuple(_typed(name, types[name], value) for value in values)
+    return found
+
+
+def describe(target: Target) -> str:
+    """Say which rows are named, e.g. `tenant in A, B and region = EU`; empty for all of them."""
+    parts = []
+    for name, given in (target.row_predicate or {}).items():
+        values = given if isinstance(given, tuple) else (given,)
+        shown = ", ".join("null" if value is None else str(value) for value in values)
+        parts.append(f"{name} in {shown}" if len(values) > 1 else f"{name} = {shown}")
+    return " and ".join(parts)
+
+
+def require_fitting(manifest: RunManifest, columns: Collection[Column], scoped_by: str) -> None:
+    """Raise ConfigError or Unsupported when the predicate cannot name rows of the target."""
+    target = manifest.target
+    if target.row_predicate is None:
+        return
+    if target.publish_mode not in _MODES:
+        raise Unsupported(
+            f"publish mode {target.publish_mode} takes whole rows, not those of a row_predicate",
+            state=STATE,
+            fix=f"remove target.row_predicate, or use one of: {', '.join(_MODES)}",
+            field=_FIELD,
+        )
+    if not target.row_predicate:
+        raise ConfigError(
+            f"{_FIELD} names no column",
+            fix="name one with its values, or remove it and restate whole partitions",
+            field=_FIELD,
+        )
+    known = {column.name: column.type for column in columns}
+    for name in target.row_predicate:
+        _require_column(name, known, scoped_by)
+    predicate_of(target, known)
+
+
+def others_unchanged(
+    scope: Scope, old: Mapping[str, Checksum], new: Mapping[str, Checksum]
+) -> CheckResult:
+    """Every row that the predicate does not name is as it was, in each partition."""
+    wrong = [label for label in scope.partitions if old.get(label) != new.get(label)]
+    rows = sum(found.rows for found in old.values())
+    return CheckResult(
+        name="other rows are unchanged",
+        group="reconciliation",
+        passed=not wrong,
+        detail=f"{rows} rows carried over, counts and checksums equal"
+        if not wrong
+        else f"{len(wrong)} partitions differ, first {wrong[0]}",
+        observed=len(wrong),
+        limit=0,
+        waivable=False,
+    )
+
+
+def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None:
+    field = f"{_FIELD}.{name}"
+    usable = [one for one, kind in known.items() if kind in _TYPES and one not in LINEAGE_NAMES]
+    choices = f"name one of: {', '.join(one for one in usable if one != scoped_by)}"
+    if name == scoped_by:
+        raise ConfigError(
+            f"{name} names partitions, not rows of them",
+            fix="remove it here and write its values in target.partitions",
+            field=field,
+        )
+    if name not in known:
+        raise ConfigError(f"the target has no column {name}", fix=choices, field=field)
+    if name in LINEAGE_NAMES:
+        raise ConfigError(
+            f"{name} says which run made a row; the repaired rows get other values there",
+            fix=choices,
+            field=field,
+        )
+    if known[name] not in _TYPES:
+        raise Unsupported(
+            f"rows cannot be named by {name}, of type {known[name]}",
+            state=STATE,
+            fix=choices,
+            field=field,
+        )
+
+
+def _typed(name: str, kind: str, value: RowValue) -> RowValue:
+    """Give the value as one of the column's type; stored manifests hold dates as text."""
+    try:
+        return value if value is None else _READ[kind](value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{value!r} is no value of {name}, which is of type {kind}",
+            fix=f"write {_EXAMPLES[kind]}",
+        ) from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(value)
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _day(value: object) -> date:
+    if isinstance(value, datetime) or not isinstance(value, date | str):
+        raise TypeError(value)
+    return value if isinstance(value, date) else date.fromisoformat(value)
+
+
+def _instant(value: object) -> datetime:
+    """An instant with its offset; one without is in no time zone, which Iceberg keeps apart."""
+    found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
+    if found.tzinfo is None:
+        raise ValueError(value)
+    return found.astimezone(timezone.utc)
+
+
+def _local(value: object) -> datetime:
+    found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
+    if found.tzinfo is not None:
+        raise ValueError(value)
+    return found
+
+
+def _iso(value: object) -> str:
+    return _text(value).replace("Z", "+00:00")
+
+
+_READ: dict[str, Callable[[object], RowValue]] = {
+    "string": _text,
+    "int": _number,
+    "long": _number,
+    "boolean": _truth,
+    "date": _day,
+    "timestamp": _local,
+    "timestamptz": _instant,
+}
+_EXAMPLES = {
+    "string": 'text (quote it), e.g. "A"',
+    "int": "a whole number",
+    "long": "a whole number",
+    "boolean": "true or false",
+    "date": "a day, e.g. 2013-02-15",
+    "timestamp": "an instant without offset, e.g. 2013-02-15T06:00:00",
+    "timestamptz": "an instant with its offset, e.g. 2013-02-15T06:00:00Z",
+}

@@ -1,0 +1,249 @@
+"""Publishing on while live data moves: revisions that make only the changed partitions again.
+
+A publication that meets a conflict is given back first. Then a revision is planned on the target's
+new head; every step of it is a verb that may be repeated, so a process that was killed is followed
+by the same command on either run.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.core.approval.decide import judged, trusted_events
+from lakehouse_backfill.core.planning import catching_up, modes, revising
+from lakehouse_backfill.core.planning.plan import Declared, make_plan, register_plan
+from lakehouse_backfill.core.publication import publish as publishing
+from lakehouse_backfill.core.publication.landing import Published
+from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation import stages_erasing
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions import rollout
+from lakehouse_backfill.domain.catch_up import Carried, CatchUp
+from lakehouse_backfill.domain.checks import Validation
+from lakehouse_backfill.domain.plan import Plan, Resolved
+from lakehouse_backfill.domain.run import RunStatus, State
+from lakehouse_backfill.domain.scope import Chunk
+from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
+
+_TO_STAGE = {State.APPROVED, State.STAGING, State.FAILED, State.PAUSED, State.HALTED}
+
+
+def newest(bench: Workbench, run_id: str) -> str:
+    """Follow a run to the revision that caught up for it; a run without one is itself."""
+    while bench.runs.status(run_id).state is State.SUPERSEDED:
+        said = [event for event in bench.runs.events(run_id) if event.verb == "supersede"]
+        by_run = str(said[-1].detail["by_run"])
+        made = bench.runs.plan(by_run).resolved.catch_up
+        if made is None or made.of != run_id:
+            break
+        run_id = by_run
+    return run_id
+
+
+def publish(bench: Workbench, run_id: str, by: str) -> Published:
+    """Publish, and where manifest and contract allow it follow live commits by revisions.
+
+    Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
+    attempts, ApprovalMissing when a person must look at the revision's result.
+    """
+    run_id = newest(bench, run_id)
+    while True:
+        plan = bench.runs.plan(run_id)
+        if plan.resolved.catch_up is not None:
+            advance(bench, plan, by)
+        try:
+            return publishing.publish(bench, run_id, by)
+        except TargetChanged as error:
+            if modes.is_pinned(plan) or rollout.is_stepwise(plan):
+                raise
+            run_id = _follow(bench, plan, error, by).run_id
+
+
+def carry_approval(bench: Workbench, plan: Plan, by: str) -> RunStatus:
+    """Approve a revision in the name of those who approved the run that it catches up for.
+
+    What they approved says that the run may catch up; scope, job and files are the same, else
+    nothing carries over and ApprovalMissing is raised.
+    """
+    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    if catch_up is None or status.state is not State.PLANNED:
+        return status
+    first = bench.runs.plan(catch_up.of)
+    events = trusted_events(bench, bench.runs.status(catch_up.of))
+    roles.require_approval(events, first)
+    same = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
+    other = [name for name in same if getattr(first.resolved, name) != getattr(plan.resolved, name)]
+    if other:
+        raise ApprovalMissing(
+            f"{plan.run_id} differs from {first.run_id} in {', '.join(other)}: its approval does "
+            "not carry over",
+            fix=f"lakehouse-backfill approve {plan.run_id} --by WHO",
+        )
+    return bench.move(
+        status, plan, "carry approval", by,
+        bound_to=plan.manifest_hash,
+        decided_by=list(roles.decisions(events, "approve", first.manifest_hash)),
+        carried_from=first.run_id,
+        reason=f"carried over: what was approved of {first.run_id} lets it follow live data",
+    )  # fmt: skip
+
+
+def carry_acceptance(bench: Workbench, plan: Plan, by: str) -> RunStatus:
+    """Accept a revision in the name of those who accepted the run before it, if nothing else moved.
+
+    Raises ApprovalMissing, with the reasons, when a person must look.
+    """
+    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    if catch_up is None or status.state is not State.VALIDATED:
+        return status
+    before = bench.runs.status(catch_up.of)
+    events, mine = trusted_events(bench, before), trusted_events(bench, status)
+    old, new = judged(bench, events, catch_up.of), judged(bench, mine, plan.run_id)
+    why: tuple[str, ...] = ("its validation is gone",)
+    if old is not None and new is not None and old[0] == catch_up.accepted_digest:
+        inexact = stages_erasing.inexact(bench, plan, new[1])
+        why = catching_up.objections(old[1], new[1], catch_up, inexact)
+    decided_by = roles.decisions(events, "accept", catch_up.accepted_digest)
+    if why or not decided_by or new is None:
+        raise ApprovalMissing(
+            f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
+            f"at its result: {'; '.join(why) or 'nobody accepted the one before'}",
+            state="nothing was published; readers see what they saw before",
+            fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
+            + commands.typed("publish", plan.run_id),
+            data={"run_id": plan.run_id, "because": list(why)},
+        )
+    return bench.move(
+        status, plan, "carry acceptance", by,
+        bound_to=new[0],
+        decided_by=list(decided_by),
+        carried_from=catch_up.of,
+        archive=acceptance.archive(bench, plan, status, new, tuple(decided_by)),
+        reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
+        "live commits changed differ",
+    )  # fmt: skip
+
+
+def advance(bench: Workbench, plan: Plan, by: str) -> None:
+    """Bring a revision to accepted, from wherever it stopped. Starts Spark if it has to compute."""
+    status = carry_approval(bench, plan, by)
+    if status.state in _TO_STAGE:
+        stage(bench, plan.run_id, by)
+        status = bench.runs.status(plan.run_id)
+    if status.state is State.STAGED:
+        status, _, _ = validate(bench, plan.run_id, by)
+    if status.state is State.REJECTED:
+        raise ChecksFailed(
+            f"{plan.run_id} caught up with live commits, but its result did not pass",
+            state="nothing was published; readers see what they saw before",
+            fix=f"lakehouse-backfill status {plan.run_id}",
+        )
+    carry_acceptance(bench, plan, by)
+
+
+def _follow(bench: Workbench, plan: Plan, error: TargetChanged, by: str) -> Plan:
+    """Plan the revision that follows what came; raises `error` when none may."""
+    known = _begun(bench, plan)
+    if known is None:
+        attempt = catching_up.next_attempt(plan) if _may_follow(plan) else 0
+        amend = partial(_amended, bench, plan, error, attempt)
+        known = make_plan(bench, _declared(plan), plan.created_by, plan.run_id, amend)
+        _require_same_table(plan, known, error)
+        # Before anything is written: without Java there is no way on.
+        bench.compute()
+        known, _ = register_plan(bench, known, by)
+    # A process that was killed in between left both runs open.
+    revising.supersede(bench, known, by)
+    bench.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
+    return known
+
+
+def _begun(bench: Workbench, plan: Plan) -> Plan | None:
+    """Find the revision that a process which was killed planned."""
+    for status in bench.runs.list(open_only=True):
+        if status.product == plan.product and status.run_id != plan.run_id:
+            found = bench.runs.plan(status.run_id)
+            if found.resolved.catch_up and found.resolved.catch_up.of == plan.run_id:
+                return found
+    return None
+
+
+def _declared(plan: Plan) -> Declared:
+    resolved = plan.resolved
+    return Declared(
+        manifest=resolved.manifest,
+        contract=resolved.contract,
+        manifest_file=plan.manifest_file,
+        code_hash=resolved.code_hash,
+        git_commit=resolved.git_commit,
+        lock_hash=resolved.lock_hash,
+        files=resolved.files,
+    )
+
+
+def _require_same_table(old: Plan, new: Plan, error: TargetChanged) -> None:
+    """Schema and spec are frozen while a run is open: another one needs another approval."""
+
+    def shape(plan: Plan) -> tuple[object, ...]:
+        target = plan.resolved.target
+        return target.uuid, target.schema_id, target.spec_id, target.format_version
+
+    if shape(old) != shape(new) or old.resolved.scope != new.resolved.scope:
+        raise error
+
+
+def _may_follow(plan: Plan) -> bool:
+    resolved = plan.resolved
+    follows = resolved.manifest.safety.on_conflict == "catch_up"
+    return follows or resolved.contract.deletions == "reapply"
+
+
+def _amended(
+    bench: Workbench, old: Plan, error: TargetChanged, attempt: int, resolved: Resolved
+) -> Resolved:
+    """Cut the partitions anew: those that stay are taken over, the others are made again."""
+    change = stages_erasing.what_changed(bench, old, resolved.target.snapshot_id, error)
+    found = judged(bench, trusted_events(bench, bench.runs.status(old.run_id)), old.run_id)
+    if found is None:
+        raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
+    digest, validation = found
+    size = resolved.manifest.limits.partitions_per_chunk
+    chunks, origins = catching_up.cut(old.resolved.chunks, change.erased, change.recomputed, size)
+    taken = [
+        _taken(old, chunk, origins[chunk.chunk_id], validation)
+        for chunk in chunks
+        if chunk.chunk_id in origins
+    ]
+    loses = {c.chunk_id for c in chunks if set(c.partitions) <= set(change.erased)}
+    earlier = old.resolved.catch_up.erasures if old.resolved.catch_up else ()
+    catch_up = CatchUp(
+        of=old.run_id,
+        attempt=attempt,
+        drifts=change.drifts,
+        drifted=(*change.erased, *change.recomputed),
+        accepted_digest=digest,
+        carried=tuple(item for item in taken if item.chunk_id not in loses),
+        erased=tuple(item for item in taken if item.chunk_id in loses),
+        erasures=(*earlier, *change.erasures),
+    )
+    return resolved.model_copy(update={"chunks": chunks, "catch_up": catch_up})
+
+
+def _taken(old: Plan, chunk: Chunk, part_of: str, validation: Validation) -> Carried:
+    """Say of a chunk who computed it, and what was accepted of it."""
+    rows, checksum = catching_up.accepted_sum(validation, chunk.partitions)
+    earlier = old.resolved.catch_up and old.resolved.catch_up.origin(part_of)
+    own = {pin.name: pin.snapshot_id for pin in old.resolved.sources}
+    return Carried(
+        chunk_id=chunk.chunk_id,
+        run_id=earlier.run_id if earlier else old.run_id,
+        shadow_table=old.shadow_table,
+        shadow_snapshot_id=validation.shadow_snapshot_id or 0,
+        rows=rows,
+        checksum=checksum,
+        inputs=earlier.inputs if earlier else own,
+    )

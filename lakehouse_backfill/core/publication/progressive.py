@@ -1,0 +1,203 @@
+"""Publishing in steps: each is a publication of its own, checked as readers see it (U6).
+
+A step that is visible is never published again; one that was not checked, or failed its checks, is
+checked again before the next one. So a rollout goes on by the same command wherever it stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.core.approval import waivers
+from lakehouse_backfill.core.publication.exposing import Accepted
+from lakehouse_backfill.core.publication.landing import draft, land
+from lakehouse_backfill.core.runs import hooks
+from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.validation import reasonable
+from lakehouse_backfill.core.validation.suites import suite_parameters
+from lakehouse_backfill.core.versions import publications, rollout
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.reserving import REFUSALS
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication, Swap
+from lakehouse_backfill.domain.rollout import Progressive
+from lakehouse_backfill.domain.run import Event, RunStatus
+from lakehouse_backfill.errors import ChecksFailed
+
+#: Evidence: every step with its version and its checks.
+STEPS = "rollout"
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A run that is being published in steps by its driver."""
+
+    bench: Workbench
+    plan: Plan
+    status: RunStatus
+    events: tuple[Event, ...]
+    accepted: Accepted
+    by: str
+
+    def go_on(self) -> tuple[Publication, Swap | None]:
+        """Publish and check what is left; give the last publication, and what was swapped now.
+
+        Raises ChecksFailed (the run is halted), and what a publication raises.
+        """
+        swaps: list[Swap] = []
+        for step in rollout.steps(self.plan):
+            swap = self._show(step)
+            self._check(step)
+            if swap is not None:
+                swaps.append(swap)
+                self._pause(step)
+        row = publications.visible(self._history, self.plan.run_id)
+        if row is None:
+            raise ChecksFailed(f"{self.plan.run_id} was rolled back while it was published")
+        return row, _sum(swaps)
+
+    @property
+    def _history(self) -> tuple[Publication, ...]:
+        return self.bench.versions.history(self.plan.product)
+
+    @property
+    def _declared(self) -> Progressive:
+        return self.plan.resolved.manifest.target.progressive or Progressive()
+
+    def _show(self, step: rollout.Step) -> Swap | None:
+        """Publish what readers do not see of the step yet; None: they see all of it."""
+        left = rollout.missing(step, rollout.shown(self._history, self.plan.run_id))
+        if left is None:
+            return None
+        wanted = draft(self.bench, self.plan, self.events, self.accepted, self.by, left)
+        try:
+            _, swap = land(self.bench, self.plan, self.status, wanted, self.accepted)
+        except REFUSALS as error:
+            if step.number > 1:
+                error.state = self._state()
+                error.fix = f"{error.fix}; {self._fix()}" if error.fix else self._fix()
+            raise
+        return swap
+
+    def _pause(self, step: rollout.Step) -> None:
+        if step.number < step.count and self._declared.pause_seconds:
+            self.bench.clock.sleep(self._declared.pause_seconds)
+
+    def _check(self, step: rollout.Step) -> None:
+        """Judge the step as readers see it, unless it passed before; a failure halts the run."""
+        known = self.bench.evidence.newest(self.plan.run_id, STEPS)
+        records = rollout.checked(known[1] if known else None)
+        row = rollout.maker(self._history, self.plan.run_id, step)
+        last = records.get(step.number, {})
+        if last.get("token") == row.token and last["passed"]:
+            return
+        checks = check_step(self.bench, self.plan, self.accepted, step)
+        failed = waivers.failed(checks)
+        records[step.number] = self._record(step, row, checks, passed=not failed)
+        document = {"steps": [records[number] for number in sorted(records)]}
+        digest = self.bench.evidence.record(self.plan.run_id, STEPS, document, self.status.epoch)
+        if failed:
+            self._halt(step, failed, digest)
+
+    def _record(
+        self, step: rollout.Step, row: Publication, checks: list[CheckResult], *, passed: bool
+    ) -> dict[str, Any]:
+        return {
+            "step": step.number,
+            "of": step.count,
+            "partitions": list(step.scope.partitions),
+            "version": row.version,
+            "token": row.token,
+            "snapshot_id": row.snapshot_id,
+            "passed": passed,
+            "checks": [check.model_dump(mode="json") for check in checks],
+            "checked_at": self.bench.clock.now().isoformat(),
+        }
+
+    def _halt(self, step: rollout.Step, failed: tuple[CheckResult, ...], digest: str) -> None:
+        names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
+        problem = f"{self.plan.run_id}: {step} failed its check: {names}"
+        self.bench.move(
+            self.status, self.plan, "halt publication", self.by,
+            step=step.number, problem=problem, digest=digest,
+        )  # fmt: skip
+        hooks.tell_halted(self.bench, self.plan)
+        raise ChecksFailed(problem, state=self._state(), fix=self._fix())
+
+    def _state(self) -> str:
+        return rollout.readers_see(self._history, self.plan)
+
+    def _fix(self) -> str:
+        version = rollout.version_before(self._history, self.plan.run_id)
+        back = commands.typed(
+            "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"
+        )
+        return (
+            f"when the cause is gone, {commands.typed('publish', self.plan.run_id)} goes on; "
+            f"{back} undoes the steps"
+        )
+
+
+def check_step(
+    bench: Workbench, plan: Plan, accepted: Accepted, step: rollout.Step
+) -> list[CheckResult]:
+    """Compare the step's rows, read as readers do, with the candidate; then suites and limits."""
+    declared = plan.resolved.manifest.target.progressive or Progressive()
+    seen = resolve_accepted(bench, plan.resolved.contract, strict=False)
+    compute = bench.compute()
+    wanted = {item.measure for item in declared.thresholds}
+    measured = compute.measuring.measure(
+        (plan.resolved.target.table, plan.resolved.target.snapshot_id),
+        (seen.table, seen.snapshot_id),
+        step.scope,
+        tuple(item for item in plan.resolved.contract.measures if item.name in wanted),
+    )
+    candidate = compute.measuring.checksums(
+        plan.shadow_table, accepted.shadow_snapshot_id, step.scope
+    )
+    rows = sum(part.rows for part in measured.old.values())
+    return [
+        _same_content(step, {k: v.text for k, v in candidate.items()},
+                      {k: v.text for k, v in measured.new.items()}),
+        *reasonable.thresholds(declared.thresholds, measured.totals, rows),
+        *_suites(compute, plan, (seen.table, seen.snapshot_id), step),
+    ]  # fmt: skip
+
+
+def _same_content(step: rollout.Step, wanted: dict[str, str], seen: dict[str, str]) -> CheckResult:
+    """Readers see the rows that were accepted: checksum by checksum."""
+    labels = step.scope.partitions
+    other = tuple(label for label in labels if wanted.get(label) != seen.get(label))
+    detail = f"{len(labels)} of {len(labels)} partitions equal the candidate"
+    if other:
+        detail = f"{partitions.describe(other)} differ from the candidate"
+    return CheckResult(
+        name="readers see what was accepted", group="reconciliation", passed=not other,
+        detail=detail, observed=len(other), limit=0, waivable=False,
+    )  # fmt: skip
+
+
+def _suites(
+    compute: Compute, plan: Plan, seen: tuple[str, int], step: rollout.Step
+) -> list[CheckResult]:
+    declared = plan.resolved.manifest.target.progressive
+    results: list[CheckResult] = []
+    for suite in declared.suites if declared else ():
+        frame = compute.inspecting.visible(*seen, step.scope)
+        parameters = suite_parameters(compute, plan, suite)
+        results += compute.judge.judge(frame, suite.file, parameters, "quality")
+    return results
+
+
+def _sum(swaps: list[Swap]) -> Swap | None:
+    """Add up what the steps of one call did; the snapshots are those of the first and the last."""
+    if not swaps:
+        return None
+    added = ("files_added", "files_removed", "rows_added", "rows_removed", "attempts", "seconds")
+    totals = {name: sum(getattr(swap, name) for swap in swaps) for name in added}
+    first = swaps[0].before_snapshot_id
+    return swaps[-1].model_copy(update={**totals, "before_snapshot_id": first})

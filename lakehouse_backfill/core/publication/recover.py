@@ -1,0 +1,239 @@
+"""recover: look at the lake, then finish or undo what stopped half way.
+
+What is found is worked out first, by reading alone; a dry run shows exactly that. Acting goes
+through the verbs themselves, which look at the lake before they act. So a second recovery finds
+nothing to do, and a recovery that is killed is recovered like any other process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from lakehouse_backfill.core.planning import revising
+from lakehouse_backfill.core.planning.plan import register_plan
+from lakehouse_backfill.core.publication import catching_up, publish, rollback, telling
+from lakehouse_backfill.core.publication.exposing import find
+from lakehouse_backfill.core.publication.telling import Work
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.versions import publications
+from lakehouse_backfill.core.versions.reserving import REFUSALS, is_under_way, release
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import RunStatus, State
+from lakehouse_backfill.errors import BackfillError, NotFound
+
+#: A plan this young may still be on its way between its two commits.
+DRAFT_GRACE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """One thing that was (or, in a dry run, would be) done, or why it was left as it is."""
+
+    subject: str
+    action: str
+    because: str
+    result: str
+    is_done: bool
+
+
+def recover(
+    bench: Workbench, run_id: str | None, by: str, *, dry_run: bool = False
+) -> tuple[Recovered, ...]:
+    """Finish or undo what stopped half way: of one run and its product, or of all.
+
+    Nothing is decided anew: publications and rollbacks go on in the name of who began them, or are
+    given back when the lake refuses them now. A run that another process drives is left alone.
+    Raises RunMoved (the named run is driven), NotFound; what fails for one of all is reported.
+    """
+    done: list[Recovered] = []
+    for work in _find(bench, run_id, dry_run=dry_run):
+        result, is_done = "dry run", True
+        if not dry_run:
+            try:
+                result = work.act(by)
+            except BackfillError as error:
+                if run_id is not None:
+                    raise
+                result, is_done = f"{error.problem} ({error.state})", False
+            bench.journal.log("recovered", subject=work.subject, action=work.action, result=result)
+        done.append(Recovered(work.subject, work.action, work.because, result, is_done))
+    return tuple(done)
+
+
+def _find(bench: Workbench, run_id: str | None, *, dry_run: bool) -> Iterator[Work]:
+    """Name the work, later parts only once earlier ones are done: they read what those left."""
+    drafts = list(_drafts(bench, run_id))
+    yield from drafts
+    if dry_run and run_id is not None and drafts:
+        return
+    if run_id is None:
+        open_runs = [item for item in bench.runs.list() if not bench.is_driven(item)]
+    else:
+        open_runs = [bench.runs.status(run_id)]
+        bench.require_no_other_driver(open_runs[0])
+    for status in open_runs:
+        try:
+            yield from _run(bench, status)
+        except BackfillError as error:
+            if run_id is not None:
+                raise
+            yield Work(status.run_id, "look at the run", error.problem, partial(_fail, error))
+    products = {open_runs[0].product} if run_id is not None else None
+    yield from _reservations(bench, products)
+    yield from telling.told_wrong(bench, products)
+    yield from telling.unfollowed(bench, products)
+
+
+def _fail(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
+    raise error
+
+
+def _drafts(bench: Workbench, run_id: str | None) -> Iterator[Work]:
+    youngest = bench.clock.now() - DRAFT_GRACE
+    for plan in bench.audit.drafts():
+        if plan.run_id == run_id or (run_id is None and plan.created_at < youngest):
+            yield Work(
+                plan.run_id,
+                "register the plan",
+                "it was stored, its first event was not",
+                partial(_register, bench, plan),
+            )
+
+
+def _register(bench: Workbench, plan: Plan, by: str) -> str:
+    register_plan(bench, plan, by)
+    return f"planned; next: lakehouse-backfill approve {plan.run_id} --by WHO"
+
+
+def _run(bench: Workbench, status: RunStatus) -> Iterator[Work]:
+    if status.state not in lifecycle.OPEN:
+        return
+    plan = bench.runs.plan(status.run_id)
+    if plan.revises is not None and _is_left_open(bench, plan.revises):
+        yield Work(
+            plan.revises,
+            "supersede the revised run",
+            f"{plan.run_id} takes its place",
+            partial(_supersede, bench, plan),
+        )
+    if status.state is State.PLANNED and plan.resolved.catch_up is not None:
+        yield Work(
+            status.run_id,
+            "carry the approval over",
+            f"it catches up with live commits for {plan.resolved.catch_up.of}",
+            partial(_carry, bench, plan),
+        )
+    yield from telling.halts(bench, status, plan)
+    because = f"its driver {status.driver} is gone"
+    if status.state is State.STAGING:
+        act = partial(_end, bench, status, plan)
+        yield Work(status.run_id, "end the staging", because, act)
+    if status.state is State.PUBLISHING:
+        act = partial(_publish, bench, status)
+        yield Work(status.run_id, "finish the publication", because, act)
+
+
+def _carry(bench: Workbench, plan: Plan, by: str) -> str:
+    """What is left needs Spark, and is done by the command that began it."""
+    catching_up.carry_approval(bench, plan, by)
+    return f"approved; next: lakehouse-backfill publish {plan.run_id}"
+
+
+def _is_left_open(bench: Workbench, run_id: str) -> bool:
+    status = bench.runs.status(run_id)
+    is_open = status.state in lifecycle.MOVES["supersede"][0] & lifecycle.OPEN
+    return is_open and not bench.is_driven(status)
+
+
+def _supersede(bench: Workbench, plan: Plan, by: str) -> str:
+    revising.supersede(bench, plan, by)
+    return "superseded"
+
+
+def _end(bench: Workbench, status: RunStatus, plan: Plan, by: str) -> str:
+    """Chunks that are in the shadow stay; what was under way is redone by the next `run`."""
+    staged = 0
+    if bench.tables.describe(plan.shadow_table) is not None:
+        staged = len({item.chunk_id for item in bench.shadows.chunks(plan.shadow_table)})
+    problem = f"its driver {status.driver} stopped without a word"
+    bench.overtake(status, plan, "fail", by, problem=problem, chunks=staged)
+    return (
+        f"failed, with {staged} of {len(plan.resolved.chunks)} chunks staged; "
+        f"next: lakehouse-backfill run {plan.run_id}"
+    )
+
+
+def _publish(bench: Workbench, status: RunStatus, by: str) -> str:
+    """Go on in the name of who began: they held the role, and the result was accepted."""
+    if bench.runs.status(status.run_id) != status:
+        return "it went on meanwhile"
+    events = bench.runs.events(status.run_id)
+    begun = [event.actor for event in events if event.verb == "begin publishing"]
+    try:
+        done = publish.publish(bench, status.run_id, begun[-1] if begun else by, recovered_by=by)
+    except REFUSALS as error:
+        now = bench.runs.status(status.run_id).state
+        if now is State.PUBLISHING:
+            raise
+        if now in telling.SETTLED and now is not State.ACCEPTED:
+            return f"{now.value}, but {error.problem}"
+        return f"given back: {error.problem}"
+    return f"published as version {done.publication.version}"
+
+
+def _reservations(bench: Workbench, products: set[str] | None) -> Iterator[Work]:
+    for pending in bench.versions.pending():
+        if (products is not None and pending.product not in products) or is_under_way(
+            bench, pending
+        ):
+            continue
+        if pending.run_id is None:
+            because = f"{pending.by} began it: {pending.reason}"
+            act = partial(_roll_back, bench, pending)
+            yield Work(pending.product, "finish the rollback", because, act)
+        else:
+            status = bench.runs.status(pending.run_id)
+            if status.state is State.PUBLISHING:
+                continue
+            because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
+            act = partial(_settle, bench, pending)
+            yield Work(pending.product, "settle the reservation", because, act)
+
+
+def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
+    """Go on in the name of who began, as for publications."""
+    is_partial = pending.returns_to is not None and pending.returns_to != pending.version
+    only = pending.scope.partitions if is_partial and pending.scope else ()
+    to = pending.version if pending.returns_to is None else pending.returns_to
+    way = rollback.plan_rollback(bench, pending.product, to, only)
+    # The contract that the undone run was published by: the project's own may be gone by now.
+    # What is undone may be a rollback alone; then it is the run that was published last.
+    made = next((row.run_id for row in way.undone if row.run_id is not None), None)
+    made = made or publications.newest_run(bench.versions.history(pending.product))
+    if made is None:
+        raise NotFound(f"no run made what {pending.product} is to be rolled back from")
+    contract = bench.runs.plan(made).resolved.contract
+    try:
+        done = rollback.finish_rollback(bench, contract, way, pending.reason, pending.by)
+    except REFUSALS as error:
+        now = bench.versions.pointer(pending.product).pending
+        if now is not None and now.token == pending.token:
+            raise
+        return f"given back: {error.problem}"
+    bench.journal.log("rollback recovered", product=pending.product, by=by)
+    return f"version {done.publication.version} is accepted"
+
+
+def _settle(bench: Workbench, pending: Publication, by: str) -> str:
+    """Publish what has landed all the same; else give the version back."""
+    run_id = str(pending.run_id)
+    if find(bench, bench.runs.plan(run_id), pending) is not None:
+        done = publish.publish(bench, run_id, pending.by, recovered_by=by)
+        return f"it had landed: published as version {done.publication.version}"
+    release(bench, pending, bench.runs.status(run_id).seq + 1)
+    return "given back"

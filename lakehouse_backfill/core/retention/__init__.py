@@ -1,0 +1,1 @@
+"""Remove expired shadows, pins and versions."""

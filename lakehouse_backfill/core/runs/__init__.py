@@ -1,0 +1,1 @@
+"""What every verb needs of a run: its ports, its states, its events, who may act, and the gates."""

@@ -1,0 +1,191 @@
+"""What every stage works with: the ports, and who is acting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.ways import ChosenWay
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.ports.attributing import Attributing
+from lakehouse_backfill.ports.carrying import Carrying, Erasing
+from lakehouse_backfill.ports.clock import Clock
+from lakehouse_backfill.ports.compute import (
+    Inspecting,
+    Judge,
+    Measuring,
+    Records,
+    Restoring,
+    Staging,
+    Views,
+)
+from lakehouse_backfill.ports.control import Audit, Evidence, Fences, Ledger, Runs, Versions
+from lakehouse_backfill.ports.diffing import Differ
+from lakehouse_backfill.ports.fingerprints import DataFiles, Fingerprints
+from lakehouse_backfill.ports.hooks import Hooks
+from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
+from lakehouse_backfill.ports.progress import Journal, Progress
+from lakehouse_backfill.ports.retention import ControlUpkeep, PinLeases, Upkeep
+from lakehouse_backfill.ports.rollout import Corrections, Reading
+from lakehouse_backfill.ports.stored import Stored
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The ports that need Spark or Great Expectations; made on first use."""
+
+    staging: Staging
+    measuring: Measuring
+    inspecting: Inspecting
+    restoring: Restoring
+    attributing: Attributing
+    judge: Judge
+
+
+def _without_jvm(table: str, scope: Scope | None) -> ChosenWay:  # noqa: ARG001 (a default)
+    return ChosenWay(way="pyiceberg", why="no other way is wired")
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """The ports of one project and profile, and the identity of this process."""
+
+    tables: Tables
+    pins: Pins
+    shadows: Shadows
+    publisher: Publisher
+    carrying: Carrying
+    erasing: Erasing
+    runs: Runs
+    ledger: Ledger
+    versions: Versions
+    evidence: Evidence
+    fingerprints: Fingerprints
+    data_files: DataFiles
+    stored: Stored
+    fences: Fences
+    audit: Audit
+    pin_leases: PinLeases
+    upkeep: Upkeep
+    control_upkeep: ControlUpkeep
+    compute: Callable[[], Compute]
+    differ: Callable[[str], Differ]
+    records: Records
+    views: Views
+    reading: Reading
+    corrections: Corrections
+    hooks: Hooks
+    clock: Clock
+    journal: Journal
+    progress: Progress
+    profile: Profile
+    driver: str
+    is_alive: Callable[[str], bool]
+    #: SHA-256 of a file of the project, as it is now.
+    code_hash: Callable[[str], str]
+    #: Text of a file of the project, as it is now.
+    file_text: Callable[[str], str]
+    #: By which way a table is changed, in a scope of it or as a whole.
+    ways: Callable[[str, Scope | None], ChosenWay] = _without_jvm
+    #: Whether a run may be taken from a process that still lives; fencing makes that safe.
+    take_over: bool = False
+
+    def move(
+        self,
+        status: RunStatus,
+        plan: Plan,
+        verb: str,
+        actor: str,
+        *,
+        lease: Lease | None = None,
+        **detail: Any,
+    ) -> RunStatus:
+        """Move a run by one conditional commit, or write a note on it, and log it.
+
+        Raises IllegalMove when the state forbids it, RunMoved when another process was faster.
+        """
+        event = lifecycle.next_event(
+            status,
+            verb,
+            actor=actor,
+            mode=plan.resolved.manifest.run.mode,
+            at=self.clock.now(),
+            detail=detail,
+        )
+        if self._ends_a_lease(status, event, lease):
+            # First: cut off after the move, nobody would know that there is one to shut out.
+            self.fences.fence(plan.run_id, event.seq)
+        moved = self.runs.append(event, lease)
+        self.journal.bind(**plan.labels).log(
+            "run moved", verb=verb, actor=actor, from_state=event.from_state.value,
+            to_state=event.to_state.value,
+        )  # fmt: skip
+        return moved
+
+    def _ends_a_lease(self, status: RunStatus, event: Event, lease: Lease | None) -> bool:
+        """Tell whether a driver must be shut out by the event, also from what it writes now.
+
+        A new lease ends any that was left; a move that somebody else makes, a person's decision for
+        one, ends the driver's. Its own moves do not, nor do notes.
+        """
+        if lease is not None:
+            return status.driver is not None
+        is_note = event.from_state == event.to_state
+        return not is_note and status.driver not in (None, self.driver)
+
+    def drive(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run and become its driver; the epoch of the lease is the move's number.
+
+        Whoever drove it before, and was cut off or overtaken, can write nothing any more: also not
+        what it is writing now. Raises RunMoved while another living process drives the run.
+        """
+        self.require_no_other_driver(status)
+        lease = Lease(holder=self.driver, until=self.lease_end())
+        return self.move(status, plan, verb, actor, lease=lease, **detail)
+
+    def overtake(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run whose driver is gone, and let that driver write nothing any more."""
+        self.require_no_other_driver(status)
+        return self.move(status, plan, verb, actor, **detail)
+
+    def lease_end(self) -> datetime:
+        """When a lease that is given now ends."""
+        return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
+
+    def is_driven(self, status: RunStatus) -> bool:
+        """Tell whether another process works on the run: it lives, and its lease has not ended."""
+        if status.driver is None or status.driver == self.driver:
+            return False
+        is_over = status.lease_until is not None and status.lease_until < self.clock.now()
+        return not is_over and self.is_alive(status.driver)
+
+    def is_acting(self, pending: Publication) -> bool:
+        """Tell whether another process works on a pending act of the pointer."""
+        if pending.driver is None or pending.driver == self.driver:
+            return False
+        end = pending.at + timedelta(seconds=self.profile.lease_seconds)
+        return self.clock.now() < end and self.is_alive(pending.driver)
+
+    def require_no_other_driver(self, status: RunStatus) -> None:
+        """Raise RunMoved while another process drives the run, unless it is to be taken over."""
+        if self.take_over or not self.is_driven(status):
+            return
+        until = f", its lease ends {status.lease_until:%H:%M:%S}Z" if status.lease_until else ""
+        raise RunMoved(
+            f"{status.run_id} is driven by another process ({status.driver}{until})",
+            state="that process goes on; this one changed nothing",
+            fix=f"lakehouse-backfill status {status.run_id}; if that process is dead or stuck, "
+            "give the same command with --take-over: it cannot write any more then",
+        )

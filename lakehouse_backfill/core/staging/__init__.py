@@ -1,0 +1,1 @@
+"""Compute chunks into the shadow table, and judge them."""

@@ -1,0 +1,178 @@
+"""stage: judge the pinned input, then compute the chunks into the shadow, each one judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse_backfill.core.approval import waivers
+from lakehouse_backfill.core.approval.decide import trusted_events
+from lakehouse_backfill.core.planning import external, staging_place
+from lakehouse_backfill.core.planning.approved_files import require_approved_files
+from lakehouse_backfill.core.planning.pinning import require_pins
+from lakehouse_backfill.core.runs import hooks, roles
+from lakehouse_backfill.core.runs.lease import KeptLease
+from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.staging import carrying
+from lakehouse_backfill.core.staging.chunk_checks import ChunkChecks
+from lakehouse_backfill.core.staging.input_checks import judge_inputs
+from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
+from lakehouse_backfill.domain.scope import Chunk
+from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
+
+
+def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
+    """Stage what is not staged yet; chunks that the shadow already holds are not redone.
+
+    The first chunk that fails its checks halts the run: it stays where it is, and is judged again
+    by the next call. Raises ApprovalMissing (also when the code is not what was approved),
+    ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
+    """
+    plan = bench.runs.plan(run_id)
+    external.require_job(plan)
+    return staged(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
+
+
+def staged(
+    bench: Workbench, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
+) -> tuple[RunStatus, dict[str, Any]]:
+    """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
+
+    It is asked after the shadow was fenced: nobody else writes there any more.
+    """
+    with begin(bench, plan, by) as begun:
+        done, redone = _stage_all(bench, plan, begun, committed)
+    rows = sum(record.output_rows for record in done)
+    status = bench.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
+    return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A staging that is under way, with its lease and the waivers that stand."""
+
+    status: RunStatus
+    lease: KeptLease
+    compute: Compute
+    waived: tuple[waivers.Waiver, ...]
+
+
+@contextmanager
+def begin(bench: Workbench, plan: Plan, by: str) -> Iterator[Begun]:
+    """Drive the run's staging: decisions, files, pins and input are checked first.
+
+    What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
+    """
+    status = bench.runs.status(plan.run_id)
+    events = trusted_events(bench, status)
+    roles.require_approval(events, plan)
+    require_approved_files(bench, plan)
+    require_pins(bench, plan)
+    status = bench.drive(status, plan, "begin staging", by)
+    try:
+        with KeptLease(bench, status) as lease:
+            begun = Begun(status, lease, bench.compute(), waivers.standing(events))
+            if not external.is_external(plan):
+                begun.compute.staging.load(plan)
+            judge_inputs(bench, begun.compute, plan, lease.epoch, begun.waived)
+            yield begun
+    except RunMoved:
+        # Whoever took the run over moves it now.
+        raise
+    except ChecksFailed as error:
+        bench.move(status, plan, "halt", by, problem=error.problem, **error.stop)
+        hooks.tell_halted(bench, plan)
+        raise
+    except BackfillError as error:
+        bench.move(status, plan, "fail", by, problem=error.problem)
+        raise
+
+
+def _stage_all(
+    bench: Workbench,
+    plan: Plan,
+    begun: Begun,
+    listed: Callable[[], tuple[ChunkCommit, ...]],
+) -> tuple[list[ChunkRecord], int]:
+    compute, lease = begun.compute, begun.lease
+    open_shadow(bench, plan, lease.epoch)
+    committed = {item.chunk_id: item for item in listed()}
+    recorded = {record.chunk_id: record for record in bench.ledger.chunks(plan.run_id)}
+    work = _Work(bench, compute, plan, lease)
+    checks = ChunkChecks(bench, compute, plan, begun.waived)
+    bench.progress.start("stage", len(plan.resolved.chunks), "chunks")
+    done: list[ChunkRecord] = []
+    rows = 0
+    for chunk in plan.resolved.chunks:
+        lease.require()
+        known = recorded.get(chunk.chunk_id)
+        record = work.landed(chunk, committed.get(chunk.chunk_id), known)
+        if record is not known or record.status == "failed" or not checks.is_kept(record):
+            record = checks.judge(chunk, record, rows, lease.epoch)
+            bench.ledger.record(record)
+            checks.require_passed(record)
+        done.append(record)
+        rows += record.output_rows
+        bench.progress.advance(1, record.output_rows)
+    bench.progress.finish()
+    checks.finish(lease.epoch)
+    fresh = sum(chunk.chunk_id not in committed for chunk in plan.resolved.chunks)
+    return done, fresh if committed else 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Brings chunks into the shadow."""
+
+    bench: Workbench
+    compute: Compute
+    plan: Plan
+    lease: KeptLease
+
+    def landed(
+        self, chunk: Chunk, commit: ChunkCommit | None, known: ChunkRecord | None
+    ) -> ChunkRecord:
+        """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
+        staging, epoch = self.compute.staging, self.lease.epoch
+        source = carrying.carried(self.plan, chunk)
+        if source is not None:
+            return carrying.landed(self.bench, self.plan, chunk, source, known, epoch)
+        journal = self.bench.journal.bind(**self.plan.labels)
+        if commit is None:
+            span = {
+                "chunk_id": chunk.chunk_id,
+                "source_range": f"{chunk.partitions[0]}..{chunk.partitions[-1]}",
+            }
+            with journal.span("stage chunk", **span):
+                return staging.stage(self.plan, chunk, epoch)
+        if known is not None and known.snapshot_id == commit.snapshot_id:
+            return known
+        # The chunk landed, its ledger row did not: a crash in between.
+        journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
+        return staging.remeasure(self.plan, chunk, commit.snapshot_id, epoch)
+
+
+def open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
+    """Make the target and its shadow if they are not there, and shut earlier writers out."""
+    target = plan.resolved.target
+    if target.uuid is None:
+        bench.tables.create(plan.resolved.contract)
+    properties = {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
+    }
+    if plan.resolved.manifest.compute.staging_location == "under_target":
+        info = bench.tables.describe(target.table)
+        if info is not None:
+            properties[staging_place.DATA_PATH] = staging_place.under(info, plan.run_id)
+    bench.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
+    # Before its chunks are listed: what an overtaken driver commits later would not be seen.
+    bench.shadows.fence(plan.shadow_table, epoch)
+    change = rules_schema_change.of_plan(plan)
+    if change and target.schema_id is not None:
+        bench.shadows.evolve(plan.shadow_table, target.schema_id, change)

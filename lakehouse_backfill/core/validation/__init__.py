@@ -1,0 +1,1 @@
+"""Judge the staged result by all gates."""

@@ -1,0 +1,257 @@
+"""What the numbers of a staged run mean: one CheckResult per gate."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.schema_change import SchemaChange
+from lakehouse_backfill.domain.table import LiveFile, TableInfo
+
+#: Iceberg's default of write.target-file-size-bytes.
+DEFAULT_FILE_BYTES = 512 * 1024 * 1024
+#: A partition may have this many files, however small.
+FEW_FILES = 8
+#: Lineage columns that are never null in a row that a run made.
+REQUIRED_LINEAGE = (
+    "produced_by_run_id",
+    "produced_by_transform",
+    "transform_version",
+    "input_snapshot_id",
+    "processing_mode",
+    "restatement_reason",
+    "produced_at",
+)
+
+
+def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+    """Every chunk of the plan is in the ledger as done."""
+    wanted = {chunk.chunk_id for chunk in plan.resolved.chunks}
+    done = {chunk.chunk_id for chunk in chunks if chunk.status == "done"}
+    missing = sorted(wanted - done)
+    return CheckResult(
+        name="all chunks are staged",
+        group="technical",
+        passed=not missing,
+        detail=f"{len(done)} of {len(wanted)}" + (f"; missing {missing[0]}" if missing else ""),
+        observed=len(done),
+        limit=len(wanted),
+        waivable=False,
+    )
+
+
+def partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
+    """Every partition that holds rows now holds rows in the candidate too."""
+    gone = old - set(new)
+    return none_emptied([label for label in plan.resolved.scope.partitions if label in gone])
+
+
+def none_emptied(emptied: Sequence[str]) -> CheckResult:
+    """No partition that readers see rows in loses all of them; `emptied` are those that do."""
+    return CheckResult(
+        name="no partition becomes empty",
+        group="technical",
+        passed=not emptied,
+        detail=f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else ""),
+        observed=len(emptied),
+        limit=0,
+    )
+
+
+def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+    """The output is not empty and below the declared maximum."""
+    rows = sum(chunk.output_rows for chunk in chunks)
+    limit = plan.resolved.manifest.safety.max_rows
+    return CheckResult(
+        name="row count is in range",
+        group="technical",
+        passed=rows > 0 and (limit is None or rows <= limit),
+        detail=f"{rows} rows" + (f", at most {limit}" if limit else ""),
+        observed=rows,
+        limit=limit,
+    )
+
+
+def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) -> CheckResult:
+    """Outside the scope, base and candidate consist of the very same files and deletes."""
+    scope = set(plan.resolved.scope.partitions)
+    old = Counter(file.content for file in base if not file.is_in(scope))
+    new = Counter(file.content for file in shadow if not file.is_in(scope))
+    differing = ((old - new) + (new - old)).total()
+    return CheckResult(
+        name="nothing outside the partitions changed",
+        group="technical",
+        passed=old == new,
+        detail=f"{(old & new).total()} files shared, {differing} differ",
+        observed=differing,
+        limit=0,
+        waivable=False,
+    )
+
+
+def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
+    """No restated partition consists of many more files than its size asks for."""
+    target = int(shadow.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
+    scope, sizes = set(plan.resolved.scope.partitions), defaultdict[str, list[int]](list)
+    for file in files:
+        if file.partition in scope:
+            sizes[file.partition or ""].append(file.size_bytes)
+    worst = [
+        label
+        for label, found in sizes.items()
+        if len(found) > max(FEW_FILES, 2 * -(-sum(found) // target))
+    ]
+    most = max((len(found) for found in sizes.values()), default=0)
+    return CheckResult(
+        name="files have a sensible size",
+        group="technical",
+        passed=not worst,
+        detail=f"at most {most} files in a partition"
+        + (f"; too many small ones in {worst[0]}" if worst else ""),
+        observed=most,
+        limit=FEW_FILES,
+    )
+
+
+def lineage_complete(
+    counts: tuple[MeasureTotal, ...], rows: int, carried_of: int | None = None
+) -> CheckResult:
+    """Every restated row says which run made it.
+
+    Where rows are carried over, of `carried_of` old ones, as many may say nothing as did before.
+    """
+    holes = [
+        total.name
+        for total in counts
+        if rows - int(total.new or 0)
+        > (0 if carried_of is None else carried_of - int(total.old or 0))
+    ]
+    return CheckResult(
+        name="lineage is complete",
+        group="technical",
+        passed=not holes,
+        detail=f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else ""),
+        observed=len(holes),
+        limit=0,
+    )
+
+
+def schema_kept(
+    contract: Contract, shadow: TableInfo, change: SchemaChange = ()
+) -> tuple[CheckResult, ...]:
+    """Each column that consumers rely on is there with its type; a required one stays required.
+
+    A declared change is allowed, and nothing else: the new name, and the new type.
+    """
+    results = []
+    names, types = rules_schema_change.renamed(change), rules_schema_change.widened(change)
+    before = {new: old for old, new in names.items()}
+    for wanted in contract.columns:
+        found = shadow.column(names.get(wanted.name, wanted.name))
+        wider = types.get(before.get(wanted.name, wanted.name))
+        problem = ""
+        if found is None:
+            problem = "is missing"
+        elif _plain(found.type) not in (_plain(wanted.type), wider):
+            problem = f"is {found.type}, the contract says {wanted.type}"
+        elif wanted.required and not found.required:
+            problem = "may be null, the contract says required"
+        if problem:
+            results.append(_schema(f"{wanted.name} {problem}", passed=False))
+    return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
+
+
+def balances(
+    labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
+) -> tuple[PartitionBalance, ...]:
+    """Set count and checksum of each partition side by side; a partition without rows counts 0."""
+    none = Checksum.empty(shape)
+    rows = []
+    for label in labels:
+        left, right = old.get(label, none), new.get(label, none)
+        rows.append(
+            PartitionBalance(
+                partition=label,
+                old_count=left.rows,
+                new_count=right.rows,
+                old_checksum=left.text,
+                new_checksum=right.text,
+                equal=left == right,
+            )
+        )
+    return tuple(rows)
+
+
+def stored_as_computed(
+    plan: Plan, chunks: tuple[ChunkRecord, ...], stored: dict[str, Checksum], shape: str
+) -> CheckResult:
+    """What the shadow holds is what the chunks computed: equal checksums, chunk by chunk."""
+    recorded = {chunk.chunk_id: chunk.checksum for chunk in chunks}
+    empty = {chunk.chunk_id for chunk in chunks if chunk.output_rows == 0}
+    wrong = []
+    for chunk in plan.resolved.chunks:
+        total = Checksum.empty(shape)
+        for label in chunk.partitions:
+            total = total + stored[label] if label in stored else total
+        if chunk.chunk_id in empty and total.rows == 0:
+            continue  # No rows have no shape that could be compared.
+        if recorded.get(chunk.chunk_id) != total.text:
+            wrong.append(chunk.chunk_id)
+    return CheckResult(
+        name="stored rows are the computed rows",
+        group="reconciliation",
+        passed=not wrong,
+        detail=f"{len(recorded) - len(wrong)} chunk checksums equal"
+        + (f"; differs: {wrong[0]}" if wrong else ""),
+        observed=len(wrong),
+        limit=0,
+        blocking=plan.resolved.manifest.validation.checksum == "required",
+        waivable=False,
+    )
+
+
+def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
+    """The diff saw exactly the rows that were counted on both sides."""
+    counted = (sum(row.old_count for row in rows), sum(row.new_count for row in rows))
+    seen = (diff.summary.old_rows, diff.summary.new_rows)
+    return CheckResult(
+        name="diff and counts agree",
+        group="diff",
+        passed=seen == counted,
+        detail=f"diff {seen[0]} -> {seen[1]}, counted {counted[0]} -> {counted[1]}",
+        observed=list(seen),
+        limit=list(counted),
+        waivable=False,
+    )
+
+
+def keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
+    """No key stands twice in what was staged; what stood twice before may be what is put right."""
+    return CheckResult(
+        name="keys are unique",
+        group="diff",
+        passed=duplicates == 0,
+        detail=f"{duplicates} duplicate keys in the {where}",
+        observed=duplicates,
+        limit=0,
+    )
+
+
+def _schema(detail: str, *, passed: bool) -> CheckResult:
+    return CheckResult(
+        name="columns that consumers rely on",
+        group="schema",
+        passed=passed,
+        detail=detail,
+        waivable=False,
+    )
+
+
+def _plain(type_text: str) -> str:
+    return type_text.replace(" ", "").lower()

@@ -1,0 +1,260 @@
+"""Looking for rows that were deleted, or named by tombstones, since a run or version was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lakehouse_backfill.core.planning import catching_up, modes
+from lakehouse_backfill.core.planning.pinning import head_of
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.validation import erasing
+from lakehouse_backfill.core.versions import publications
+from lakehouse_backfill.domain.carrying import TableState
+from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
+from lakehouse_backfill.domain.checks import CheckResult, Validation
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.errors import TargetChanged
+
+
+@dataclass(frozen=True)
+class Change:
+    """What came since a run was pinned: partitions that only lose rows, and those to make again."""
+
+    drifts: tuple[Drift, ...]
+    erased: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    erasures: tuple[Erasure, ...]
+
+
+def require_none_named(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> None:
+    """Raise TargetChanged when tombstones that came since the pin name rows of the candidate.
+
+    Only metadata is read while nothing came.
+    """
+    named = newly_named(bench, plan, shadow_snapshot_id)
+    if named.rows:
+        raise erasing.tombstoned(plan.resolved.contract, named.rows, named.partitions, "published")
+
+
+def require_none_deleted(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> None:
+    """Raise TargetChanged when the candidate holds rows that were deleted live since its pin.
+
+    A deletion on what another act made visible is undone with that act: the partition is as it was
+    pinned, and its files do not tell. Nothing is read unless such acts came since.
+    """
+    resolved, target = plan.resolved, plan.resolved.target
+    names = tuple(c.name for c in resolved.contract.columns if c.name not in LINEAGE_NAMES)
+    key = resolved.contract.key or names
+    found: list[Erasure] = []
+    gone: dict[str, Gone] = {}
+    for before, after, label in _stretches(bench, plan):
+        old, new = (TableState(table=target.table, snapshot_id=at) for at in (before, after))
+        scope = Scope(field=resolved.scope.field, partitions=(label,))
+        lost = bench.erasing.gone(old, new, scope, key)
+        if lost.rows:
+            gone[label] = lost
+            found.append(
+                Erasure(
+                    table=target.table, before_snapshot_id=before, after_snapshot_id=after,
+                    partitions=(label,), key=key,
+                )
+            )  # fmt: skip
+    if not found:
+        return
+    state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
+    left_out = LeftOut(field=resolved.scope.field, erasures=tuple(found))
+    if bench.erasing.named(state, resolved.scope.partitions, left_out).rows:
+        raise erasing.blocked(resolved.contract, _sum(gone), ())
+
+
+def _stretches(bench: Workbench, plan: Plan) -> Iterator[tuple[int, int, str]]:
+    """Give the live commits between acts on the run's partitions since it was planned."""
+    if modes.is_pinned(plan):
+        return
+    first = plan
+    while first.resolved.catch_up is not None:  # what it took over was computed back then
+        first = bench.runs.plan(first.resolved.catch_up.of)
+    acts = [
+        row
+        for row in reversed(bench.versions.history(plan.product))
+        if row.action in publications.ACCEPTED
+        and row.table == plan.resolved.target.table
+        and row.at >= first.created_at
+    ]
+    for number, row in enumerate(acts):
+        for label in row.scope.partitions if row.scope and row.action != "baseline" else ():
+            if label not in plan.resolved.scope.partitions:
+                continue
+            later = (x for x in acts[number + 1 :] if x.scope and label in x.scope.partitions)
+            end = next(later, None)
+            start, stop = row.snapshot_id, end.before_snapshot_id if end else None
+            if start is not None and stop is not None and start != stop:
+                yield start, stop, label
+
+
+def newly_named(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> Named:
+    """Count the candidate's rows that tombstones name by now."""
+    moved = tuple(
+        pin.model_copy(update={"snapshot_id": head})
+        for pin in plan.resolved.tombstones
+        if (head := head_of(bench, pin.table)) != pin.snapshot_id
+    )
+    if not moved:
+        return Named(rows=0, partitions=())
+    scope = plan.resolved.scope
+    state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
+    return bench.erasing.named(
+        state, scope.partitions, LeftOut(field=scope.field, tombstones=moved)
+    )
+
+
+def what_changed(bench: Workbench, plan: Plan, head: int | None, error: TargetChanged) -> Change:
+    """Say what came to the run's partitions up to `head`; raises when the run may not follow it.
+
+    That is `error` itself, with the commits in its `data`, or one that tells of deleted rows.
+    """
+    resolved = plan.resolved
+    contract, scope, target = resolved.contract, resolved.scope, resolved.target
+    try:
+        drifts = bench.publisher.drifts(target.table, scope, target.snapshot_id)
+    except TargetChanged:
+        raise error from None
+    named = newly_named(bench, plan, _shadow_head(bench, plan))
+    labels = catching_up.drifted(scope, drifts)
+    error.data |= {"conflicts": catching_up.described(drifts)}
+    if not labels and not named.rows:
+        raise error
+    found = _deleted(bench, plan, labels, head)
+    lost = tuple(label for label in labels if label in found and found[label].rows)
+    if lost and not erasing.may_reapply(contract):
+        raise erasing.blocked(contract, _sum(found), drifts) from error
+    if named.rows and not erasing.may_reapply(contract):
+        raise error
+    only = {label for label in lost if found[label].is_only_deletion}
+    fresh = tuple(label for label in labels if label not in only)
+    if fresh and resolved.manifest.safety.on_conflict != "catch_up":
+        raise error
+    erased = only | set(named.partitions) - set(fresh)
+    return Change(
+        drifts=drifts,
+        erased=tuple(label for label in scope.partitions if label in erased),
+        recomputed=fresh,
+        erasures=_erasures(plan, lost, head),
+    )
+
+
+def checks(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> list[CheckResult]:
+    """Prove that what tombstones and deletions name is not in the candidate; none named: nothing.
+
+    Judged on the stored rows, by another engine than the one that left them out.
+    """
+    left_out = catching_up.left_out(plan.resolved)
+    if left_out.is_empty:
+        return []
+    state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
+    named = bench.erasing.named(state, plan.resolved.scope.partitions, left_out)
+    counts = [record.left_out_rows or 0 for record in bench.ledger.chunks(plan.run_id)]
+    return [erasing.none_left(named, sum(counts))]
+
+
+def inexact(bench: Workbench, plan: Plan, result: Validation) -> tuple[str, ...]:
+    """Name the partitions that lost more, or other, rows than those that were deleted.
+
+    Of each chunk taken over without some rows, what is left must be the accepted rows less exactly
+    those that tombstones and deletions name, and none of these may be left.
+    """
+    catch_up = plan.resolved.catch_up
+    if catch_up is None or not catch_up.erased:
+        return ()
+    left_out = catching_up.left_out(plan.resolved)
+    counts = {one.partition: one.new_count for one in result.balances}
+    wrong: list[str] = []
+    for chunk in plan.resolved.chunks:
+        source = catch_up.erased_chunk(chunk.chunk_id)
+        if source is None:
+            continue
+        before = TableState(table=source.shadow_table, snapshot_id=source.shadow_snapshot_id)
+        after = TableState(table=plan.shadow_table, snapshot_id=result.shadow_snapshot_id)
+        named = bench.erasing.named(before, chunk.partitions, left_out)
+        left = bench.erasing.named(after, chunk.partitions, left_out)
+        rows = sum(counts[label] for label in chunk.partitions)
+        scope = Scope(field=left_out.field, partitions=chunk.partitions)
+        gone = bench.erasing.gone(before, after, scope, plan.resolved.contract.key)
+        is_exact = gone.is_only_deletion and source.rows - rows == named.rows and not left.rows
+        wrong += () if is_exact else chunk.partitions
+    return tuple(wrong)
+
+
+def _deleted(
+    bench: Workbench, plan: Plan, labels: tuple[str, ...], head: int | None
+) -> dict[str, Gone]:
+    """Look into each changed partition for keys that readers do not see any more."""
+    resolved = plan.resolved
+    base, table, key = resolved.target.snapshot_id, resolved.target.table, resolved.contract.key
+    if base is None:
+        return {}
+    if not key:
+        return _without_key(bench, plan, labels)
+    old, new = TableState(table=table, snapshot_id=base), TableState(table=table, snapshot_id=head)
+    return {
+        label: bench.erasing.gone(
+            old, new, Scope(field=resolved.scope.field, partitions=(label,)), key
+        )
+        for label in labels
+    }
+
+
+def _without_key(bench: Workbench, plan: Plan, labels: tuple[str, ...]) -> dict[str, Gone]:
+    """Without a key only commits that removed rows and added none tell of deletions."""
+    resolved = plan.resolved
+    drifts = bench.publisher.drifts(
+        resolved.target.table, resolved.scope, resolved.target.snapshot_id
+    )
+    lost = {label for drift in drifts if drift.only_deletes for label in drift.partitions}
+    return {
+        label: Gone(rows=1, partitions=(label,), samples=(), is_only_deletion=True)
+        for label in labels
+        if label in lost
+    }
+
+
+def _erasures(plan: Plan, labels: tuple[str, ...], head: int | None) -> tuple[Erasure, ...]:
+    target, key = plan.resolved.target, plan.resolved.contract.key
+    if not labels or target.snapshot_id is None or head is None:
+        return ()
+    return (
+        Erasure(
+            table=target.table,
+            before_snapshot_id=target.snapshot_id,
+            after_snapshot_id=head,
+            partitions=labels,
+            key=key,
+        ),
+    )
+
+
+def _sum(found: dict[str, Gone]) -> Gone:
+    lost = [one for one in found.values() if one.rows]
+    return Gone(
+        rows=sum(one.rows for one in lost),
+        partitions=tuple(label for label, one in found.items() if one.rows),
+        samples=tuple(key for one in lost for key in one.samples)[: erasing.SAMPLES],
+        is_only_deletion=all(one.is_only_deletion for one in lost),
+    )
+
+
+def current_tombstones(bench: Workbench, contract: Contract) -> tuple[TombstonePin, ...]:
+    """Give the contract's tombstone tables as they are now."""
+    return tuple(
+        TombstonePin(table=item.table, snapshot_id=head_of(bench, item.table), columns=item.columns)
+        for item in contract.tombstones
+    )
+
+
+def _shadow_head(bench: Workbench, plan: Plan) -> int | None:
+    return head_of(bench, plan.shadow_table)

@@ -1,0 +1,1 @@
+"""The accepted-version pointer of a product, and what readers get."""

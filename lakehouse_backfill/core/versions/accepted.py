@@ -1,0 +1,130 @@
+"""accepted: which table and snapshot readers of a product get, and whether it still holds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.errors import NotFound, TargetChanged
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The table and snapshot to read; `drifted` partitions differ from what was accepted."""
+
+    table: str
+    snapshot_id: int
+    version: int | None
+    drifted: tuple[str, ...]
+
+
+def resolve_together(
+    bench: Workbench, contracts: tuple[Contract, ...], *, strict: bool
+) -> dict[str, Accepted]:
+    """Resolve several products as they are at one moment: pointers that moved together, together.
+
+    Of followed products the tables are what readers get, each as it is when it is looked at.
+    """
+    pointers = bench.versions.pointers(tuple(contract.product for contract in contracts))
+    return {
+        contract.product: _pointed_at(contract, pointers[contract.product].accepted)
+        if contract.publication == "pinned"
+        else resolve_accepted(bench, contract, strict=strict)
+        for contract in contracts
+    }
+
+
+def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> Accepted:
+    """Resolve what readers of the product get.
+
+    pinned: the snapshot in the pointer. follow: the head of the table, with a check by metadata
+    that the partitions of the accepted publication still hold what was accepted; with `strict` a
+    difference raises TargetChanged. A publication or rollback that is under way is no difference:
+    readers get its rows from the moment at which they are in the table.
+    """
+    while True:
+        pointer = bench.versions.pointer(contract.product)
+        if contract.publication == "pinned":
+            return _pointed_at(contract, pointer.accepted)
+        found = _followed(bench, contract, pointer)
+        # A pointer that moved while we looked may name what we took for a change.
+        if not found.drifted or bench.versions.pointer(contract.product) == pointer:
+            break
+    if strict and found.drifted:
+        what = "its first publication" if found.version is None else f"version {found.version}"
+        raise TargetChanged(
+            f"{contract.product}: {partitions.describe(found.drifted)} changed since {what} "
+            f"{'landed' if found.version is None else 'was accepted'}",
+            state="the table holds later live writes; nothing was changed now",
+            fix="read with strict=False, or plan a new restatement",
+        )
+    return found
+
+
+def _pointed_at(contract: Contract, row: Publication | None) -> Accepted:
+    if row is None or row.snapshot_id is None:
+        raise NotFound(f"{contract.product} has no accepted version yet")
+    return Accepted(row.table, row.snapshot_id, row.version, ())
+
+
+def _followed(bench: Workbench, contract: Contract, pointer: Pointer) -> Accepted:
+    row = pointer.accepted
+    info = bench.tables.describe(contract.table)
+    if info is None or info.snapshot_id is None:
+        raise NotFound(f"{contract.table} holds nothing yet")
+    if row is None or row.snapshot_id is None or row.scope is None:
+        # The first publication may have been cut off after its rows came into the table.
+        first = pointer.pending if row is None else None
+        changed = _without_landed(bench, contract, first, info.snapshot_id, ()) if first else ()
+        return Accepted(contract.table, info.snapshot_id, None, changed)
+    if row.table != contract.table:
+        # Correction events: what was accepted is not in the product's table, so it cannot drift.
+        return Accepted(contract.table, info.snapshot_id, row.version, ())
+    drifted = _drifted(bench, row, info.snapshot_id, row.scope)
+    if drifted and pointer.pending is not None:
+        drifted = _without_landed(bench, contract, pointer.pending, info.snapshot_id, drifted)
+    return Accepted(contract.table, info.snapshot_id, row.version, drifted)
+
+
+def _without_landed(
+    bench: Workbench, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Leave out what an act changed whose swap has landed, before its pointer moves."""
+    swap = bench.publisher.find(contract.table, pending.token, settle=False)
+    if swap is None or pending.scope is None:
+        return drifted
+    landed = pending.model_copy(update={"snapshot_id": swap.snapshot_id, "table": swap.table})
+    others = tuple(label for label in drifted if label not in pending.scope.partitions)
+    return others + _drifted(bench, landed, now, pending.scope)
+
+
+def _drifted(bench: Workbench, row: Publication, now: int, scope: Scope) -> tuple[str, ...]:
+    """Name the partitions whose rows are no longer those that were accepted.
+
+    Other files alone are no drift: compaction makes other files of the same rows. Only manifests
+    that may hold the scope are read, whatever else the table holds.
+    """
+    then, labels = row.snapshot_id, scope.partitions
+    if then is None or then == now or not _has_changed(bench, row.table, then, scope, labels):
+        return ()
+    touched = set(labels)
+    with suppress(TargetChanged):  # no commit can be named: then each partition is looked at
+        drifts = bench.publisher.drifts(row.table, scope, then)
+        touched = {label for drift in drifts for label in drift.partitions}
+    return tuple(
+        label
+        for label in labels
+        if label in touched and _has_changed(bench, row.table, then, scope, (label,))
+    )
+
+
+def _has_changed(
+    bench: Workbench, table: str, since: int, scope: Scope, labels: tuple[str, ...]
+) -> bool:
+    part = Scope(field=scope.field, partitions=labels)
+    return bench.publisher.changes(table, part, since) is not None

@@ -1,0 +1,226 @@
+"""Correction events: their columns, how a differing row becomes events, and what is refused (U9).
+
+Values are JSON texts in one canonical encoding, so that the same row always gives the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.core.versions.rollout import shown
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.rollout import Compensation, Corrections, Differing, EventsRequest
+from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.value import canonical_json, digest
+from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
+
+EventType = Literal["correction", "retraction", "addition"]
+_FIELD = "target.corrections"
+
+#: The table's columns: name, Iceberg type (`!`: required), meaning. docs/corrections.md lists them.
+COLUMNS = (
+    ("event_id", "string!", "Names the event: the same key of the same publication, the same id."),
+    ("event_type", "string!", "`correction`, `retraction` or `addition`."),
+    ("product", "string!", "The product whose row is corrected."),
+    ("partition", "string", "Label of the row's partition."),
+    ("key", "string!", "JSON of the key columns; of the whole row if the product has no key."),
+    ("old", "string", "JSON of the row until now; null for one that was not there."),
+    ("new", "string", "JSON of the row from now on; null for one that goes away."),
+    ("corrects_event_id", "string", "The event that this one replaces or takes back."),
+    ("reason_code", "string!", "Why, as the run manifest says; `rollback` for what takes back."),
+    ("produced_by_run_id", "string!", "The run that found the difference, or was rolled back."),
+    ("output_version", "long", "The version that the events belong to."),
+    ("publication", "string!", "Token of the act that wrote the event."),
+    ("position", "long!", "Order of the events of one act, from 0."),
+    ("produced_at", "timestamptz!", "When the act began."),
+)
+
+
+def sink(manifest: RunManifest, contract: Contract) -> Corrections:
+    """Give where the events go: the manifest's say, else the contract's; raises ConfigError."""
+    found = manifest.target.corrections or contract.corrections
+    if found is None:
+        raise ConfigError(
+            f"{_FIELD}: publish_mode correction_events needs a table for the events",
+            fix=f"write target.corrections: {{table: {contract.table}_corrections}}, or the same "
+            f"as corrections in the contract of {contract.product}",
+            field=_FIELD,
+        )
+    return found
+
+
+def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, ...]:
+    """Say what the run will write instead of the table; raises ConfigError, Unsupported."""
+    declared = manifest.target.corrections
+    if manifest.target.publish_mode != "correction_events":
+        if declared is not None:
+            raise ConfigError(
+                f"{_FIELD} is only for publish_mode correction_events",
+                fix="remove it, or write publish_mode: correction_events",
+                field=_FIELD,
+            )
+        return ()
+    found = sink(manifest, contract)
+    if found.topic is not None:
+        raise live_topic(found.topic)
+    if found.table == contract.table:
+        raise ConfigError(
+            f"{_FIELD}.table is the product's own table",
+            fix=f"name another one, e.g. {contract.table}_corrections",
+            field=f"{_FIELD}.table",
+        )
+    said = f"{contract.table} stays as it is: the differences become events in {found.table}"
+    if contract.after_publish is None:
+        return (said,)
+    return (said, "after_publish checks nothing: readers of the table see no other rows")
+
+
+def live_topic(topic: str) -> Unsupported:
+    """Make the error for events that would go to a topic."""
+    return Unsupported(
+        f"{_FIELD}.topic: {topic} is not written to: a live topic must be guarded and opted in, "
+        "and that is not built yet",
+        state=STATE,
+        fix="write target.corrections.table; let a job of your own send the table's events to a "
+        "topic that only holds corrections",
+        field=f"{_FIELD}.topic",
+    )
+
+
+def require_unchanged(plan: Plan, drift: str | None, history: tuple[Publication, ...]) -> None:
+    """Raise TargetChanged when the rows to correct moved, Unsupported when events stand for them.
+
+    Two sets of events on the same rows would both claim to replace what the table says.
+    """
+    fix = commands.plan(revise=plan.run_id)
+    state = "no event was written; the shadow table is kept"
+    if drift is not None:
+        raise TargetChanged(
+            f"{plan.resolved.target.table} changed in the run's partitions: {drift}",
+            state=state, fix=fix,
+        )  # fmt: skip
+    for row, label in elsewhere(plan, history):
+        raise standing(plan, row, label)
+
+
+def elsewhere(plan: Plan, history: tuple[Publication, ...]) -> Iterator[tuple[Publication, str]]:
+    """Yield other runs' publications beside the product's table that stand for partitions of it.
+
+    Each with the first such partition.
+    """
+    own = plan.resolved.contract.table
+    others = {
+        row.run_id: row
+        for row in history
+        if row.action == "publish" and row.table != own and row.run_id not in (None, plan.run_id)
+    }
+    for run_id, row in others.items():
+        labels = set(plan.resolved.scope.partitions) & shown(history, str(run_id))
+        if labels:
+            yield row, min(labels)
+
+
+def standing(plan: Plan, row: Publication, label: str) -> Unsupported:
+    """Make the error for rows that events of another run correct already."""
+    return Unsupported(
+        f"{plan.product}: correction events of {row.run_id} (version {row.version}) stand for "
+        f"{label}, which {plan.run_id} changes too",
+        state="nothing was published; the shadow table is kept",
+        fix=f"take them back first: lakehouse-backfill rollback {plan.product} --reason "
+        "TEXT, then publish again",
+    )
+
+
+def effective(undone: Sequence[Publication]) -> tuple[Publication, ...]:
+    """Leave out what was undone before already: acts, and the rollback that took them back.
+
+    `undone` is newest first, as a rollback gives it.
+    """
+    found: list[Publication] = []
+    place = 0
+    while place < len(undone):
+        row = undone[place]
+        place += 1
+        if row.action == "rollback" and row.returns_to == row.version:
+            back = (n for n in range(place, len(undone)) if undone[n].version == row.version)
+            there = next(back, None)
+            if there is not None:
+                place = there
+                continue
+        found.append(row)
+    return tuple(found)
+
+
+def events(request: EventsRequest, rows: Iterable[Differing]) -> Iterator[dict[str, Any]]:
+    """Yield the events of differing rows, in the order of the rows.
+
+    Rows that are alike follow each other: they are told apart by their number.
+    """
+    position, number, last = 0, 0, None
+    for row in rows:
+        number = number + 1 if row == last else 0
+        last, retracted = row, None
+        for kind, old, new in _kinds(request.sink.as_, row):
+            texts = (_text(row.key), _text(old), _text(new))
+            event_id = digest([request.run_id, request.version, row.partition, kind, texts, number])
+            yield {
+                "event_id": event_id,
+                "event_type": kind,
+                "product": request.product,
+                "partition": row.partition,
+                **dict(zip(("key", "old", "new"), texts, strict=True)),
+                "corrects_event_id": retracted,
+                "reason_code": request.reason_code,
+                "produced_by_run_id": request.run_id,
+                "output_version": request.version,
+                "publication": request.token,
+                "position": position,
+                "produced_at": request.produced_at,
+            }
+            retracted = event_id if kind == "retraction" else None
+            position += 1
+
+
+def _kinds(
+    how: str, row: Differing
+) -> Iterator[tuple[EventType, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
+    if how == "correction":
+        yield "correction", row.old, row.new
+        return
+    if row.old is not None:
+        yield "retraction", row.old, None
+    if row.new is not None:
+        yield "addition", None, row.new
+
+
+def _text(values: Mapping[str, Any] | None) -> str | None:
+    return None if values is None else canonical_json(dict(values))
+
+
+_REVERSE = {"correction": "correction", "retraction": "addition", "addition": "retraction"}
+
+
+def reversed_events(
+    request: Compensation, written: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield what takes the written events back, last ones first: `written` is in that order."""
+    for position, event in enumerate(written):
+        yield {
+            **event,
+            "event_id": digest(["reverse", request.token, event["event_id"]]),
+            "event_type": _REVERSE[event["event_type"]],
+            "old": event["new"],
+            "new": event["old"],
+            "corrects_event_id": event["event_id"],
+            "reason_code": "rollback",
+            "produced_by_run_id": request.by_run,
+            "output_version": None,
+            "publication": request.token,
+            "position": position,
+            "produced_at": request.produced_at,
+        }

@@ -1,0 +1,1 @@
+"""Immutable values without I/O."""

@@ -1,0 +1,193 @@
+"""Results of the gates, of the edge check and of the old-versus-new diff."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lakehouse_backfill.domain.schema_change import AddedColumn
+from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.watched import AnomalyReport, Distribution
+
+CheckGroup = Literal[
+    "input",
+    "technical",
+    "schema",
+    "quality",
+    "reconciliation",
+    "diff",
+    "business",
+    "edge",
+    "golden",
+    "anomaly",
+    "distribution",
+]
+
+
+#: Where a partition lies that is looked at beyond the scope, or in one of its gaps.
+EdgeSide = Literal["before", "inside", "after"]
+
+
+class CheckResult(Value):
+    """One gate: passed or not, with the number it saw and the limit it had."""
+
+    name: str
+    group: CheckGroup
+    passed: bool
+    detail: str
+    observed: Any = None
+    limit: Any = None
+    blocking: bool = True
+    #: Whether a person in the role may let the run pass all the same (Q8).
+    waivable: bool = True
+
+
+class PartitionDiff(Value):
+    """Rows by key in one partition (None: the diff is not by partition)."""
+
+    partition: str | None
+    old_rows: int
+    new_rows: int
+    added: int
+    removed: int
+    changed: int
+    unchanged: int
+
+
+class ColumnDiff(Value):
+    """How one non-key column differs: rows changed, and its distribution on both sides."""
+
+    name: str
+    changed: int
+    old: dict[str, Any]
+    new: dict[str, Any]
+    shift: float | None = None
+    distribution: Distribution | None = later(
+        None, "How its values are spread on both sides, and how far that moved."
+    )
+
+
+class DiffSample(Value):
+    """One differing row: its key, the kind of difference, and the differing values."""
+
+    kind: Literal["added", "removed", "changed"]
+    key: dict[str, Any]
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+
+class CellDiff(Value):
+    """How many rows of one partition changed in one column; only cells above zero are kept."""
+
+    partition: str | None
+    column: str
+    changed: int
+
+
+class SharedFiles(Value):
+    """How many live data files both sides share, and how many only one has."""
+
+    shared: int
+    old_only: int
+    new_only: int
+
+
+class Diff(Value):
+    """Old against new; shared files count as unchanged.
+
+    The sums of `partitions` are the `summary`.
+    """
+
+    old: str
+    new: str
+    key: tuple[str, ...]
+    summary: PartitionDiff
+    partitions: tuple[PartitionDiff, ...]
+    columns: tuple[ColumnDiff, ...]
+    samples: tuple[DiffSample, ...]
+    files: SharedFiles
+    engine: Literal["local", "spark"]
+    how: str = later("", "How the work was divided, and why.")
+    duplicate_keys: int = 0
+    cells: tuple[CellDiff, ...] = ()
+    added_columns: tuple[AddedColumn, ...] = later(
+        (), "Columns that the run adds, with the compared rows that hold a value in them."
+    )
+
+
+class PartitionBalance(Value):
+    """Count and checksum of one partition on both sides (texts of `Checksum`)."""
+
+    partition: str
+    old_count: int
+    new_count: int
+    old_checksum: str
+    new_checksum: str
+    equal: bool
+
+
+class EdgePartition(Value):
+    """One partition beyond the edge: what is accepted there against what the run would compute."""
+
+    partition: str
+    side: EdgeSide
+    added: int
+    removed: int
+    changed: int
+    counted_twice: dict[str, int]
+    lost: dict[str, int]
+
+    @property
+    def differing_rows(self) -> int:
+        """Rows that differ in any way."""
+        return self.added + self.removed + self.changed
+
+
+class EdgeReport(Value):
+    """The edge check (Q10): whether the range is closed, and if not, which range closes it.
+
+    `closing_from`/`closing_to` are labels of a half-open range; None when no probed range closes.
+    """
+
+    partitions: tuple[EdgePartition, ...]
+    is_closed: bool
+    closing_from: str | None
+    closing_to: str | None
+
+
+class MeasurePoint(Value):
+    """A declared total of one partition, old and new; None: the partition holds no value."""
+
+    partition: str
+    old: int | float | str | None
+    new: int | float | str | None
+
+
+class MeasureTotal(Value):
+    """A declared total over the run's partitions, old and new, and partition by partition."""
+
+    name: str
+    old: int | float | str | None
+    new: int | float | str | None
+    series: tuple[MeasurePoint, ...] = ()
+    of: str | None = later(None, "The measure whose rows are counted by value; this is one value.")
+
+
+class Validation(Value):
+    """Everything that `accept` is bound to."""
+
+    run_id: str
+    manifest_hash: str
+    shadow_snapshot_id: int | None
+    checks: tuple[CheckResult, ...]
+    diff: Diff
+    balances: tuple[PartitionBalance, ...]
+    totals: tuple[MeasureTotal, ...]
+    edge: EdgeReport | None
+    anomalies: tuple[AnomalyReport, ...] = later(
+        (), "Numbers of the partitions beside those of earlier partitions."
+    )
+
+    @property
+    def passed(self) -> bool:
+        """Whether every blocking gate passed."""
+        return all(check.passed for check in self.checks if check.blocking)

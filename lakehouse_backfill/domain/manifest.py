@@ -1,0 +1,300 @@
+"""The run manifest: the declared intent of a run, as written in YAML.
+
+Field descriptions become the JSON Schema that editors use (`lakehouse-backfill schema manifest`).
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from lakehouse_backfill.domain import defaults
+from lakehouse_backfill.domain.declared import Name, PartitionValue, SuiteRef, TableName, Text
+from lakehouse_backfill.domain.predicate import RowValue
+from lakehouse_backfill.domain.rollout import Corrections, DualRead, Progressive
+from lakehouse_backfill.domain.schema_change import SchemaStep
+from lakehouse_backfill.domain.value import Value, later
+
+API_VERSION = "lakehouse-backfill/v1"
+RunKind = Literal[
+    "backfill",
+    "reprocessing",
+    "restatement",
+    "repair",
+    "migration",
+    "bootstrap",
+    "replay",
+    "reconciliation",
+]
+Mode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
+ReasonCode = Literal[
+    "new_field",
+    "bug_fix",
+    "missing_source",
+    "late_data",
+    "schema_evolution",
+    "new_product",
+    "compliance",
+    "migration",
+]
+PublishMode = Literal[
+    "append",
+    "replace_partitions",
+    "merge",
+    "versioned",
+    "shadow_only",
+    "pointer_swap",
+    "correction_events",
+]
+Moment = datetime | date
+TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class Intent(Value):
+    """Who asks for what, and why."""
+
+    kind: RunKind = Field("restatement", description="What sort of run this is.")
+    mode: Mode = Field("backfill", description="Execution mode; written into every output.")
+    requested_by: Text = Field(description="Person or system that asks for the run.")
+    reason: Text = Field(description="Why, in a sentence that a consumer understands.")
+    reason_code: ReasonCode = Field(description="The reason as a code, for reports.")
+    deadline: datetime | None = Field(None, description="The run is refused when planned later.")
+
+
+class TransformRef(Value):
+    """The code to run: a decorated function of a Python file, or a SQL file."""
+
+    name: Name = Field(description="Name given to @transform, or `-- name:` in a SQL file.")
+    version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] = Field(
+        description="Semantic version of the transform, e.g. 1.2.0."
+    )
+    file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/transform.py.")
+    writer: Literal["job", "external"] = later(
+        "job",
+        "`external`: another engine writes the shadow table, by what `file` says (a script, a "
+        "query: kept as evidence, never run); see `lakehouse-backfill shadow open`.",
+    )
+    config: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="Values that the transform reads from its context."
+    )
+    image_digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = (
+        Field(None, description="Container image that computes, as sha256:…; recorded only.")
+    )
+    schema_versions: dict[Name, Text] = Field(
+        default_factory=dict,
+        description="Versions of the event or message schemas that the transform reads, by name.",
+    )
+
+
+class InputRange(Value):
+    """The rows of one source that the run may read: `from <= column < to`."""
+
+    column: Name = Field(description="Column of the source, a date or a timestamp.")
+    from_: Moment = Field(alias="from", description="First instant or day that may be read.")
+    to: Moment = Field(description="First instant or day that may not be read any more.")
+
+
+class Source(Value):
+    """One input table, read at a pinned snapshot."""
+
+    type: Literal["iceberg"] = Field("iceberg", description="Kind of source.")
+    table: TableName = Field(description="namespace.table")
+    at: str | int | datetime | None = Field(
+        None, description="Snapshot id, tag, branch or timestamp; the current state if absent."
+    )
+    pin: Literal["tag", "lease_only"] = Field(
+        "tag", description="`tag` protects the snapshot; `lease_only` for read-only sources."
+    )
+    range: InputRange = Field(description="Rows that may be read at most; never open-ended.")
+    warm_up_days: int = Field(
+        0, ge=0, le=3660, description="Days read before a chunk, to build its state."
+    )
+    cool_down_days: int = Field(0, ge=0, le=3660, description="Days read after a chunk.")
+    complete: Literal["none", "hour", "day", "month"] = Field(
+        "none",
+        description="Each hour, day or month that the run reads must hold a row, else the run "
+        "halts before staging; `none`: days without a row are only reported.",
+    )
+
+
+class Reference(Value):
+    """Reference data, read whole at a pinned snapshot."""
+
+    table: TableName = Field(description="namespace.table")
+    at: str | int | datetime | None = Field(None, description="As for sources.")
+    pin: Literal["tag", "lease_only"] = Field("tag", description="As for sources.")
+    semantics: Literal[
+        "as_recorded", "corrected_truth", "current_accepted", "as_used_by_original"
+    ] = Field("corrected_truth", description="Which truth the restatement uses.")
+
+
+class PartitionRange(Value):
+    """The partitions to restate: a half-open range, or a list of values, minus exceptions."""
+
+    column: Name = Field(description="Source column of the target's partition field.")
+    from_: PartitionValue = Field(None, alias="from", description="First partition.")
+    to: PartitionValue = Field(None, description="First partition that is not restated.")
+    values: tuple[PartitionValue, ...] = Field(
+        (), description="An explicit list instead of a range; null names the null partition."
+    )
+    except_: tuple[PartitionValue, ...] = Field(
+        (), alias="except", description="Partitions inside the range that stay as they are."
+    )
+
+
+class MergeBy(Value):
+    """How change rows are merged into the target, by the product's key."""
+
+    version: Name = Field(
+        description="Column that says which of two rows with one key is newer: a number, a date or "
+        "an instant that the source sets; never the time of processing."
+    )
+    deleted: Name | None = Field(
+        None,
+        description="Boolean column of the job's rows, not of the table: true removes the key.",
+    )
+
+
+class Target(Value):
+    """What the run may change, and how it becomes visible."""
+
+    publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
+    partitions: PartitionRange = Field(description="Which partitions may change.")
+    row_predicate: dict[Name, RowValue | tuple[RowValue, ...]] | None = Field(
+        None,
+        description="Only these rows of the partitions: column and its value, or a list of values "
+        "(null: no value); all columns must match. All other rows stay as they are.",
+    )
+    merge: MergeBy | None = later(
+        None, "How publish_mode merge decides; required there, refused elsewhere."
+    )
+    progressive: Progressive | None = later(
+        None, "Publish in steps, each checked before the next; all at once if absent."
+    )
+    dual_read: DualRead | None = later(
+        None, "Readers that compare old and new before the switch; none if absent."
+    )
+    corrections: Corrections | None = later(
+        None, "Where publish_mode correction_events writes; the contract's if absent."
+    )
+    schema_change: tuple[SchemaStep, ...] = later(
+        (), "Columns that are added, widened or renamed by the commit of the publication."
+    )
+
+
+class PublishWindow(Value):
+    """Hours of each day in which a run may be published, in UTC; may cross midnight."""
+
+    from_: TimeOfDay = Field(alias="from", description='First minute, e.g. "22:00".')
+    to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
+
+
+class Safety(Value):
+    """Bounds and switches; the defaults are the careful ones."""
+
+    side_effects: bool = Field(
+        default=defaults.SIDE_EFFECTS,
+        description="Whether the job may act outside its shadow; only false is built.",
+    )
+    max_rows: int | None = Field(None, ge=1, description="Most output rows.")
+    max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
+    max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
+    manual_publish: bool = Field(
+        default=defaults.MANUAL_PUBLISH, description="`run` stops before publication."
+    )
+    on_conflict: Literal["fail", "catch_up"] = Field(
+        defaults.ON_CONFLICT,
+        description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
+        "computes just those partitions again, from what is there by then.",
+    )
+    catch_up_attempts: int = later(
+        defaults.CATCH_UP_ATTEMPTS,
+        "How often `catch_up` tries before it says that the table is too busy.",
+        ge=1,
+        le=20,
+    )
+    publish_window: PublishWindow | None = later(
+        None, "When the run may be published; at any time if absent."
+    )
+    freeze: bool = later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "Whether any live commit on the target since the plan, also in other partitions, stops "
+        "the publication.",
+    )
+    on_deletions: Literal["block", "allow"] = Field(
+        defaults.ON_DELETIONS,
+        description="When a partition would lose all of its rows; only block is built.",
+    )
+
+
+class Limits(Value):
+    """How the work is cut."""
+
+    partitions_per_chunk: int = Field(16, ge=1, le=10_000, description="Partitions in one commit.")
+
+
+class Compute(Value):
+    """Where the run computes and stages."""
+
+    pool: Text = Field(
+        defaults.OF_PROFILE, description="Compute pool; only the Spark of the profile is built."
+    )
+    scratch: Text = Field(
+        defaults.OF_PROFILE,
+        description="Place for temporary data; only that of the profile's Spark is built.",
+    )
+    staging_location: Literal["shadow", "under_target"] = Field(
+        "shadow", description="Where staged files lie: beside the target, or under its prefix."
+    )
+
+
+class SpotCheck(Value):
+    """One named record and what it must say after the restatement."""
+
+    key: dict[Name, PartitionValue] = Field(description="Values of the product's key.")
+    expect: dict[Name, PartitionValue | float] = Field(description="Expected column values.")
+
+
+class Validation(Value):
+    """The gates of the run; those of the contract always apply too."""
+
+    count_tolerance: float = Field(
+        defaults.COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
+    )
+    checksum: Literal["required", "report"] = Field(
+        defaults.CHECKSUM, description="Whether a checksum that differs blocks."
+    )
+    gates: dict[Name, Literal["block", "report"]] = Field(
+        default_factory=dict,
+        description="Gates of this run that report instead of blocking, by name.",
+    )
+    suites: tuple[SuiteRef, ...] = Field((), description="Suites beside those of the contract.")
+    chunk_checks: Literal["full", "counts"] = Field(
+        "full",
+        description="What each chunk is judged by as soon as it is staged: counts and keys, and "
+        "with `full` also what the suites say of single rows.",
+    )
+    golden: Text | None = Field(None, description="CSV file of rows that the output must hold.")
+    spot_checks: tuple[SpotCheck, ...] = Field((), description="Named records.")
+    edge_partitions: int = Field(2, ge=0, le=366, description="Partitions compared at each edge.")
+    edge_tolerance_rows: int = Field(0, ge=0, description="Differing edge rows that are accepted.")
+
+
+class RunManifest(Value):
+    """The whole declared intent of a run."""
+
+    api_version: Literal["lakehouse-backfill/v1"] = Field(description="Version of this format.")
+    run: Intent
+    product: TableName = Field(description="The product to restate; has a contract.")
+    transform: TransformRef
+    sources: dict[Name, Source] = Field(min_length=1, description="Inputs by name.")
+    reference_data: dict[Name, Reference] = Field(
+        default_factory=dict, description="Reference inputs by name."
+    )
+    target: Target
+    safety: Safety = Field(default_factory=Safety)
+    limits: Limits = Field(default_factory=Limits)
+    compute: Compute = Field(default_factory=Compute)
+    validation: Validation = Field(default_factory=Validation)

@@ -1,0 +1,254 @@
+"""Partition labels and the row ranges that they stand for.
+
+Day and hour transforms are UTC (Iceberg spec, partition transforms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+
+from lakehouse_backfill.domain.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
+from lakehouse_backfill.errors import ConfigError, concerning
+
+MAX_PARTITIONS = 100_000
+_EXAMPLES = {
+    "year": "2013",
+    "month": "2013-02",
+    "day": "2013-02-15",
+    "hour": "2013-02-15T06:00:00Z",
+}
+
+
+def label_of(field: ScopeField, value: Bound | None) -> str:
+    """Give the label of the partition that holds rows whose column is `value`."""
+    if value is None:
+        return NULL_LABEL
+    if field.type == "string":
+        return f"={value}" if str(value) == NULL_LABEL or str(value).startswith("=") else str(value)
+    if field.type in ("int", "long"):
+        return str(int(str(value)))
+    if field.transform == "identity" and field.type == "date":
+        return _as_date(value).isoformat()
+    return _time_label(field, value)
+
+
+def whole_label(field: ScopeField, value: Bound | None) -> str:
+    """Give the label of the partition that `value` names, as `label_of` does.
+
+    Raises ConfigError when it is no value of the column, or a moment inside a partition: a run
+    changes whole partitions, so naming a part of one would change more than was said.
+    """
+    with _readable(field, value):
+        label = label_of(field, value)
+        is_whole = value is None or not _is_timed(field)
+        is_exact = is_whole or (value is not None and _start(field, label) == _as_instant(value))
+    if not is_exact:
+        raise _inside(field, value, label)
+    return label
+
+
+def bounds(field: ScopeField, label: str) -> RowRange:
+    """Give the rows of the partition `label`; raises ValueError when it is no label of `field`."""
+    column = field.column
+    if label == NULL_LABEL:
+        return RowRange(column, is_null=True)
+    if field.type == "string":
+        return RowRange(column, equals=label[1:] if label.startswith("=") else label)
+    if field.type in ("int", "long"):
+        return RowRange(column, equals=int(label))
+    if field.transform == "identity" and field.type != "date":
+        return RowRange(column, equals=_typed(field, datetime.fromisoformat(label)))
+    lower, after = _start(field, label), shift(field, label, 1)
+    upper = None if after is None else _typed(field, _start(field, after))
+    return RowRange(column, lower=_typed(field, lower), upper=upper)
+
+
+def shift(field: ScopeField, label: str, steps: int) -> str | None:
+    """Give the label `steps` partitions later (or earlier).
+
+    None where there is no order, and beyond the years 1 to 9999 (9999-12-31 means "for ever").
+    """
+    if label == NULL_LABEL or field.type == "string":
+        return None
+    if field.type in ("int", "long"):
+        return str(int(label) + steps)
+    if field.transform == "identity" and field.type != "date":
+        return None
+    try:
+        return _label(field, _step(field, _start(field, label), steps))
+    except (OverflowError, ValueError):
+        return None
+
+
+def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
+    """Yield the labels of `[first, stop)`; raises ConfigError when a bound splits a partition."""
+    if field.type == "string" or (field.transform == "identity" and "timestamp" in field.type):
+        raise ConfigError(
+            f"partitions of {field.column} have no order, so no range",
+            fix="name them in target.partitions.values",
+        )
+    with concerning("target.partitions.from"):
+        label = _aligned(field, first)
+    with concerning("target.partitions.to"):
+        end = _aligned(field, stop)
+    key = sort_key(field)
+    if key(label) >= key(end):
+        raise ConfigError(
+            f"the range from {first} to {stop} holds no partition",
+            fix="write a later `to`: it is the first partition that is not restated",
+            field="target.partitions.to",
+        )
+    count = 0
+    while key(label) < key(end):
+        yield label
+        count += 1
+        if count > MAX_PARTITIONS:
+            raise ConfigError(
+                f"the range of {field.column} holds more than {MAX_PARTITIONS} partitions",
+                fix="split the restatement into several runs",
+            )
+        label = shift(field, label, 1) or end
+
+
+def ranges(scope: Scope) -> tuple[RowRange, ...]:
+    """Give the rows of the scope as few ranges: neighbours are merged."""
+    merged: list[RowRange] = []
+    for label in sorted(scope.partitions, key=sort_key(scope.field)):
+        rows = bounds(scope.field, label)
+        last = merged[-1] if merged else None
+        if last and rows.lower is not None and last.upper == rows.lower:
+            merged[-1] = RowRange(rows.column, lower=last.lower, upper=rows.upper)
+        else:
+            merged.append(rows)
+    return tuple(merged)
+
+
+def sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
+    """Give the sort key of labels: numbers by value, times and texts as text, null first."""
+
+    def key(label: str) -> tuple[int, int, str]:
+        if label == NULL_LABEL:
+            return (0, 0, "")
+        if field.type in ("int", "long"):
+            return (1, int(label), "")
+        return (1, 0, label)
+
+    return key
+
+
+def within(field: ScopeField, coarse: ScopeField, label: str) -> list[str]:
+    """List the labels of `field` inside the partition `label` of a coarser unit, in order."""
+    whole = bounds(coarse, label)
+    first = label_of(field, whole.lower)
+    found: list[str] = []
+    current: str | None = first
+    while current is not None:
+        inside = bounds(field, current)
+        if whole.upper is not None and inside.lower is not None and not inside.lower < whole.upper:  # type: ignore[operator]
+            break
+        found.append(current)
+        current = shift(field, current, 1)
+    return found
+
+
+def describe(labels: tuple[str, ...], limit: int = 3) -> str:
+    """Say the labels for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
+    if len(labels) <= limit:
+        return ", ".join(labels) or "no partition"
+    return f"{len(labels)} partitions, {labels[0]} to {labels[-1]}"
+
+
+def _aligned(field: ScopeField, value: Bound) -> str:
+    with _readable(field, value):
+        if field.type in ("int", "long"):
+            return str(int(str(value)))
+        label = _time_label(field, value)
+        is_exact = _start(field, label) == _as_instant(value)
+    if not is_exact:
+        raise _inside(field, value, label)
+    return label
+
+
+@contextmanager
+def _readable(field: ScopeField, value: Bound | None) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        example = "42" if field.type in ("int", "long") else _EXAMPLES[_unit(field)]
+        raise ConfigError(
+            f"{value!r} is no value of {field.column}, which is {field.type}",
+            fix=f"write e.g. {example}",
+        ) from error
+
+
+def _inside(field: ScopeField, value: Bound | None, label: str) -> ConfigError:
+    return ConfigError(
+        f"{value} lies inside partition {label} of {field.transform}({field.column})",
+        fix=f"use {label} or {shift(field, label, 1)}",
+    )
+
+
+def _is_timed(field: ScopeField) -> bool:
+    """Tell whether partitions are spans of time, with a start that can be compared."""
+    if field.type in ("string", "int", "long"):
+        return False
+    return field.transform != "identity" or field.type == "date"
+
+
+def _time_label(field: ScopeField, value: Bound) -> str:
+    return _label(field, _as_instant(value))
+
+
+def _unit(field: ScopeField) -> str:
+    return "day" if field.transform == "identity" else field.transform
+
+
+def _label(field: ScopeField, moment: datetime) -> str:
+    formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+    if field.transform == "identity" and field.type != "date":
+        return moment.isoformat()
+    # strftime does not pad years.
+    return moment.strftime(formats[_unit(field)].replace("%Y", f"{moment.year:04d}"))
+
+
+def _start(field: ScopeField, label: str) -> datetime:
+    formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+    return datetime.strptime(label, formats[_unit(field)]).replace(tzinfo=timezone.utc)
+
+
+def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:
+    unit = _unit(field)
+    if unit == "hour":
+        return moment + timedelta(hours=steps)
+    if unit == "day":
+        return moment + timedelta(days=steps)
+    months = moment.year * 12 + moment.month - 1 + steps * (12 if unit == "year" else 1)
+    return moment.replace(year=months // 12, month=months % 12 + 1)
+
+
+def _as_instant(value: Bound) -> datetime:
+    if isinstance(value, int | str):
+        text = str(value)  # a year, a month or an hour may be written as its label
+        text += {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
+        value = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if not isinstance(value, datetime):
+        value = datetime.combine(_as_date(value), datetime.min.time())
+    if value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    return value.astimezone(timezone.utc)
+
+
+def _as_date(value: Bound) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    return value if isinstance(value, date) else date.fromisoformat(str(value))
+
+
+def _typed(field: ScopeField, moment: datetime) -> Bound:
+    if field.type == "date":
+        return moment.date()
+    if field.type == "timestamp":
+        return moment.replace(tzinfo=None)
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

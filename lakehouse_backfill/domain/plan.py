@@ -1,0 +1,155 @@
+"""The plan: a run manifest in which nothing floats any more."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from lakehouse_backfill.domain.catch_up import CatchUp, TombstonePin
+from lakehouse_backfill.domain.contract import Consumer, Contract
+from lakehouse_backfill.domain.manifest import InputRange, RunManifest
+from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.domain.table import Column, Place
+from lakehouse_backfill.domain.value import Value, digest, later
+from lakehouse_backfill.domain.ways import ChosenWay
+
+
+class SourcePin(Value):
+    """One input, resolved to a snapshot; `range` is None for reference data.
+
+    `schema_id` and `columns` are those with which the snapshot is read.
+    """
+
+    name: str
+    role: Literal["source", "reference"]
+    table: str
+    requested: str
+    snapshot_id: int
+    mode: Literal["tag", "lease_only"]
+    range: InputRange | None = None
+    warm_up_days: int = 0
+    cool_down_days: int = 0
+    schema_id: int | None = None
+    columns: tuple[Column, ...] = ()
+
+
+class TargetPin(Value):
+    """The target as it was when planned; None fields mean that it does not exist or is empty."""
+
+    table: str
+    uuid: str | None
+    snapshot_id: int | None
+    schema_id: int | None
+    spec_id: int | None
+    format_version: int | None
+
+
+class Resolved(Value):
+    """Everything that decides what the run computes and changes.
+
+    Its digest is the manifest hash. `files` gives the SHA-256 of every file of the project that
+    decides too: job, the modules that it imports, suites, golden rows; paths are relative.
+    `environment` is the one that was planned for: four eyes stay, whoever's profile decides.
+    """
+
+    manifest: RunManifest
+    contract: Contract
+    scope: Scope
+    chunks: tuple[Chunk, ...]
+    sources: tuple[SourcePin, ...]
+    target: TargetPin
+    code_hash: str
+    git_commit: str | None
+    lock_hash: str | None
+    config_hash: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
+    environment: str = "dev"
+    tombstones: tuple[TombstonePin, ...] = later((), "Tables that name rows to leave out.")
+    catch_up: CatchUp | None = later(None, "For a revision that was made as live data moved.")
+
+    @property
+    def manifest_hash(self) -> str:
+        """SHA-256 of the canonical JSON: the same intent on the same snapshots, the same hash."""
+        return digest(self)
+
+
+class Estimate(Value):
+    """What the run will cost, from metadata; None means that nobody can say yet, never zero."""
+
+    input_files: int
+    input_rows: int
+    input_bytes: int
+    output_rows: int | None
+    output_bytes: int | None
+    output_files: int | None
+    shuffle_bytes: int | None
+    duration_s: float | None
+    core_hours: float | None
+    cost_usd: float | None
+    basis: str
+
+
+class ConflictWith(Value):
+    """An open run whose partitions overlap."""
+
+    run_id: str
+    state: str
+    partitions: tuple[str, ...]
+
+
+class Question(Value):
+    """One of the 16 questions of the design checklist, with its answer.
+
+    Without an answer, `how` names the file and the field that would give it.
+    """
+
+    number: int
+    question: str
+    answer: str | None
+    how: str = ""
+
+
+class Plan(Value):
+    """What `plan` shows, `approve` binds to, and every later stage reads."""
+
+    run_id: str
+    revises: str | None
+    created_at: datetime
+    created_by: str
+    resolved: Resolved
+    manifest_hash: str
+    estimate: Estimate
+    conflicts: tuple[ConflictWith, ...]
+    checklist: tuple[Question, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    manifest_file: str
+    shadow_table: str
+    way: ChosenWay | None = later(None, "Who writes the commits on the target, and why.")
+    code_of: str = later("", "The run whose archived code is executed, if not its own.")
+    places: tuple[Place, ...] = later((), "Partition tuples that hold files of the scope, by spec.")
+
+    @property
+    def product(self) -> str:
+        """The product that the run restates."""
+        return self.resolved.manifest.product
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who relies on the product."""
+        return self.resolved.contract.consumers or ()
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The fields that stand in every log line, metric and snapshot of the run."""
+        manifest = self.resolved.manifest
+        return {
+            "run_id": self.run_id,
+            "product": manifest.product,
+            "target": self.resolved.target.table,
+            "transform": manifest.transform.name,
+            "transform_version": manifest.transform.version,
+            "processing_mode": manifest.run.mode,
+        }

@@ -1,1 +1,0 @@
-"""Immutable values without I/O: what the rules decide on and the ports exchange."""

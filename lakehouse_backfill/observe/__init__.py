@@ -1,1 +1,0 @@
-"""What a run tells while it works: the clock it goes by, structured logs, progress."""

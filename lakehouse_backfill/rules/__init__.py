@@ -1,1 +1,0 @@
-"""Pure decisions: model in, model out."""

@@ -1,1 +1,0 @@
-"""One module per verb: read through ports, decide with rules, act through ports."""

@@ -1,0 +1,1 @@
+"""Picks the adapters of a project; imports them on use."""

@@ -1,0 +1,44 @@
+"""Comparing on Spark: partition by partition in tasks where that can be, else by a shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.preview import DiffPreview
+from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.ports.diffing import Differ, DiffRequest
+
+
+class _Diffs(Protocol):
+    def diff(self, request: DiffRequest) -> Diff: ...
+
+
+class SparkWays:
+    """The Differ on Spark: `how` of its answer says which way was taken, and why."""
+
+    def __init__(self, tasks: _Diffs, shuffle: Differ) -> None:
+        self._tasks = tasks
+        self._shuffle = shuffle
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare in tasks, which moves no row; what they refuse is shuffled by key."""
+        try:
+            return self._tasks.diff(request)
+        except Unsupported as error:
+            how = f"rows shuffled by key: {error.problem}"
+        return self._shuffle.diff(request).model_copy(update={"how": how})
+
+    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+        """Yield every row that differs, by a shuffle."""
+        return self._shuffle.differing(request)
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read."""
+        return self._shuffle.weigh(request)
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Refuse: what metadata tells is told without Spark."""
+        return self._shuffle.preview(request)

@@ -1,0 +1,302 @@
+"""The one module that picks adapters.
+
+Imports stand inside functions: a command loads what it uses, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lakehouse_backfill import commands
+from lakehouse_backfill.adapters.system.clock import SystemClock
+from lakehouse_backfill.adapters.system.driver import is_alive, this_driver
+from lakehouse_backfill.adapters.system.git import git_commit
+from lakehouse_backfill.adapters.system.journal import JsonJournal
+from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.config.code_files import deciding_files, file_hash
+from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
+from lakehouse_backfill.config.locating import located
+from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.places import PROFILES, shown
+from lakehouse_backfill.config.profiles import choose, load_profiles
+from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, concerning
+from lakehouse_backfill.fault_points import watch
+from lakehouse_backfill.ports.progress import Progress
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.planning.plan import Declared
+    from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+
+Made = TypeVar("Made")
+STATE_FOLDER = ".lakehouse-backfill"
+LOCK = "requirements.lock"
+
+
+class Wiring:
+    """The adapters of one project folder and profile, each made on first use."""
+
+    def __init__(
+        self, folder: Path, profile: Profile, progress: Progress, profile_name: str = ""
+    ) -> None:
+        """Use `Wiring.open`."""
+        self.folder = folder
+        self.profile = profile
+        self.profile_name = profile_name
+        self.progress = progress
+
+    @staticmethod
+    def open(folder: Path, profile: str | None, progress: Progress | None) -> Wiring:
+        """Read the project's profiles and choose one; nothing is connected yet."""
+        folder = folder.resolve()
+        if not folder.is_dir():
+            raise NotFound(f"{folder} is no folder", fix=commands.typed("init", str(folder)))
+        if not (folder / PROFILES).is_file():
+            # Without this, a command in the wrong folder would make an empty lake and see no runs.
+            raise NotFound(
+                f"{folder} is no project: it has no {PROFILES.as_posix()}",
+                fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
+                f"a new one: {commands.typed('init', str(folder))}",
+            )
+        profiles = load_profiles(folder)
+        chosen = choose(profiles, profile, folder)
+        return Wiring(folder, chosen, progress or NullProgress(), profile or profiles.default)
+
+    @cached_property
+    def catalog(self) -> Any:
+        """The PyIceberg catalog of the profile; a lake that is not there is not made."""
+        return self._catalog(must_exist=True)
+
+    def make_lake(self) -> None:
+        """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
+        self.__dict__["catalog"] = self._catalog(must_exist=False)
+
+    def _catalog(self, *, must_exist: bool) -> Any:
+        from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+
+        with located(self.folder / PROFILES, self.folder, f"profiles.{self.profile_name}."):
+            return open_catalog(self.profile, self.folder, must_exist=must_exist)
+
+    @cached_property
+    def spark(self) -> Any:
+        """The Spark session of the profile; starts a JVM."""
+        from lakehouse_backfill.adapters.spark.session.session import open_session
+
+        return open_session(self.profile, self.folder)
+
+    @cached_property
+    def bench(self) -> Workbench:
+        """The ports that the stages work with."""
+        from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
+        from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+        from lakehouse_backfill.adapters.local.erasing import LocalErasing
+        from lakehouse_backfill.adapters.local.reading import LocalReading
+        from lakehouse_backfill.adapters.system.hooks import LocalHooks
+        from lakehouse_backfill.core.runs.workbench import Workbench
+        from lakehouse_backfill.wiring.wiring_lake import control_ports, lake_ports, views
+
+        lake = lake_ports(self.catalog, self.profile, lambda: self.spark)
+        ports = Workbench(
+            tables=IcebergTables(self.catalog),
+            pins=lake.pins,
+            shadows=lake.shadows,
+            publisher=lake.publisher,
+            carrying=lake.carrying,
+            ways=lake.ways.choose,
+            erasing=LocalErasing(self.catalog),
+            **control_ports(self.catalog, self.profile, lambda: self.spark),
+            compute=_once(self._compute),
+            differ=self._differ,
+            records=_LazyRecords(self),
+            views=views(self.catalog, self.profile, lambda: self.spark),
+            hooks=LocalHooks(self.folder),
+            reading=LocalReading(self.catalog),
+            corrections=IcebergCorrections(self.catalog),
+            clock=SystemClock(),
+            journal=JsonJournal(self.folder),
+            progress=self.progress,
+            profile=self.profile,
+            driver=this_driver(),
+            is_alive=is_alive,
+            code_hash=lambda file: file_hash(self.folder, file),
+            file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
+        )
+        return watch(ports)
+
+    def contract(self, product: str) -> Contract:
+        """Load the contract of a product; raises NotFound, ConfigError."""
+        return find_contract(self.folder, product)
+
+    def contracts(self) -> list[Contract]:
+        """Load all contracts of the project."""
+        return [find_contract(self.folder, product) for product in list_contracts(self.folder)]
+
+    def valid_contracts(self) -> list[Contract]:
+        """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
+        found = []
+        for product in list_contracts(self.folder):
+            with suppress(ConfigError):
+                found.append(find_contract(self.folder, product))
+        return found
+
+    def declare(self, manifest_file: Path) -> Declared:
+        """Read a run manifest, its contract, and what identifies the code."""
+        from lakehouse_backfill.adapters.quality.suite import check_form
+        from lakehouse_backfill.core.planning.plan import Declared
+
+        path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
+        if not path.is_file() and manifest_file.is_file():
+            path = manifest_file.resolve()
+        manifest = load_manifest(path, self.folder)
+        with located(path, self.folder):
+            with concerning("product"):
+                contract = self.contract(manifest.product)
+            require_suites(self.folder, contract)
+            files = deciding_files(self.folder, manifest, contract)
+        steps = manifest.target.progressive
+        for suite in (
+            *contract.suites,
+            *manifest.validation.suites,
+            *(steps.suites if steps else ()),
+        ):
+            check_form(self.folder / suite.file, suite.file)
+        lock = self.folder / LOCK
+        return Declared(
+            manifest=manifest,
+            contract=contract,
+            manifest_file=shown(path, self.folder),
+            code_hash=files[manifest.transform.file],
+            git_commit=git_commit(self.folder, tuple(files)),
+            lock_hash=file_hash(self.folder, LOCK) if lock.is_file() else None,
+            files=files,
+        )
+
+    def read(self, engine: str, table: str, snapshot_id: int) -> Any:
+        """Read a table's snapshot with Spark, Arrow or DuckDB."""
+        if engine == "spark":
+            from lakehouse_backfill.adapters.spark.readers import read
+
+            return read(self.spark, self.profile.catalog["name"], table, snapshot_id)
+        from lakehouse_backfill.adapters.local import reader
+
+        readers = {"arrow": reader.accepted_arrow, "duckdb": reader.accepted_duckdb}
+        if engine not in readers:
+            raise ConfigError(f"no engine {engine!r}", fix="choose spark, arrow or duckdb")
+        return readers[engine](self.catalog, table, snapshot_id)
+
+    @property
+    def evidence_folder(self) -> Path:
+        """Where pages and archives lie unless they are exported."""
+        return self.folder / STATE_FOLDER / "evidence"
+
+    def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
+        """Write the evidence page and its archive; give the page's path."""
+        from lakehouse_backfill.report.page import write
+
+        return write(document, export or self.evidence_folder)
+
+    def require_java(self) -> None:
+        """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.
+
+        A Spark Connect server has its own.
+        """
+        from lakehouse_backfill.adapters.spark.session.java import require_java
+
+        if "spark.remote" not in self.profile.spark:
+            require_java()
+
+    def expect_suites(self) -> None:
+        """Load Great Expectations in the background, while Spark starts."""
+        from lakehouse_backfill.adapters.quality.judge import import_early
+
+        import_early()
+
+    def _compute(self) -> Compute:
+        from lakehouse_backfill.adapters.iceberg.control.control_schemas import (
+            CURRENT_VIEW,
+            current_view_select,
+        )
+        from lakehouse_backfill.adapters.local.inspecting import LocalInspecting
+        from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
+        from lakehouse_backfill.adapters.spark.attribution.attributing import SparkAttributing
+        from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
+        from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+        from lakehouse_backfill.adapters.spark.staging.restoring import SparkRestoring
+        from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+        from lakehouse_backfill.adapters.spark.views import ensure_view
+        from lakehouse_backfill.adapters.system.code_archive import CodeArchive
+        from lakehouse_backfill.core.planning.keeping_code import kept_code
+        from lakehouse_backfill.core.runs.workbench import Compute
+        from lakehouse_backfill.wiring.inspecting import InspectingBySize
+
+        catalog, control = self.profile.catalog["name"], self.profile.control_namespace
+        code = CodeArchive(
+            self.folder, self.folder / STATE_FOLDER / "code", lambda run: kept_code(self.bench, run)
+        )
+        try:
+            select = current_view_select(catalog, control)
+            ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
+        except Unsupported as error:
+            self.bench.journal.log("no view", problem=error.problem)
+        ports = Compute(
+            staging=SparkStaging(self.spark, catalog, code.folder_of),
+            measuring=SparkMeasuring(self.spark, catalog),
+            inspecting=InspectingBySize(
+                LocalInspecting(self.catalog), SparkInspecting(self.spark, catalog)
+            ),
+            restoring=SparkRestoring(self.spark, catalog),
+            attributing=SparkAttributing(self.spark, catalog, code.folder_of),
+            judge=ExpectationsJudge(self.folder),
+        )
+        return watch(ports)
+
+    def _differ(self, engine: str) -> Any:
+        from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+
+        local = LocalDiffer(self.catalog)
+        if engine == "local":
+            return local
+        if engine == "spark":
+            from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+            from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+            from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
+            from lakehouse_backfill.wiring.spark_diff import SparkWays
+
+            limit = self.profile.task_diff_limit_mib * 1024 * 1024
+            tasks = PartsDiffer(local, SparkWorkers(self.spark), limit)
+            return SparkWays(tasks, SparkDiffer(self.spark, self.profile.catalog["name"]))
+        raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+
+
+class _LazyRecords:
+    """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        from lakehouse_backfill.adapters.local.golden import read_golden
+
+        return read_golden(self._wiring.folder / file)
+
+    def by_key(
+        self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        from lakehouse_backfill.adapters.local.reader import rows_by_key
+
+        return rows_by_key(self._wiring.catalog, table, snapshot_id, keys)[0]
+
+
+def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+    made: list[Made] = []
+
+    def get() -> Made:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get

@@ -1,0 +1,483 @@
+"""The conditional log under the control tables."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
+from pyiceberg.expressions import EqualTo
+
+from lakehouse_backfill.adapters.iceberg.control import control_lock
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.control_commit import (
+    FOLD_EVERY,
+    KEEP_SNAPSHOTS,
+    stage,
+)
+from lakehouse_backfill.adapters.iceberg.control.control_log import Change, ControlLog, Head
+from lakehouse_backfill.adapters.iceberg.control.control_schemas import (
+    CONTROL_TABLES,
+    PROCESSED_EVENT,
+    current_view_select,
+)
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, RunMoved, TooBusy, Unsupported
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+NAMESPACE = "lakehouse_backfill"
+
+
+class TroubledCatalog(SqlCatalog):
+    """Runs `trouble(commit)` in place of every commit to `processed_event`."""
+
+    trouble: Callable[[Callable[[], Any]], Any] | None = None
+
+    def commit_table(self, table, requirements, updates):
+        def commit():
+            return super(TroubledCatalog, self).commit_table(table, requirements, updates)
+
+        if self.trouble is None or table.name()[-1] != PROCESSED_EVENT.name:
+            return commit()
+        return self.trouble(commit)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TroubledCatalog:
+    return TroubledCatalog(
+        "lake", uri=f"sqlite:///{tmp_path}/c.db?timeout=30", warehouse=f"file://{tmp_path}/w"
+    )
+
+
+@pytest.fixture
+def tables(catalog: TroubledCatalog) -> ControlTables:
+    return ControlTables(catalog, NAMESPACE, budget_s=1.0)
+
+
+@pytest.fixture
+def log(tables: ControlTables) -> ControlLog:
+    return tables.log(PROCESSED_EVENT)
+
+
+def row(event_id: int | str) -> dict[str, Any]:
+    return {
+        "handler": "h",
+        "event_id": str(event_id),
+        "outcome": "done",
+        "run_id": None,
+        "processed_at": NOON,
+    }
+
+
+def add(log: ControlLog, event_id: int | str) -> None:
+    log.append(lambda _: Change(result=None, rows=(row(event_id),)))
+
+
+def count(head: Head) -> Change[int]:
+    """Append a row that bears the next number of the property `n`."""
+    number = int(head.properties.get("n", "0")) + 1
+    return Change(result=number, rows=(row(number),), set={"n": str(number)})
+
+
+def ids(log: ControlLog) -> list[str]:
+    return [one["event_id"] for one in log.head().rows()]
+
+
+# --- making the tables ------------------------------------------------------------------------
+
+
+@pytest.mark.req("C1")
+def test_the_first_row_makes_all_control_tables_with_documented_columns(
+    catalog: TroubledCatalog, log: ControlLog
+):
+    add(log, 1)
+    made = {identifier[-1] for identifier in catalog.list_tables(NAMESPACE)}
+    assert made == {
+        "pin_lease",
+        "pipeline_run",
+        "run_event",
+        "accepted_output_version",
+        "backfill_chunk_run",
+        "file_fingerprint",
+        "evidence",
+        "reject_record",
+        "file_import_ledger",
+        "replay_job",
+        "processed_event",
+    }
+    for name in made:
+        table = catalog.load_table((NAMESPACE, name))
+        assert all(column.doc for column in table.schema().fields)
+        assert table.spec().is_unpartitioned()
+        assert table.format_version == 2
+        assert table.properties["commit.retry.num-retries"] == "0"
+        assert table.properties["comment"]
+
+
+def test_reading_makes_nothing(catalog: TroubledCatalog, log: ControlLog):
+    assert log.head().rows() == []
+    assert log.head().properties == {}
+    assert catalog.list_namespaces() == []
+
+
+def test_a_decision_without_rows_writes_nothing(log: ControlLog):
+    assert log.append(lambda _: Change(result="seen", set={"n": "1"})) == "seen"
+    assert log.head().snapshot_id is None
+
+
+def test_making_the_tables_again_changes_nothing(catalog: TroubledCatalog, tables: ControlTables):
+    tables.ensure()
+    before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    tables.ensure()
+    assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    assert len(before) == len(CONTROL_TABLES)
+
+
+def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
+    return sorted(catalog.list_tables(NAMESPACE))
+
+
+def test_a_missing_store_is_reported_as_such(tmp_path: Path, catalog: TroubledCatalog):
+    (tmp_path / "w").write_text("a file where the warehouse should be")
+    with pytest.raises(CatalogDown, match="cannot be made"):
+        add(ControlTables(catalog, NAMESPACE).log(PROCESSED_EVENT), 1)
+
+
+def test_a_column_of_another_release_is_refused_not_dropped(log: ControlLog):
+    with pytest.raises(Unsupported, match="no column colour"):
+        log.append(lambda _: Change(result=None, rows=({**row(1), "colour": "red"},)))
+    assert ids(log) == []
+
+
+# --- one commit, or none ----------------------------------------------------------------------
+
+
+def test_rows_and_properties_come_in_one_commit(log: ControlLog):
+    assert [log.append(count) for _ in range(3)] == [1, 2, 3]
+    head = log.head()
+    assert head.properties["n"] == "3"
+    assert ids(log) == ["1", "2", "3"]
+    log.append(lambda _: Change(result=None, rows=(row("x"),), remove=("n", "absent")))
+    assert "n" not in log.head().properties
+
+
+def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: ControlLog):
+    add(log, 1)
+    before = log.head()
+    log.append(lambda _: Change(result=None, set={"n": "7"}, moves_head=True))
+    after = log.head()
+    assert after.properties["n"] == "7"
+    assert after.snapshot_id != before.snapshot_id
+    assert ids(log) == ["1"]
+    with pytest.raises(CommitFailedException):
+        stage(before.table, (row("late"),), {}, (), "t").commit_transaction()
+
+
+def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
+    log: ControlLog, tmp_path: Path
+):
+    log.append(lambda _: Change(result=None, set={"n": "0"}, moves_head=True))
+    assert ids(log) == []
+    for number in range(2 * FOLD_EVERY):
+        if number % 3 == 0:
+            add(log, number)
+        else:
+            log.append(lambda head: Change(result=None, set={"n": "1"}, moves_head=True))
+    assert ids(log) == [str(number) for number in range(0, 2 * FOLD_EVERY, 3)]
+    table = log.head().table
+    assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
+    assert len(list(table.scan().plan_files())) <= FOLD_EVERY
+    assert len(table.current_snapshot().manifests(table.io)) <= FOLD_EVERY
+
+
+@pytest.mark.parametrize("rows_before", [0, 1], ids=["empty table", "table with rows"])
+def test_the_second_of_two_commits_on_one_head_is_refused(
+    tables: ControlTables, log: ControlLog, rows_before: int
+):
+    tables.ensure()
+    for number in range(rows_before):
+        add(log, number)
+    first, second = log.head(), log.head()
+    stage(first.table, (row("a"),), {}, (), "t1").commit_transaction()
+    with pytest.raises(CommitFailedException):
+        stage(second.table, (row("b"),), {}, (), "t2").commit_transaction()
+    assert ids(log) == [*map(str, range(rows_before)), "a"]
+
+
+def test_a_blind_retry_is_off_even_if_somebody_removed_the_property(
+    tables: ControlTables, log: ControlLog
+):
+    tables.ensure()
+    table = log.head().table
+    table.transaction().remove_properties("commit.retry.num-retries").commit_transaction()
+    add(log, 1)
+    stale = log.head()
+    add(log, 2)
+    with pytest.raises(CommitFailedException):
+        stage(stale.table, (row("b"),), {}, (), "t").commit_transaction()
+
+
+def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, log: ControlLog):
+    other = tables.log(PROCESSED_EVENT)
+    seen: list[str] = []
+
+    def decide(head: Head) -> Change[int]:
+        seen.append(head.properties.get("n", "0"))
+        if len(seen) == 1:
+            # As another process does, which has its own lock handle or none.
+            stage(other.head().table, (row(1),), {"n": "1"}, (), "t").commit_transaction()
+        return count(head)
+
+    assert log.append(decide) == 2
+    assert seen == ["0", "1"]
+    assert ids(log) == ["1", "2"]
+
+
+# --- commits of unknown outcome -----------------------------------------------------------------
+
+
+def test_a_commit_that_landed_although_its_answer_was_lost_is_not_repeated(
+    catalog: TroubledCatalog, log: ControlLog
+):
+    add(log, "first")
+
+    def lose_the_answer(commit):
+        catalog.trouble = None
+        commit()
+        raise ServiceUnavailableError("503")
+
+    catalog.trouble = lose_the_answer
+    assert log.append(count) == 1
+    assert ids(log) == ["first", "1"]
+
+
+def test_a_lost_answer_is_found_again_behind_many_later_commits(
+    catalog: TroubledCatalog, tables: ControlTables, log: ControlLog
+):
+    def lose_the_answer(commit):
+        catalog.trouble = None
+        commit()
+        for number in range(KEEP_SNAPSHOTS + 3):
+            head = tables.log(PROCESSED_EVENT).head()
+            stage(head.table, (row(f"other-{number}"),), {}, (), "t").commit_transaction()
+        raise ServiceUnavailableError("503")
+
+    catalog.trouble = lose_the_answer
+    assert log.append(count) == 1
+    assert ids(log).count("1") == 1
+
+
+def test_a_commit_that_did_not_land_is_made_again(catalog: TroubledCatalog, log: ControlLog):
+    def fail(commit):
+        catalog.trouble = None
+        raise ServiceUnavailableError("503")
+
+    catalog.trouble = fail
+    assert log.append(count) == 1
+    assert ids(log) == ["1"]
+
+
+def test_a_commit_that_lands_late_is_not_made_twice(catalog: TroubledCatalog, log: ControlLog):
+    late: list[Callable[[], Any]] = []
+
+    def first_is_late(commit):
+        if not late:
+            late.append(commit)
+            raise ServiceUnavailableError("504")
+        catalog.trouble = None
+        late[0]()
+        return commit()
+
+    catalog.trouble = first_is_late
+    assert log.append(count) == 1
+    assert ids(log) == ["1"]
+
+
+def test_an_outcome_that_stays_unknown_is_reported_as_unknown(
+    catalog: TroubledCatalog, log: ControlLog
+):
+    def fail(commit):
+        raise ServiceUnavailableError("503")
+
+    catalog.trouble = fail
+    with pytest.raises(OutcomeUnknown, match="may or may not have landed"):
+        log.append(count)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitFailedException("moved"),
+        # SeaweedFS says 400 where it means that the head moved (pitfall 37).
+        pytest.param("400", id="400"),
+    ],
+)
+def test_who_never_wins_is_told_that_the_table_is_too_busy(
+    catalog: TroubledCatalog, log: ControlLog, error
+):
+    from pyiceberg.exceptions import BadRequestError
+
+    if error == "400":
+        error = BadRequestError("Cannot add snapshot with sequence number 3 older than last 4")
+
+    def fail(commit):
+        raise error
+
+    catalog.trouble = fail
+    started = time.monotonic()
+    with pytest.raises(TooBusy, match="processed_event kept winning"):
+        log.append(count)
+    assert 1.0 <= time.monotonic() - started < 3.0
+    assert ids(log) == []
+
+
+def test_a_bug_in_a_commit_is_not_taken_for_an_outage(catalog: TroubledCatalog, log: ControlLog):
+    def fail(commit):
+        raise ZeroDivisionError
+
+    catalog.trouble = fail
+    with pytest.raises(ZeroDivisionError):
+        log.append(count)
+
+
+# --- bounded size -------------------------------------------------------------------------------
+
+
+@pytest.mark.req("C1")
+def test_folding_keeps_every_row_in_order_and_bounds_files_and_metadata(
+    tmp_path: Path, log: ControlLog
+):
+    rounds = 3 * FOLD_EVERY + 5
+    for _ in range(rounds):
+        log.append(count)
+    table = log.head().table
+    assert ids(log) == [str(number + 1) for number in range(rounds)]
+    assert len(list(table.scan().plan_files())) == 1 + 5
+    assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
+    assert len(table.metadata.metadata_log) <= 5
+    # Manifests that hold deleted entries only are not carried along (pitfall 47).
+    assert len(table.current_snapshot().manifests(table.io)) <= 8
+    metadata = Path(table.metadata_location.removeprefix("file://")).parent
+    assert len(list(metadata.glob("*.metadata.json"))) <= 6
+    numbers = [one["log_seq"] for one in log.head().rows()]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_fold_that_lost_the_race_loses_no_row(tables: ControlTables, log: ControlLog):
+    for number in range(FOLD_EVERY - 1):
+        add(log, number)
+    folding, other = log.head(), log.head()
+    transaction = stage(folding.table, (row("fold"),), {}, (), "t1")
+    stage(other.table, (row("other"),), {}, (), "t2").commit_transaction()
+    with pytest.raises(CommitFailedException):
+        transaction.commit_transaction()
+    assert ids(log) == [*map(str, range(FOLD_EVERY - 1)), "other"]
+
+
+def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
+    add(log, 1)
+    table = log.head().table
+    tagged = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_tag(tagged, "keep").commit()
+    for _ in range(KEEP_SNAPSHOTS + 3):
+        log.append(count)
+    assert log.head().table.snapshot_by_id(tagged) is not None
+
+
+# --- taking turns -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("sqlite:////lake/c.db?timeout=30", Path("/lake/c.db.x.lock")),
+        ("sqlite:///:memory:", None),
+        ("postgresql+psycopg2://host/db", None),
+        ("https://catalog.example/api", None),
+    ],
+)
+def test_only_a_local_sqlite_catalog_has_a_lock_file(tmp_path: Path, uri: str, expected):
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.properties["uri"] = uri
+    assert control_lock.lock_file(catalog, "x") == expected
+
+
+def test_a_lock_that_is_never_given_back_costs_time_only(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.5)
+    path = tmp_path / "x.lock"
+    waited = []
+    with path.open("w") as held:
+        fcntl.flock(held.fileno(), fcntl.LOCK_EX)
+        for _ in range(2):
+            started = time.monotonic()
+            with control_lock.Turns(path).turn():
+                waited.append(time.monotonic() - started)
+    assert waited[0] >= 0.5 > waited[1]
+
+
+def test_a_folder_without_room_for_a_lock_file_is_no_obstacle(tmp_path: Path):
+    with control_lock.Turns(tmp_path / "absent" / "x.lock").turn():
+        pass
+
+
+# --- runs on the log ----------------------------------------------------------------------------
+
+
+@pytest.mark.req("V3")
+def test_a_registration_killed_between_plan_and_event_is_completed_by_the_same_run(
+    catalog: TroubledCatalog, tables: ControlTables
+):
+    runs = IcebergRuns(tables)
+    plan = a_plan()
+
+    class Killed(BaseException):
+        """As SIGKILL: nothing after it runs."""
+
+    def killed(decide):
+        raise Killed
+
+    events = runs._events
+    events.append = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        runs.register(plan, a_first_event(plan))
+    again = IcebergRuns(tables)
+    assert again.list() == ()
+    assert IcebergAudit(tables).drafts() == (plan,)
+    with pytest.raises(RunMoved, match="with another intent"):
+        again.register(a_plan(reason="other"), a_first_event(plan))
+    assert again.register(plan, a_first_event(plan)).seq == 1
+    assert again.plan(plan.run_id) == plan
+    assert IcebergAudit(tables).drafts() == ()
+    planned = catalog.load_table((NAMESPACE, "pipeline_run")).scan(
+        EqualTo("run_id", plan.run_id), selected_fields=("run_id",)
+    )
+    assert planned.to_arrow().num_rows == 1
+
+
+def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_path: Path):
+    runs = IcebergRuns(tables)
+    plan = a_plan()
+    status = runs.register(plan, a_first_event(plan))
+    for file in (tmp_path / "w").rglob("*.parquet"):
+        file.unlink()
+    assert runs.list() == (status,)
+    assert runs.status(plan.run_id) == status
+    with pytest.raises(CatalogDown):
+        runs.events(plan.run_id)
+
+
+# --- the view -----------------------------------------------------------------------------------
+
+
+def test_the_view_takes_plain_identifiers_only():
+    text = current_view_select("my-lake", NAMESPACE)
+    assert "FROM `my-lake`.`lakehouse_backfill`.accepted_output_version" in text
+    for bad in ("a`b", "a.b", "", "a;b"):
+        with pytest.raises(ValueError, match="plain identifier"):
+            current_view_select("lake", bad)

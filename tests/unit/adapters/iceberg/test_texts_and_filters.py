@@ -1,0 +1,71 @@
+"""Type texts and row ranges, without a table."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+
+import pytest
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, Or
+
+from lakehouse_backfill.adapters.iceberg.filters import (
+    absent,
+    at_least,
+    below,
+    equal,
+    one_of,
+    row_filter,
+)
+from lakehouse_backfill.adapters.iceberg.type_text import TypeText
+from lakehouse_backfill.domain.scope import RowRange
+from lakehouse_backfill.errors import ConfigError
+
+D1, D2 = date(2013, 2, 1), date(2013, 2, 3)
+NOON = datetime(2013, 2, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ((), AlwaysFalse()),
+        ((RowRange("d"),), AlwaysTrue()),
+        ((RowRange("d", lower=D1, upper=D2),), And(at_least("d", D1), below("d", D2))),
+        ((RowRange("d", lower=D1),), at_least("d", D1)),
+        ((RowRange("d", upper=D2),), below("d", D2)),
+        ((RowRange("d", is_null=True),), absent("d")),
+        ((RowRange("r", equals="x"),), equal("r", "x")),
+        ((RowRange("ts", equals=NOON),), equal("ts", NOON)),
+        ((RowRange("r", equals="x"), RowRange("r", equals="y")), one_of("r", {"x", "y"})),
+        (
+            (RowRange("r", equals="x"), RowRange("r", is_null=True)),
+            Or(absent("r"), equal("r", "x")),
+        ),
+    ],
+)
+def test_row_ranges_become_the_expression_of_their_union(ranges, expected):
+    assert row_filter(ranges) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("long", "long"),
+        (" decimal( 10 ,2 ) ", "decimal(10, 2)"),
+        ("fixed(16)", "fixed[16]"),
+        ("list<string>", "list<string>"),
+        ("map<string, list<long>>", "map<string, list<long>>"),
+        ("struct<a: int>", "struct<1: a: optional int>"),
+        ("struct<7: a: required int (key)>", "struct<1: a: required int>"),
+        (
+            "struct<a: decimal(4, 1), b: map<int, date>>",
+            "struct<1: a: optional decimal(4, 1), 2: b: optional map<int, date>>",
+        ),
+    ],
+)
+def test_type_texts_are_read_as_written(text, expected):
+    assert str(TypeText().parse(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "varchar(3)", "decimal(0, 0)", "list<>", "struct<a>", "x<y>"])
+def test_texts_that_name_no_type_are_refused(text):
+    with pytest.raises(ConfigError):
+        TypeText().parse(text)

@@ -1,0 +1,51 @@
+"""Keys that repeat: found without making every pair of their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from lakehouse_backfill.adapters.local.diff.columns import columns_of_diff
+from lakehouse_backfill.adapters.local.diff.compare import Comparison
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.engine import Engine, started
+
+pytestmark = pytest.mark.req("Q4")
+SCHEMA = Schema(
+    NestedField(1, "k", LongType(), required=False), NestedField(2, "v", LongType(), required=False)
+)
+MANY = 50_000
+
+
+def _rows(keys: list[int], values: list[int]) -> pa.Table:
+    names = pa.array([0] * len(keys), pa.int32())
+    return pa.table({"c0": pa.array(keys), "c1": pa.array(values), "p": names})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        # As pairs these would be 2,500 million.
+        ([7] * MANY, [7] * MANY, (1, 1, 0, 1)),
+        ([7] * MANY, list(range(MANY)), (MANY - 1, MANY - 1, 0, 1)),
+        (list(range(MANY)), [*range(MANY - 2), -1, -1], (2, 2, 0, 1)),
+        ([-1, -1, *range(2, MANY)], list(range(MANY)), (2, 2, 1, 1)),
+        (list(range(MANY)), list(range(MANY)), (0, 0, 1, 0)),
+    ],
+)
+def test_repeated_keys_are_found_on_either_side(
+    tmp_path: Path, old: list[int], new: list[int], counts: tuple[int, int, int, int]
+) -> None:
+    """The last value of each side differs; all others are the key's place."""
+    columns = columns_of_diff(SCHEMA, SCHEMA, ("k",), (), ())
+    tally = Tally([None], columns, 0)
+    comparison = Comparison(Engine(lambda: started(str(tmp_path))), tally, None)
+    values = list(range(MANY))
+    comparison.compare(_rows(old, values), _rows(new, [*values[:-1], -5]))
+    comparison.close()
+    found = tally.summary()
+    assert (found.added, found.removed, found.changed, tally.duplicate_keys) == counts

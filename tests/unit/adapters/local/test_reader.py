@@ -1,0 +1,93 @@
+"""Reading accepted rows without a JVM."""
+
+from __future__ import annotations
+
+import gc
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, DecimalType, LongType, NestedField
+
+from lakehouse_backfill.adapters.local.reader import accepted_arrow, accepted_duckdb, rows_by_key
+from lakehouse_backfill.domain.scope import RowRange
+from lakehouse_backfill.errors import ConfigError, NotFound
+
+SCHEMA = Schema(
+    NestedField(1, "d", DateType(), required=False),
+    NestedField(2, "k", LongType(), required=False),
+    NestedField(3, "m", DecimalType(9, 2), required=False),
+)
+ROWS: list[dict[str, Any]] = [
+    {"d": date(2024, 1, 1) if d < 3 else None, "k": d * 10 + k, "m": None}
+    for d in range(4)
+    for k in range(3)
+]
+DAY = RowRange("d", lower=date(2024, 1, 1), upper=date(2024, 1, 2))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[SqlCatalog, int, int]:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "d"))
+    made = catalog.create_table("n.t", SCHEMA, partition_spec=spec)
+    schema = made.schema().as_arrow()
+    made.append(pa.Table.from_pylist(ROWS, schema=schema))
+    first = made.metadata.current_snapshot_id or 0
+    made.append(pa.Table.from_pylist(ROWS[:1], schema=schema))
+    with made.update_schema() as update:
+        update.rename_column("k", "number")
+    return catalog, first, made.metadata.current_snapshot_id or 0
+
+
+def test_a_snapshot_is_read_with_its_own_names(table: tuple[SqlCatalog, int, int]) -> None:
+    found = accepted_arrow(table[0], "n.t", table[1])
+    assert sorted(found.to_pylist(), key=lambda row: row["k"]) == ROWS
+
+
+def test_a_range_limits_what_is_read(table: tuple[SqlCatalog, int, int]) -> None:
+    null = RowRange("d", is_null=True)
+    assert accepted_arrow(table[0], "n.t", table[1], (DAY,)).num_rows == 9
+    assert accepted_arrow(table[0], "n.t", table[1], (null,)).num_rows == 3
+    assert accepted_arrow(table[0], "n.t", table[1], (DAY, null)).num_rows == 12
+
+
+def test_a_duckdb_relation_answers_more_than_once(table: tuple[SqlCatalog, int, int]) -> None:
+    relation = accepted_duckdb(table[0], "n.t", table[2], (DAY, RowRange("d", is_null=True)))
+    gc.collect()
+    assert relation.aggregate("count(*)").fetchall() == [(13,)]
+    assert relation.filter("d IS NULL").aggregate("sum(k)").fetchall() == [(93,)]
+
+
+@pytest.mark.req("Q5")
+def test_rows_are_found_by_keys_of_text(table: tuple[SqlCatalog, int, int]) -> None:
+    keys = [{"d": "2024-01-01", "k": "11"}, {"d": None, "k": "31"}, {"d": "2024-01-01", "k": "31"}]
+    rows, types = rows_by_key(table[0], "n.t", table[1], keys)
+    assert sorted(rows, key=lambda row: row["k"]) == [ROWS[4], ROWS[10]]
+    assert types == {"d": "date", "k": "long", "m": "decimal(9, 2)"}
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize("key", [{"nope": "1"}, {"k": "x"}])
+def test_a_key_that_does_not_fit_is_refused(
+    table: tuple[SqlCatalog, int, int], key: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"does not fit n\.t"):
+        rows_by_key(table[0], "n.t", table[1], [key])
+
+
+def test_no_snapshot_has_no_rows(table: tuple[SqlCatalog, int, int]) -> None:
+    assert rows_by_key(table[0], "n.t", None, [{"k": 1}]) == ([], {})
+
+
+@pytest.mark.parametrize("name", ["n.nope", "no.t"])
+def test_an_unknown_table_is_not_found(table: tuple[SqlCatalog, int, int], name: str) -> None:
+    with pytest.raises(NotFound, match=name):
+        accepted_arrow(table[0], name, table[1])

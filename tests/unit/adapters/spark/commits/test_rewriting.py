@@ -1,0 +1,88 @@
+"""Swaps by rows are fenced like every other writer: a table that was fenced is not written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.adapters.spark.commits.rewriting import PreparedRewrite, SparkRewrites
+from lakehouse_backfill.adapters.spark.holding import MOVED
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.domain.table_commit import Inspected, RowsOf, SwapOrder
+from lakehouse_backfill.errors import TooBusy
+
+EPOCH, FENCE_UUID = "lakehouse-backfill.epoch", "lakehouse-backfill.fence-uuid"
+SCOPE = Scope(
+    field=ScopeField(column="d", transform="identity", type="date"), partitions=("2024-01-01",)
+)
+ORDER = SwapOrder(
+    base=Inspected("shadow.r1", "u1", 7, schema_id=0, spec_id=0, last_column_id=1),
+    ranges=(),
+    token="t",
+    contents=(RowsOf(scope=SCOPE, table="shadow.r2", snapshot_id=8),),
+)
+
+
+class _Opened(BaseException):
+    """The looks at the table are over, and its rows are asked for."""
+
+
+class _Spark:
+    """A session of which a table shows these properties."""
+
+    def __init__(self, **shown: str) -> None:
+        self.shown = [{"key": key, "value": value} for key, value in shown.items()]
+        self.catalog = SimpleNamespace(refreshTable=lambda name: None)
+
+    def table(self, name: str) -> Any:
+        return SimpleNamespace(limit=lambda rows: None)
+
+    @property
+    def read(self) -> Any:
+        raise _Opened
+
+    def sql(self, text: str) -> Any:
+        return SimpleNamespace(collect=lambda: self.shown)
+
+
+def _prepare(**shown: str) -> None:
+    SparkRewrites(lambda: _Spark(**shown), "lake").prepare(ORDER)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.req("X9")
+def test_a_table_that_was_fenced_since_it_was_inspected_is_not_written_by_rows() -> None:
+    head = {"current-snapshot-id": "7"}
+    with pytest.raises(TooBusy, match=r"shadow\.r1 was fenced since it was inspected"):
+        _prepare(**head, **{EPOCH: "2", FENCE_UUID: "u2"})
+    with pytest.raises(TooBusy, match=r"shadow\.r1 moved since it was inspected"):
+        _prepare(**{EPOCH: "1", FENCE_UUID: "u1", "current-snapshot-id": "8"})
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{}, {EPOCH: "1", FENCE_UUID: "u1"}, {FENCE_UUID: "of what it was cloned from"}],
+    ids=["never fenced", "fenced for us", "a clone"],
+)
+def test_a_table_as_it_was_inspected_is(marks: dict[str, str]) -> None:
+    with pytest.raises(_Opened):
+        _prepare(**{"current-snapshot-id": "7"}, **marks)
+
+
+@pytest.mark.req("X9")
+@pytest.mark.parametrize(
+    "said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2", MOVED]
+)
+def test_a_fence_during_the_write_makes_it_look_again(said: str) -> None:
+    class Writer:
+        def option(self, key: str, text: str) -> Writer:
+            return self
+
+        def overwrite(self, rows: Any) -> None:
+            raise RuntimeError(said)
+
+    frame: Any = SimpleNamespace(writeTo=lambda name: Writer())
+    rows: Any = None
+    with pytest.raises(TooBusy):
+        PreparedRewrite("shadow.r1", "lake.shadow.r1", frame, rows, 7, {}).commit()

@@ -1,0 +1,39 @@
+"""What is said of a Spark Connect server before it is asked anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.adapters.spark.session import remote
+from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+
+
+def settings(address: str, folder: Path) -> SparkSettings:
+    catalog = {
+        "name": "lake", "type": "sql", "uri": "sqlite:////lake/c.db", "warehouse": "file:///lake",
+    }  # fmt: skip
+    return SparkSettings.of(Profile(catalog=catalog, spark={"spark.remote": address}), folder)
+
+
+@pytest.mark.parametrize("address", ["local[2]", "server:15002", ""])
+def test_an_address_that_names_no_server_starts_none(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="names no Spark Connect server") as refused:
+        remote.connect(settings(address, tmp_path))
+
+    assert refused.value.fix.startswith("write sc://HOST:PORT")
+
+
+def test_a_client_without_its_packages_says_what_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
+
+    with pytest.raises(EnvironmentDown, match="the client of Spark Connect is not whole") as said:
+        remote.connect(settings("sc://nowhere:1", tmp_path))
+
+    assert said.value.fix == "pip install 'lakehouse-backfill[connect]'"

@@ -1,0 +1,183 @@
+"""Pages fit the screen, show data and never obey it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.cli.clean import clean
+from lakehouse_backfill.cli.render import VIEWS, render
+from lakehouse_backfill.cli.render.page import moment, size, span
+from tests.fakes.project import ANSWERS, RUN
+
+VERBS = {
+    "add_product": "product add",
+    "new_manifest": "new",
+    "audit_verify": "audit verify",
+    "audit_guarantees": "audit guarantees",
+    "dual_read": "dual-read",
+    "publish_together": "publish",
+    "rollback_together": "rollback",
+    "rejudge": "validate",
+    "attribute": "diff",
+    "shadow_open": "shadow open",
+    "shadow_close": "shadow close",
+}
+
+
+class Screen(io.StringIO):
+    """A terminal as rich sees it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(command: str, data: dict[str, Any], stream: io.StringIO | None = None) -> str:
+    page = stream or io.StringIO()
+    render(command, data, page)
+    return page.getvalue()
+
+
+def test_every_verb_has_a_page() -> None:
+    assert {VERBS.get(verb, verb) for verb in ANSWERS} | {"init", "demo", "schema"} == set(VIEWS)
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_a_page_fits_a_narrow_screen(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = drawn(VERBS.get(verb, verb), ANSWERS[verb]).splitlines()
+    # The command to type next stays on one line, so that it can be copied.
+    assert [line for line in lines if len(line) > 60 and "lakehouse-backfill" not in line] == []
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in drawn("versions", ANSWERS["versions"], Screen())
+    assert "\x1b[" not in drawn("versions", ANSWERS["versions"])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in drawn("reconcile", ANSWERS["reconcile"], Screen())
+
+
+def test_values_are_shown_and_not_obeyed() -> None:
+    text = drawn("diff", ANSWERS["diff"])
+    assert "dest=[red]\\x1b[31m" in text
+
+
+def test_the_status_of_a_run_answers_three_questions_first() -> None:
+    lines = drawn("status", ANSWERS["status"]).splitlines()
+    assert [line.split("?")[0] for line in lines[:3]] == [
+        "is my data safe",
+        "what do readers see",
+        "what to type next",
+    ]
+    assert "lakehouse-backfill accept bf-1 --by WHO" in lines[2]
+
+
+def test_a_draft_is_named_as_it_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifest = drawn("new", {"file": str(tmp_path / "jobs/a/run.yaml"), "questions": []})
+    contract = drawn("product add", {"file": "/p/catalog/contracts/silver.a.yaml"})
+    assert "lakehouse-backfill plan jobs/a/run.yaml --dry-run" in manifest
+    assert "lakehouse-backfill new silver.a --from P --to P --reason TEXT" in contract
+
+
+def test_a_long_list_says_how_much_more_there_is() -> None:
+    text = drawn("diff", ANSWERS["diff"])
+    assert "2013-02-20" in text
+    assert "2013-02-21" not in text
+    assert "… 8 more (--json shows all)" in text
+
+
+def test_a_plan_shows_what_blocks_it() -> None:
+    text = drawn("plan", ANSWERS["plan"])
+    for part in (
+        "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
+        "7420231112223334445",
+        "DOES NOT tolerate",
+        "NOT ANSWERED: blocks approval",
+        "no history",
+        "bf-0",
+        "lakehouse-backfill approve bf-1 --by WHO",
+    ):
+        assert part in text
+
+
+def test_an_open_edge_names_the_range_that_closes_it() -> None:
+    edge = {"is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02"}
+    text = drawn("validate", {**ANSWERS["validate"], "edge": edge})
+    assert "this range closes it: from: 2013-02-14, to: 2013-04-02" in text
+
+
+def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
+    text = drawn("plan", {**ANSWERS["plan"], "state": None})
+    assert text.startswith("bf-1  not registered (dry run)")
+    assert "approve" not in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({**RUN, "state": "published", "version": 2}, "published version 2"),
+        ({**RUN, "version": 2, "dry_run": True}, "would be published version 2; nothing was chang"),
+        ({**RUN, "version": 2, "was_published": True}, "was published version 2 before; nothing w"),
+    ],
+)
+def test_a_publication_says_what_happened(data: dict[str, Any], expected: str) -> None:
+    assert drawn("publish", data).startswith(expected)
+
+
+def test_a_publication_names_the_hooks_that_were_called_and_how_they_ended() -> None:
+    call = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
+    text = drawn("publish", {**RUN, "version": 2, "hooks": [call]})
+    assert "hook after_publish   resume   FAILED   exit code 1" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (clean("a\x1b[2Jb\tc\nd"), "a\\x1b[2Jb\\tc\nd"),
+        (str(moment("2026-03-01T12:00:00.123456+00:00")), "2026-03-01 12:00:00Z"),
+        (str(moment("2026-03-01T12:00:00Z")), "2026-03-01 12:00:00Z"),
+        (str(moment(None)), "-"),
+        (size(999), "999 B"),
+        (size(1_500_000), "1.5 MB"),
+        (size(None), None),
+        (span([]), "none"),
+        (span(["a", "b"]), "a, b"),
+        (span(list("abcd")), "4 partitions, a to d"),
+    ],
+)
+def test_a_value_is_drawn_as_people_write_it(found: object, expected: object) -> None:
+    assert found == expected
+
+
+def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ANSWERS["versions"]["versions"][0] | {"snapshot_id": 7420231112223334445}
+    data = {"product": "silver.a", "versions": [row]}
+    monkeypatch.setenv("COLUMNS", "50")
+    assert "snapshot     7420231112223334445" in drawn("versions", data)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "supersedes" in drawn("versions", data).splitlines()[2]
+
+
+def test_a_shift_says_in_what_it_is_measured() -> None:
+    moved = {"name": "amount", "changed": 3, "shift": 0.381736, "old": {"mean": 1.0}, "new": {}}
+    sorts = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "new": {}}
+    text = drawn("diff", ANSWERS["diff"] | {"columns": [moved, sorts]})
+    assert "0.38 standard deviations" in text
+    assert "0.10 stability index" in text
+
+
+def test_a_rollback_says_what_is_rewritten_and_why() -> None:
+    lines = drawn("rollback", ANSWERS["rollback"]).splitlines()
+    assert "rewritten: 2013-02-15, because delete files hid rows of it" in lines

@@ -1,0 +1,180 @@
+"""Computing an accepted run again (D5), and testing what is promised of it (O7), over fakes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.evidence.guarantees import Guaranteed, guarantees
+from lakehouse_backfill.core.evidence.recompute import scratch, variant
+from lakehouse_backfill.core.evidence.reproduce import reproduce
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.scope import Chunk
+from lakehouse_backfill.errors import ApprovalMissing, NotFound
+from tests.fakes.bench import PRODUCT, bench, declared, lake
+from tests.fakes.compute import FakeCompute
+from tests.fakes.lake import FakeLake
+from tests.unit.core.publication.test_modes import planned, validated
+
+D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
+
+
+def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Workbench]:
+    where = lake()
+    compute = FakeCompute(where)
+    return where, compute, bench(where, compute, **changes)
+
+
+def published(found: Workbench) -> str:
+    run_id, _ = validated(found)
+    decide.accept(found, run_id, "ana", "")
+    publish(found, run_id, "bob")
+    return run_id
+
+
+def verdicts(found: Guaranteed) -> dict[str, bool | None]:
+    return {check.name: check.ok for check in found.checks}
+
+
+@D5
+def test_the_same_code_on_the_same_inputs_gives_what_was_accepted() -> None:
+    where, _, found = world()
+    run_id = published(found)
+    before = {name: (table.head, dict(table.refs)) for name, table in where.tables.items()}
+    done = reproduce(found, run_id)
+    assert (done.equal, [one.partition for one in done.partitions]) == (
+        True,
+        ["2020-01-02", "2020-01-03"],
+    )
+    assert done.scratch_table not in where.tables
+    assert {n: (t.head, dict(t.refs)) for n, t in where.tables.items()} == before
+
+
+@D5
+def test_a_partition_that_comes_out_differently_is_named() -> None:
+    where, compute, found = world()
+    run_id = published(found)
+    compute.keys["2020-01-03"] = {"something else"}
+    done = reproduce(found, run_id)
+    wrong = [one.partition for one in done.partitions if not one.equal]
+    assert (done.equal, wrong) == (False, ["2020-01-03"])
+    assert done.scratch_table not in where.tables
+
+
+@D5
+def test_pins_that_are_gone_are_named_and_nothing_is_computed() -> None:
+    where, compute, found = world()
+    run_id = published(found)
+    del where.tables["bronze.raw"]
+    staged = list(compute.staged)
+    with pytest.raises(NotFound, match=r"its pins are gone: raw \(bronze\.raw@1\)"):
+        reproduce(found, run_id)
+    assert compute.staged == staged
+
+
+@D5
+def test_what_was_never_validated_cannot_come_out_again() -> None:
+    _, _, found = world()
+    with pytest.raises(ApprovalMissing):
+        reproduce(found, planned(found).run_id)
+
+
+@D5
+def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
+    where, compute, found = world()
+    plan = found.runs.plan(published(found))
+    tables = set(where.tables)
+    compute.dies_at = plan.resolved.chunks[0].chunk_id
+    with pytest.raises(Exception, match="does not answer"), scratch(found, plan, "x") as again:
+        again.compute(plan.resolved.chunks[0])
+    assert set(where.tables) == tables
+
+
+@pytest.mark.req("D6")
+def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
+    where, _, found = world()
+    plan = found.runs.plan(published(found))
+    pin = plan.resolved.sources[0].model_copy(update={"snapshot_id": 7})
+    swapped = variant(plan, inputs={"raw": pin})
+    assert swapped.resolved.sources == (pin,)
+    assert swapped.resolved.model_copy(update={"sources": plan.resolved.sources}) == plan.resolved
+    transform = {"name": "daily", "version": "2.0.0", "file": "jobs/other.py"}
+    other = planned(found, transform=transform)
+    coded = variant(plan, code=other)
+    assert (coded.code_of, coded.resolved.manifest.transform.version) == (other.run_id, "2.0.0")
+    assert (coded.run_id, coded.resolved.sources) == (plan.run_id, plan.resolved.sources)
+    assert PRODUCT in where.tables
+
+
+@O7
+def test_all_guarantees_hold_on_a_sampled_chunk_and_it_is_said_which() -> None:
+    where, _, found = world()
+    run_id = published(found)
+    tables = set(where.tables)
+    (one,) = guarantees(found, None)
+    assert verdicts(one) == dict.fromkeys(("determinism", "idempotence", "fences", "pins"), True)
+    assert (one.product, one.run_id, len(one.partitions)) == (PRODUCT, run_id, 1)
+    assert "of 2, drawn by run and day" in one.because
+    assert set(where.tables) == tables
+
+
+class Drifting(FakeCompute):
+    """An engine that gives other rows each time."""
+
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        self.keys = {label: {f"{label} {len(self.staged)}"} for label in chunk.partitions}
+        return super().stage(plan, chunk, epoch)
+
+
+@O7
+def test_code_that_is_not_deterministic_is_found() -> None:
+    where, _, found = world()
+    published(found)
+    drifting = Drifting(where)
+    (one,) = guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT)
+    assert verdicts(one) == {
+        "determinism": False, "idempotence": False, "fences": True, "pins": True
+    }  # fmt: skip
+
+
+class Unfenced(FakeCompute):
+    """An engine that looks at no fence."""
+
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        return super().stage(plan, chunk, epoch + 1)
+
+
+@O7
+def test_a_fence_that_does_not_hold_is_found() -> None:
+    where, _, found = world()
+    published(found)
+    unfenced = Unfenced(where)
+    (one,) = guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
+    assert verdicts(one)["fences"] is False
+
+
+@O7
+def test_a_pin_that_is_gone_or_moved_is_named() -> None:
+    where, _, found = world()
+    run_id = published(found)
+    where.unpin("bronze.raw", f"lhb-pin-{run_id}-raw")
+    (one,) = guarantees(found, PRODUCT)
+    pins = next(check for check in one.checks if check.name == "pins")
+    assert (pins.ok, pins.found) == (False, {f"bronze.raw@lhb-pin-{run_id}-raw": "gone"})
+
+
+@O7
+def test_a_product_without_a_published_run_says_so() -> None:
+    _, _, found = world()
+    found.runs.plan(planned(found).run_id)
+    (one,) = guarantees(found, None)
+    assert (one.run_id, one.checks, one.because) == (None, (), "no run of it was ever published")
+    with pytest.raises(NotFound, match="no run of it"):
+        guarantees(found, PRODUCT)
+    assert declared().manifest.product == PRODUCT

@@ -1,0 +1,333 @@
+"""What was approved is what runs: files, plans, revisions (M4); and what planning settles (M8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning import lineage
+from lakehouse_backfill.core.planning.keeping_code import changed_code
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs.sealed import open_plan
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.contract import Consumer, Profile
+from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    Blocked,
+    ConfigError,
+    NotFound,
+    Tampered,
+    Unsupported,
+)
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.plans import a_plan
+
+M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
+HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.json": "bb"}
+
+
+def planned(found: Workbench, wanted: Any = None, revise: str | None = None) -> str:
+    wanted = wanted or dataclasses.replace(declared(), files=HASHES)
+    plan, _ = register_plan(found, make_plan(found, wanted, "bob", revise), "bob")
+    return plan.run_id
+
+
+def with_files(hashes: dict[str, str]) -> Workbench:
+    def code_hash(file: str) -> str:
+        if file not in hashes:
+            raise NotFound(f"{file} does not exist")
+        return hashes[file]
+
+    return bench(lake(), code_hash=code_hash)
+
+
+@M4
+def test_every_file_that_decides_is_part_of_the_manifest_hash() -> None:
+    found, one = bench(lake()), dataclasses.replace(declared(), files=HASHES)
+    other = dataclasses.replace(one, files={**HASHES, "jobs/rates.py": "ab"})
+    first, second = (make_plan(found, wanted, "bob", None) for wanted in (one, other))
+    assert first.manifest_hash != second.manifest_hash
+
+
+@pytest.mark.req("M4", "D6")
+@pytest.mark.parametrize("file", ["jobs/daily.py", "jobs/rates.py"])
+def test_code_that_was_planned_is_executed_whatever_its_file_says_by_now(file: str) -> None:
+    hashes = dict(HASHES)
+    found = with_files(hashes)
+    run_id = planned(found)
+    decide.approve(found, run_id, "ana", "")
+    hashes[file] = "0ther"
+    stage(found, run_id, "bob")
+    assert changed_code(found, found.runs.plan(run_id)) == (file,)
+
+
+@pytest.mark.req("D6")
+def test_one_transform_version_is_one_code_over_all_runs() -> None:
+    found = with_files(dict(HASHES))
+    first = planned(found)
+    other = dataclasses.replace(declared(), files={**HASHES, "jobs/rates.py": "ab"})
+    with pytest.raises(ConfigError) as caught:
+        make_plan(found, other, "bob", None)
+    said = (caught.value.problem, caught.value.field)
+    assert said == (
+        f"daily 1.0.0 is other code than in {first}: jobs/rates.py differs", "transform.version"
+    )  # fmt: skip
+    assert caught.value.fix.startswith("raise the version")
+    transform = {"name": "daily", "version": "1.1.0", "file": "jobs/daily.py"}
+    raised = dataclasses.replace(declared(transform=transform), files=other.files)
+    make_plan(found, raised, "bob", None)
+
+
+@pytest.mark.req("D6")
+def test_changes_that_are_in_no_commit_are_recorded_and_block_prod() -> None:
+    dirty = dataclasses.replace(declared(), git_commit=f"{'a' * 40}-dirty")
+    dev = bench(lake())
+    plan, _ = register_plan(dev, make_plan(dev, dirty, "bob", None), "bob")
+    assert plan.resolved.git_commit == dirty.git_commit
+    profile = Profile(catalog={"name": "lake"}, environment="prod")
+    with pytest.raises(Blocked, match="not committed"):
+        make_plan(dataclasses.replace(dev, profile=profile), dirty, "bob", None)
+    with pytest.raises(Blocked, match="not committed"):
+        decide.approve(dataclasses.replace(dev, profile=profile), plan.run_id, "ana", "")
+
+
+@M4
+@pytest.mark.parametrize("file", ["expectations/daily.json"])
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_computed(
+    file: str, how: str
+) -> None:
+    hashes = dict(HASHES)
+    found = with_files(hashes)
+    run_id = planned(found)
+    decide.approve(found, run_id, "ana", "")
+    if how == "changed":
+        hashes[file] = "0ther"
+    else:
+        del hashes[file]
+    with pytest.raises(ApprovalMissing, match=rf"{file} (changed|is gone) since") as caught:
+        stage(found, run_id, "bob")
+    assert caught.value.fix.startswith(f"put {file} back, or lakehouse-backfill plan m.yaml")
+    assert found.runs.status(run_id).state is State.APPROVED
+    hashes.update(HASHES)
+    stage(found, run_id, "bob")
+    hashes[file] = "0ther"
+    with pytest.raises(ApprovalMissing, match=file):
+        validate(found, run_id, "bob")
+
+
+@M4
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda plan: plan["resolved"]["scope"]["partitions"].append("2013-02-17"),
+        lambda plan: plan["resolved"]["manifest"]["safety"].update(manual_publish=False),
+        lambda plan: plan["resolved"]["contract"].update(four_eyes=False),
+        lambda plan: plan.update(manifest_hash="0" * 64),
+        lambda plan: plan.update(run_id="bf-2"),
+    ],
+    ids=["scope", "safety", "contract", "hash", "run"],
+)
+def test_a_stored_plan_that_was_edited_is_not_read(edit: Any) -> None:
+    plan = a_plan()
+    text = plan.model_dump_json()
+    assert open_plan(plan.run_id, text, plan.manifest_hash) == plan
+    document = json.loads(text)
+    edit(document)
+    with pytest.raises(Tampered, match="was edited after it was made") as caught:
+        open_plan(plan.run_id, json.dumps(document), plan.manifest_hash)
+    assert (caught.value.code, caught.value.exit_code) == ("tampered", 3)
+    assert caught.value.fix
+
+
+@M4
+@pytest.mark.parametrize(
+    "text",
+    ["", "no JSON", "[]", "7", "{}", '{"resolved": {}}', '{"resolved": 1, "manifest_hash": []}'],
+)
+def test_a_stored_plan_that_is_no_plan_any_more_is_tampered(text: str) -> None:
+    plan = a_plan()
+    with pytest.raises(Tampered, match="the plan of bf-1 was edited"):
+        open_plan(plan.run_id, text, plan.manifest_hash)
+
+
+@M4
+def test_a_stored_plan_with_its_hash_whose_fields_are_odd_is_tampered() -> None:
+    plan = a_plan()
+    text = plan.model_dump_json().replace('"created_by"', '"created_byx"')
+    with pytest.raises(Tampered, match="its field created_by"):
+        open_plan(plan.run_id, text, plan.manifest_hash)
+
+
+@M4
+def test_a_plan_and_its_hash_that_were_both_edited_are_not_what_was_approved() -> None:
+    plan = a_plan()
+    document = json.loads(plan.model_dump_json())
+    document["resolved"]["scope"]["partitions"] = ["2013-02-15"]
+    with pytest.raises(Tampered):
+        open_plan(plan.run_id, json.dumps(document), a_plan(reason="other").manifest_hash)
+
+
+@M4
+def test_a_plan_of_an_earlier_release_keeps_its_hash() -> None:
+    """It lacks fields that this release knows: their defaults must not change its hash."""
+    document = json.loads(a_plan().model_dump_json())
+    del document["resolved"]["files"], document["resolved"]["config_hash"]
+    from lakehouse_backfill.domain.value import digest
+
+    document["manifest_hash"] = digest(document["resolved"])
+    found = open_plan("bf-1", json.dumps(document), document["manifest_hash"])
+    assert found.resolved.files == {}
+
+
+@M4
+def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
+    found = bench(lake())
+    first = planned(found, declared())
+    decide.approve(found, first, "ana", "")
+    second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
+    assert second != first
+    assert found.runs.plan(second).revises == first
+    assert found.runs.status(first).state is State.SUPERSEDED
+    with pytest.raises(ApprovalMissing, match="nobody made the decision"):
+        stage(found, second, "bob")
+
+
+@M4
+def test_the_approval_of_a_closed_run_does_not_count_for_the_same_intent_planned_again() -> None:
+    found = bench(lake())
+    first = planned(found, declared())
+    decide.approve(found, first, "ana", "")
+    decide.cancel(found, first, "ana", "")
+    again = planned(found, declared())
+    assert found.runs.plan(again).manifest_hash == found.runs.plan(first).manifest_hash
+    with pytest.raises(ApprovalMissing, match="nobody made the decision"):
+        stage(found, again, "bob")
+
+
+@M8
+@pytest.mark.parametrize(
+    ("wanted", "exists", "has_them", "expected"),
+    [
+        (None, False, False, True),
+        (None, True, False, False),
+        (None, True, True, True),
+        (True, False, False, True),
+        (True, True, True, True),
+        (False, False, False, False),
+        (False, True, True, False),
+    ],
+)
+def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
+    wanted: bool | None, exists: bool, has_them: bool, expected: bool
+) -> None:
+    info = lake().describe(PRODUCT) if exists else None
+    if info is not None and has_them:
+        extra = tuple(
+            Column(field_id=10 + number, name=name, type=kind)
+            for number, (name, kind) in enumerate(LINEAGE_COLUMNS)
+        )
+        info = info.model_copy(update={"columns": info.columns + extra})
+    assert lineage.settled(contract(lineage_columns=wanted), info).lineage_columns is expected
+
+
+@M8
+def test_lineage_that_the_table_cannot_hold_is_refused_when_planned() -> None:
+    with pytest.raises(ConfigError, match="has no produced_by_run_id"):
+        make_plan(bench(lake()), declared(contract=contract(lineage_columns=True)), "bob", None)
+
+
+@M8
+@pytest.mark.req("M1")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"safety": {"side_effects": True}},
+        {"safety": {"on_deletions": "allow"}},
+        {"compute": {"scratch": "/fast"}},
+        {
+            "target": {
+                "publish_mode": "pointer_swap",
+                "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+            }
+        },
+    ],
+    ids=["side effects", "deletions", "scratch", "mode of pinned products"],
+)
+def test_what_is_not_built_is_refused_when_planned_also_without_a_file(changes: Any) -> None:
+    where = lake()
+    with pytest.raises(Unsupported) as caught:
+        make_plan(bench(where), declared(**changes), "bob", None)
+    assert caught.value.field
+    assert caught.value.fix
+    assert where.calls == []
+
+
+@pytest.mark.req("M1")
+def test_what_planning_resolved_is_recorded() -> None:
+    plan = make_plan(bench(lake()), declared(transform={
+        "name": "daily", "version": "1.0.0", "file": "jobs/daily.py", "config": {"rate": 2},
+    }), "bob", None)  # fmt: skip
+    assert len(plan.resolved.config_hash) == 64
+    assert "pinned snapshots are kept until 30 days after acceptance" in plan.notes
+
+
+@pytest.mark.req("P1")
+def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
+    consumer = Consumer(name="finance", tolerates_restatement=False)
+    plan = make_plan(bench(lake()), declared(contract=contract(consumers=[consumer])), "bob", None)
+    assert plan.warnings == ("finance does not tolerate restatement",)
+
+
+def _accepted_run(found: Workbench) -> str:
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    validate(found, plan.run_id, "bob")
+    decide.accept(found, plan.run_id, "ana", "")
+    return plan.run_id
+
+
+@pytest.mark.req("V4", "E5")
+def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    log: Any = found.runs
+    forged = [event.model_copy(update={"actor": "the boss"}) for event in log.log[run_id]]
+    log.log[run_id] = forged
+    with pytest.raises(Tampered, match="event 1"):
+        publish(found, run_id, "bob")
+    assert found.versions.history(PRODUCT) == ()
+
+
+@pytest.mark.req("V4")
+def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    log: Any = found.runs
+    del log.log[run_id][-1]
+    with pytest.raises(Tampered, match="newest events"):
+        publish(found, run_id, "bob")
+
+
+@pytest.mark.req("V4", "E5")
+def test_a_validation_that_was_edited_is_neither_accepted_nor_published() -> None:
+    found = bench(lake())
+    run_id = _accepted_run(found)
+    store: Any = found.evidence
+    store.rows = [
+        (run, kind, mark, text.replace('"passed":true', '"passed":false'))
+        for run, kind, mark, text in store.rows
+    ]
+    with pytest.raises(Tampered, match="validation"):
+        publish(found, run_id, "bob")

@@ -1,0 +1,144 @@
+"""Which hours, days and months a run reads, and which of them have no row."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning import completeness
+from lakehouse_backfill.domain.contract import Assumption, Contract
+from lakehouse_backfill.domain.manifest import InputRange, Source
+from lakehouse_backfill.domain.plan import SourcePin
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.errors import ConfigError
+from tests.fakes.plans import a_plan
+
+DAYS = ScopeField(column="day", transform="identity", type="date")
+
+
+def pin(first: Any = date(2020, 1, 1), stop: Any = date(2020, 3, 1), **fields: Any) -> SourcePin:
+    """A source that is cut by time."""
+    return SourcePin(
+        name="raw", role="source", table="bronze.raw", requested="", snapshot_id=1, mode="tag",
+        range=InputRange.model_validate({"column": "at", "from": first, "to": stop}), **fields,
+    )  # fmt: skip
+
+
+def source(complete: str = "none") -> Source:
+    """The same source, as declared."""
+    return Source.model_validate(
+        {
+            "table": "bronze.raw",
+            "complete": complete,
+            "range": {"column": "at", "from": "2020-01-01", "to": "2020-03-01"},
+        }
+    )
+
+
+def scope(*labels: str, field: ScopeField = DAYS) -> Scope:
+    """Partitions of a product by day."""
+    return Scope(field=field, partitions=labels)
+
+
+CASES = [
+    pytest.param(pin(), scope("2020-01-10"), "day", ["2020-01-10"], id="a day"),
+    pytest.param(
+        pin(warm_up_days=2), scope("2020-01-10"), "day",
+        ["2020-01-08", "2020-01-09", "2020-01-10"], id="with its warm-up",
+    ),
+    pytest.param(
+        pin(cool_down_days=1), scope("2020-01-10", "2020-01-11"), "day",
+        ["2020-01-10", "2020-01-11", "2020-01-12"], id="with its cool-down",
+    ),
+    pytest.param(
+        pin(warm_up_days=1), scope("2020-01-10", "2020-01-20"), "day",
+        ["2020-01-09", "2020-01-10", "2020-01-19", "2020-01-20"], id="not what lies between",
+    ),
+    pytest.param(
+        pin(warm_up_days=5), scope("2020-01-02"), "day", ["2020-01-01", "2020-01-02"],
+        id="not before the declared range",
+    ),
+    pytest.param(
+        pin(), scope("2020-01-31", "2020-02-01"), "month", ["2020-01", "2020-02"], id="months",
+    ),
+    pytest.param(
+        pin(datetime(2020, 1, 10, 22, tzinfo=timezone.utc)), scope("2020-01-10"), "hour",
+        ["2020-01-10T22", "2020-01-10T23"], id="hours inside the declared range",
+    ),
+    pytest.param(
+        pin(stop=date(2020, 1, 3)),
+        scope("EU", field=ScopeField(column="region", transform="identity", type="string")),
+        "day", ["2020-01-01", "2020-01-02"], id="all of the range where partitions have no time",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.req("Q0")
+@pytest.mark.parametrize(("of", "partitions", "unit", "expected"), CASES)
+def test_the_periods_that_a_run_reads_are_expected_and_no_others(
+    of: SourcePin, partitions: Scope, unit: Any, expected: list[str]
+) -> None:
+    assert list(completeness.expected(of, partitions, unit)) == expected
+
+
+@pytest.mark.req("Q0")
+def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods() -> None:
+    wanted = tuple(f"2020-01-{day:02d}" for day in range(1, 10))
+    found = completeness.check("raw", source("day"), wanted, wanted[:2])
+    assert (found.passed, found.blocking, found.observed) == (False, True, 7)
+    assert found.name == "raw has rows in every day"
+    assert found.detail == (
+        "no row on 7 of 9 days: 2020-01-03, 2020-01-04, 2020-01-05, 2020-01-06, 2020-01-07 and "
+        "2 more"
+    )
+
+
+@pytest.mark.req("Q0")
+def test_a_gap_that_nobody_declared_is_reported_and_never_silent() -> None:
+    found = completeness.check("raw", source(), ("2020-01-01",), ())
+    assert (found.passed, found.blocking) == (False, False)
+    assert "no row on 1 of 1 days: 2020-01-01" in found.detail
+
+
+@pytest.mark.req("Q0")
+def test_a_source_without_gaps_passes() -> None:
+    found = completeness.check("raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",))
+    assert (found.passed, found.detail) == (True, "rows in all 1 hours that the run reads")
+
+
+def manifest_of(complete: str) -> Any:
+    """A run manifest whose source is declared complete."""
+    manifest = a_plan().resolved.manifest
+    declared = manifest.sources["flights"].model_copy(update={"complete": complete})
+    return manifest.model_copy(update={"sources": {"flights": declared}})
+
+
+def contract_of(on: str) -> Contract:
+    """A contract with one assumption."""
+    text = "Each flight is there once."
+    assumed = Assumption.model_validate({"text": text, "file": "expectations/one.json", "on": on})
+    return a_plan().resolved.contract.model_copy(update={"assumptions": (assumed,)})
+
+
+@pytest.mark.req("Q0")
+def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
+    pins = a_plan().resolved.sources
+    assert completeness.promises(manifest_of("day"), contract_of("flights"), pins) == (
+        "flights must have rows in every day that is read",
+        "assumed of flights: Each flight is there once.",
+    )
+
+
+@pytest.mark.req("Q0")
+def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
+    dates = Column(field_id=1, name="time_hour", type="date")
+    (flights,) = a_plan().resolved.sources
+    pins = (flights.model_copy(update={"columns": (dates,)}),)
+    with pytest.raises(ConfigError, match="holds dates") as refused:
+        completeness.promises(manifest_of("hour"), contract_of("flights"), pins)
+    assert refused.value.field == "sources.flights.complete"
+    with pytest.raises(ConfigError, match="no input airports"):
+        completeness.promises(manifest_of("none"), contract_of("airports"), pins)

@@ -1,0 +1,151 @@
+"""Keyed merge: what a manifest may ask for, how chunks are cut, what counts must add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning import merging
+from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
+from tests.fakes.bench import contract, declared
+from tests.fakes.lake import DAY
+from tests.fakes.plans import a_plan as plan
+
+TYPES = {
+    "day": "date", "id": "long", "amount": "long", "version": "long", "changed_at": "timestamptz",
+    "score": "double", "code": "string", "price": "decimal(10, 2)", "is_old": "boolean",
+    "loaded_at": "timestamptz", "produced_at": "timestamptz",
+}  # fmt: skip
+COLUMNS = tuple(
+    Column(field_id=number, name=name, type=kind)
+    for number, (name, kind) in enumerate(TYPES.items(), start=1)
+)
+DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+
+
+def manifest(mode: str = "merge", merge: Any = None, **changes: Any) -> RunManifest:
+    target = {"partitions": DAYS, "publish_mode": mode}
+    return declared(
+        target=target if merge is None else {**target, "merge": merge}, **changes
+    ).manifest
+
+
+REFUSED: dict[str, tuple[RunManifest, Any, type[BackfillError], str, str]] = {
+    "no merge": (manifest(), {}, ConfigError, "target.merge", "merge: {version: COLUMN}"),
+    "merge of another mode": (
+        manifest("replace_partitions", {"version": "version"}), {}, ConfigError,
+        "target.merge", "publish_mode: merge",
+    ),
+    "no key": (
+        manifest(merge={"version": "version"}), {"key": []}, ConfigError,
+        "target.publish_mode", "write key in catalog/contracts/silver.daily.yaml",
+    ),
+    "no such column": (
+        manifest(merge={"version": "versoin"}), {}, ConfigError,
+        "target.merge.version", "use one of: amount, version, changed_at, price",
+    ),
+    "lineage column": (
+        manifest(merge={"version": "produced_at"}), {}, ConfigError,
+        "target.merge.version", "use one of",
+    ),
+    "processing time": (
+        manifest(merge={"version": "loaded_at"}), {}, ConfigError,
+        "target.merge.version", "use one of",
+    ),
+    "part of the key": (
+        manifest(merge={"version": "id"}), {}, ConfigError, "target.merge.version", "use one of",
+    ),
+    "text has no order of numbers": (
+        manifest(merge={"version": "code"}), {}, Unsupported, "target.merge.version", "use one of",
+    ),
+    "floats": (
+        manifest(merge={"version": "score"}), {}, Unsupported, "target.merge.version", "use one of",
+    ),
+    "flag of the table": (
+        manifest(merge={"version": "version", "deleted": "is_old"}), {}, ConfigError,
+        "target.merge.deleted", "remove target.merge.deleted",
+    ),
+    "another writer": (
+        manifest(
+            merge={"version": "version"},
+            transform={"name": "t", "version": "1.0.0", "file": "t.sql", "writer": "external"},
+        ), {}, Unsupported, "target.publish_mode", "replace_partitions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.req("U4")
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_a_merge_that_could_not_decide_is_refused_by_field(case: Any) -> None:
+    asked, changes, kind, field, fix = case
+    with pytest.raises(kind) as refused:
+        merging.require_mergeable(asked, contract(**changes), COLUMNS)
+    assert (refused.value.field, fix in refused.value.fix) == (field, True), refused.value
+
+
+@pytest.mark.req("U4")
+@pytest.mark.parametrize("version", ["amount", "version", "changed_at", "price"])
+def test_a_version_is_a_number_a_day_or_an_instant(version: str) -> None:
+    merging.require_mergeable(manifest(merge={"version": version}), contract(), COLUMNS)
+    merging.require_mergeable(manifest("append"), contract(), COLUMNS)
+
+
+@pytest.mark.req("U4", "U11")
+def test_partitions_are_merged_again_one_by_one_only_where_no_key_can_move() -> None:
+    again = manifest(merge={"version": "amount"}, safety={"on_conflict": "catch_up"})
+    merging.require_apart(again, contract(), "day")
+    with pytest.raises(Unsupported, match="may move between partitions") as refused:
+        merging.require_apart(again, contract(key=["id"]), "day")
+    assert refused.value.field == "safety.on_conflict"
+    merging.require_apart(manifest(merge={"version": "amount"}), contract(key=["id"]), "day")
+
+
+CUTS = {
+    "the key holds the partition": ("merge", ["day", "id"], 1),
+    "a key may move": ("merge", ["id"], 3),
+    "no merge": ("replace_partitions", ["id"], 1),
+}
+
+
+@pytest.mark.req("U4")
+@pytest.mark.parametrize(("mode", "key", "size"), CUTS.values(), ids=CUTS)
+def test_partitions_between_which_a_key_may_move_are_one_chunk(
+    mode: str, key: list[str], size: int
+) -> None:
+    scope = Scope(field=DAY, partitions=("2020-01-02", "2020-01-03", "2020-01-04"))
+    asked = manifest(mode, {"version": "amount"} if mode == "merge" else None)
+    assert merging.partitions_per_chunk(asked, contract(key=key), scope) == size
+
+
+@pytest.mark.req("U4")
+def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() -> None:
+    asked = manifest(merge={"version": "amount"})
+    made = plan()
+    made = made.model_copy(
+        update={"resolved": made.resolved.model_copy(update={"manifest": asked})}
+    )
+    counts = Counts(carried_rows=4, inserted_rows=3, updated_rows=2, deleted_rows=1, ignored_rows=9)
+    fine = merging.changes_add_up(made, counts, 7, 9)
+    lost = merging.changes_add_up(made, counts, 7, 8)
+    assert fine is not None
+    assert lost is not None
+    assert (fine.passed, lost.passed, lost.waivable) == (True, False, False)
+    assert fine.detail == (
+        "7 rows, 3 keys inserted, 2 updated, 1 deleted: 9 rows; 9 change rows were older or known"
+    )
+    assert merging.changes_add_up(plan(), counts, 7, 9) is None
+
+
+@pytest.mark.req("U4", "X2")
+def test_counts_survive_in_the_summary_of_a_snapshot() -> None:
+    counts = Counts(carried_rows=4, inserted_rows=0, ignored_rows=9)
+    assert Counts.from_properties({"other": "1", **counts.properties}) == counts
+    assert Counts.from_properties({}) == Counts()
+    assert counts + Counts(inserted_rows=2, deleted_rows=1) == Counts(
+        carried_rows=4, inserted_rows=2, deleted_rows=1, ignored_rows=9
+    )

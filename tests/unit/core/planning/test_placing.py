@@ -1,0 +1,51 @@
+"""A plan says which partition tuples its labels stand for, and refuses to cut a file in two."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import Place
+from lakehouse_backfill.errors import Unsupported
+from tests.fakes.bench import bench, declared, lake
+from tests.fakes.lake import FakeLake
+
+DAYS = ("2020-01-02", "2020-01-03")
+
+
+class Coarse(FakeLake):
+    """A target whose old files are of months."""
+
+    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+        old = Place(spec_id=0, spec="month as m", partitions=("m=2020-01",), spans=(DAYS,))
+        return (old, *super().places(table, snapshot_id, scope))
+
+
+@pytest.mark.req("U1")
+def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
+    plan = make_plan(bench(lake()), declared(), "bob", None)
+    assert plan.places == (
+        Place(spec_id=0, spec="identity as day", partitions=("day=2020-01-02", "day=2020-01-03")),
+    )
+    assert not any("partition specs" in note for note in plan.notes)
+
+
+@pytest.mark.req("U1")
+def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
+    found = dataclasses.replace(bench(where := lake()), tables=Coarse(tables=where.tables))
+    with pytest.raises(Unsupported, match="hold rows of several chunks") as refused:
+        make_plan(found, declared(), "bob", None)
+    assert "partitions_per_chunk" in refused.value.fix
+
+
+@pytest.mark.req("U1")
+def test_files_of_an_old_spec_in_one_chunk_are_named_in_the_plan() -> None:
+    found = dataclasses.replace(bench(where := lake()), tables=Coarse(tables=where.tables))
+    plan = make_plan(found, declared(limits={"partitions_per_chunk": 2}), "bob", None)
+    assert [note for note in plan.notes if "specs" in note] == [
+        "files of several partition specs are replaced: 1 of spec 0 (month as m), "
+        "2 of spec 0 (identity as day)"
+    ]

@@ -1,0 +1,130 @@
+"""Rows named by columns and values: what fits the table, and how values are read."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning import row_predicate
+from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
+from tests.fakes.bench import declared
+from tests.fakes.lake import DAY
+
+TYPES = {
+    "day": "date", "tenant": "string", "id": "long", "small": "int", "is_open": "boolean",
+    "at": "timestamptz", "local": "timestamp", "amount": "decimal(10, 2)", "rate": "double",
+    "produced_by_run_id": "string", "produced_at": "timestamptz",
+}  # fmt: skip
+COLUMNS = tuple(
+    Column(field_id=number, name=name, type=kind)
+    for number, (name, kind) in enumerate(TYPES.items(), start=1)
+)
+DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+
+
+def manifest(predicate: Any, **target: Any) -> RunManifest:
+    return declared(target={"partitions": DAYS, "row_predicate": predicate, **target}).manifest
+
+
+READ = {
+    "text": ({"tenant": "A"}, {"tenant": ("A",)}),
+    "a list": ({"tenant": ["A", None]}, {"tenant": ("A", None)}),
+    "numbers": ({"id": 7, "small": [1, 2]}, {"id": (7,), "small": (1, 2)}),
+    "truth": ({"is_open": False}, {"is_open": (False,)}),
+    "a day": ({"day": date(2020, 1, 1)}, {"day": (date(2020, 1, 1),)}),
+    "a day as stored": ({"day": "2020-01-01"}, {"day": (date(2020, 1, 1),)}),
+    "an instant": (
+        {"at": "2020-01-01T02:00:00+02:00"}, {"at": (datetime(2020, 1, 1, tzinfo=timezone.utc),)},
+    ),
+    "no time zone": (
+        {"local": "2020-01-01T02:00:00"}, {"local": (datetime(2020, 1, 1, 2),)},  # noqa: DTZ001 (a value without one)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize(("given", "expected"), READ.values(), ids=READ)
+def test_values_are_read_as_their_columns_hold_them(given: Any, expected: Any) -> None:
+    assert row_predicate.predicate_of(manifest(given).target, TYPES) == expected
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize(("given", "expected"), READ.values(), ids=READ)
+def test_a_stored_manifest_names_the_same_rows(given: Any, expected: Any) -> None:
+    stored = RunManifest.model_validate_json(manifest(given).model_dump_json())
+    assert row_predicate.predicate_of(stored.target, TYPES) == expected
+
+
+#: predicate, what else the target says -> error, field, piece of the fix
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[BackfillError], str, str]] = {
+    "no column": ({}, {}, ConfigError, "target.row_predicate", "name one"),
+    "unknown column": (
+        {"tenent": "A"}, {}, ConfigError, "target.row_predicate.tenent", "name one of: tenant",
+    ),
+    "partition column": (
+        {"day": "2020-01-02"}, {}, ConfigError, "target.row_predicate.day", "target.partitions",
+    ),
+    "lineage column": (
+        {"produced_by_run_id": "x"}, {}, ConfigError,
+        "target.row_predicate.produced_by_run_id", "name one of",
+    ),
+    "number without one text": (
+        {"amount": "1.0"}, {}, Unsupported, "target.row_predicate.amount", "name one of",
+    ),
+    "a fraction": ({"rate": 1}, {}, Unsupported, "target.row_predicate.rate", "name one of"),
+    "text as number": (
+        {"id": "A"}, {}, ConfigError, "target.row_predicate.id", "a whole number",
+    ),
+    "truth as number": ({"id": True}, {}, ConfigError, "target.row_predicate.id", "whole number"),
+    "number as text": ({"tenant": 7}, {}, ConfigError, "target.row_predicate.tenant", "quote it"),
+    "no zone": (
+        {"at": "2020-01-01T00:00:00"}, {}, ConfigError, "target.row_predicate.at", "its offset",
+    ),
+    "appended": (
+        {"tenant": "A"}, {"publish_mode": "append"}, Unsupported,
+        "target.row_predicate", "remove target.row_predicate",
+    ),
+    "merged": (
+        {"tenant": "A"}, {"publish_mode": "merge", "merge": {"version": "id"}}, Unsupported,
+        "target.row_predicate", "replace_partitions, pointer_swap, versioned, shadow_only",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_names_no_rows_of_the_table_is_refused_by_field(case: Any) -> None:
+    predicate, target, kind, field, fix = case
+    with pytest.raises(kind) as refused:
+        row_predicate.require_fitting(manifest(predicate, **target), COLUMNS, "day")
+    assert (refused.value.field, fix in refused.value.fix) == (field, True), refused.value
+
+
+def test_what_fits_passes() -> None:
+    for given in ({"tenant": ["A", "B"], "id": 7}, None):
+        row_predicate.require_fitting(manifest(given), COLUMNS, "day")
+
+
+def test_rows_are_described_in_words() -> None:
+    target = manifest({"tenant": ["A", None], "id": 7}).target
+    assert row_predicate.describe(target) == "tenant in A, null and id = 7"
+
+
+@pytest.mark.req("U1b")
+def test_other_rows_are_proven_by_count_and_checksum_of_each_partition() -> None:
+    scope = Scope(field=DAY, partitions=("2020-01-02", "2020-01-03"))
+    one, other = (Checksum(rows=5, xor=mark, total=mark, shape="s") for mark in (1, 2))
+    held = {"2020-01-02": one, "2020-01-03": one}
+    equal = row_predicate.others_unchanged(scope, held, dict(held))
+    assert (equal.passed, equal.waivable, equal.detail) == (
+        True, False, "10 rows carried over, counts and checksums equal",
+    )  # fmt: skip
+    for found in ({**held, "2020-01-03": other}, {"2020-01-02": one}):
+        wrong = row_predicate.others_unchanged(scope, held, found)
+        assert (wrong.passed, wrong.detail) == (False, "1 partitions differ, first 2020-01-03")

@@ -1,0 +1,209 @@
+"""Correction events: the table stays, what differs is told once, and can be taken back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.publication.rollback import RolledBack, plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.rollout import FakeCorrections, accepted_run
+
+pytestmark = pytest.mark.req("U9")
+SINK = "silver.daily_corrections"
+
+
+def _wanted(first: str = "2020-01-02", stop: str = "2020-01-04", **sink: Any) -> Any:
+    target = {
+        "publish_mode": "correction_events",
+        "partitions": {"column": "day", "from": first, "to": stop},
+        "corrections": {"table": SINK} | sink,
+    }
+    return declared(target=target)
+
+
+def _back(found: Workbench, to: int, only: tuple[str, ...] = ()) -> RolledBack:
+    way = plan_rollback(found, PRODUCT, to, only)
+    return rollback(found, contract(), way, "wrong", "ana")
+
+
+def _events(found: Workbench) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = found.corrections.events(SINK)  # type: ignore[attr-defined]
+    return events
+
+
+def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = accepted_run(found, _wanted())
+    before = where.tables[PRODUCT].head
+    done = publish(found, run_id, "bob")
+    assert where.tables[PRODUCT].head == before
+    assert done.publication.table == SINK
+    assert found.runs.status(run_id).state is State.PUBLISHED
+    told = [
+        (e["event_type"], e["partition"], json.loads(e["old"])["files"]) for e in _events(found)
+    ]
+    assert told == [
+        ("correction", "2020-01-02", ["old-2"]), ("correction", "2020-01-03", ["old-3"]),
+    ]  # fmt: skip
+    first = _events(found)[0]
+    assert json.loads(first["new"])["files"] == [f"{run_id}/2020-01-02"]
+    assert first["key"] == '{"day":"2020-01-02"}'
+    assert (first["produced_by_run_id"], first["reason_code"]) == (run_id, "bug_fix")
+    assert first["publication"] == done.publication.token
+    seen = resolve_accepted(found, contract(), strict=True)
+    assert (seen.table, seen.snapshot_id, seen.version) == (PRODUCT, before, 1)
+
+
+def test_a_retraction_and_an_addition_where_that_is_asked_for() -> None:
+    found = bench(lake())
+    publish(found, accepted_run(found, _wanted(**{"as": "retraction"})), "bob")
+    told = [(e["event_type"], e["old"] is None, e["new"] is None) for e in _events(found)]
+    assert told == [("retraction", False, True), ("addition", True, False)] * 2
+    retraction, addition = _events(found)[:2]
+    assert addition["corrects_event_id"] == retraction["event_id"]
+
+
+def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None:
+    found = bench(lake())
+    run_id = accepted_run(found, _wanted())
+    publish(found, run_id, "bob")
+    written = _events(found)
+    _back(found, 0)
+    taken = _events(found)[2:]
+    assert [(e["old"], e["new"]) for e in taken] == [
+        (e["new"], e["old"]) for e in reversed(written)
+    ]
+    assert [e["corrects_event_id"] for e in taken] == [e["event_id"] for e in reversed(written)]
+    assert {e["reason_code"] for e in taken} == {"rollback"}
+    assert found.runs.status(run_id).state is State.ROLLED_BACK
+    again = publish(found, run_id, "bob")
+    assert again.publication.version == 2
+    ids = [e["event_id"] for e in _events(found)]
+    assert len(ids) == len(set(ids)) == 6
+
+
+def test_a_rollback_of_some_partitions_takes_their_events_back() -> None:
+    found = bench(lake())
+    publish(found, accepted_run(found, _wanted()), "bob")
+    _back(found, 0, ("2020-01-03",))
+    assert [e["partition"] for e in _events(found)[2:]] == ["2020-01-03"]
+
+
+def test_a_rollback_of_events_and_of_the_table_at_once_is_refused() -> None:
+    found = bench(lake())
+    publish(found, accepted_run(found, _wanted()), "bob")
+    publish(found, accepted_run(found, declared("2020-01-01", "2020-01-02")), "bob")
+    with pytest.raises(Unsupported, match="both the table and its correction events"):
+        _back(found, 0)
+    _back(found, 1)
+    _back(found, 0)
+
+
+def test_a_live_change_of_the_rows_to_correct_is_a_conflict() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = accepted_run(found, _wanted())
+    where.write(PRODUCT, "2020-01-03", "live")
+    with pytest.raises(TargetChanged):
+        publish(found, run_id, "bob")
+    assert (_events(found), found.runs.status(run_id).state) == ([], State.ACCEPTED)
+
+
+def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_back() -> None:
+    found = bench(lake())
+    first = accepted_run(found, _wanted())
+    publish(found, first, "bob")
+    second = accepted_run(found, _wanted("2020-01-03", "2020-01-05"))
+    with pytest.raises(Unsupported, match=f"correction events of {first}"):
+        publish(found, second, "bob")
+    _back(found, 0)
+    publish(found, second, "bob")
+
+
+@pytest.mark.req("U10")
+@pytest.mark.parametrize("by", ["publish", "recover"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the append", "after it"])
+def test_events_of_a_publication_that_was_cut_off_are_written_once(
+    by: str, *, is_late: bool
+) -> None:
+    found = bench(lake())
+    run_id = accepted_run(found, _wanted())
+
+    class Dies(FakeCorrections):
+        def write(self, *arguments: Any) -> Any:
+            if is_late:
+                super().write(*arguments)
+            raise KeyboardInterrupt
+
+    dying = Dies(found.corrections.tables)  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        publish(dataclasses.replace(found, corrections=dying), run_id, "bob")
+    if by == "publish":
+        publish(found, run_id, "bob")
+    else:
+        recover(found, run_id, "ana")
+    assert len(_events(found)) == 2
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+@pytest.mark.parametrize(
+    ("sink", "error", "said"),
+    [
+        ({"topic": "orders"}, Unsupported, "a live topic must be guarded and opted in"),
+        ({"table": PRODUCT}, ConfigError, "the product's own table"),
+    ],
+)
+def test_a_sink_that_is_none_is_refused_when_planned(
+    sink: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        make_plan(bench(lake()), _wanted(**sink), "bob", None)
+
+
+def test_the_contract_may_name_the_table_of_events() -> None:
+    target = {
+        "publish_mode": "correction_events",
+        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+    }
+    wanted = declared(target=target, contract=contract(corrections={"table": SINK}))
+    found = bench(lake())
+    publish(found, accepted_run(found, wanted), "bob")
+    assert len(_events(found)) == 2
+    with pytest.raises(ConfigError, match="needs a table for the events"):
+        make_plan(bench(lake()), declared(target=target), "bob", None)
+
+
+def test_a_table_of_events_without_that_mode_is_a_mistake() -> None:
+    wanted = _wanted()
+    target = wanted.manifest.target.model_copy(update={"publish_mode": "replace_partitions"})
+    manifest = wanted.manifest.model_copy(update={"target": target})
+    with pytest.raises(ConfigError, match="only for publish_mode correction_events"):
+        make_plan(bench(lake()), dataclasses.replace(wanted, manifest=manifest), "bob", None)
+
+
+def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, accepted_run(found, _wanted()), "bob")
+    head = where.tables[PRODUCT].head
+    run_id = accepted_run(found, declared("2020-01-03", "2020-01-04"))
+    with pytest.raises(
+        Unsupported, match=r"correction events of .* stand for 2020-01-03"
+    ) as caught:
+        publish(found, run_id, "bob")
+    assert "rollback" in caught.value.fix
+    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (head, State.ACCEPTED)
+    _back(found, 0)
+    assert publish(found, run_id, "bob").publication.version == 2

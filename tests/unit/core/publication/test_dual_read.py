@@ -1,0 +1,152 @@
+"""Readers compare old and new, then the switch: gates, evidence, accepted differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.stages_dual_read import dual_read
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.rollout import Query
+from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotAllowed
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.rollout import FakeReading, accepted_run
+
+pytestmark = pytest.mark.req("U8")
+ASKED = Query(reader="finance", sql="SELECT sum(amount) FROM product")
+
+
+def _wanted(require: str = "equal", **changes: Any) -> Any:
+    target = {
+        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+        "dual_read": {"readers": ["finance"], "require": require},
+    }
+    return declared(target=target, **changes)
+
+
+class _Equal(FakeReading):
+    """A reader to whom both sides look the same."""
+
+    def compare(self, query: Query, old: Any, new: Any) -> Any:
+        found = super().compare(query, old, new)
+        return found.model_copy(update={"equal": True, "new_answer": found.old_answer})
+
+
+def _world(*, equal: bool = True) -> Workbench:
+    where = lake()
+    return bench(where, reading=(_Equal if equal else FakeReading)(where))
+
+
+def _lines(found: Workbench, run_id: str) -> list[tuple[str, str]]:
+    lines = look.rolled_out(found, run_id, found.runs.events(run_id))["dual_reads"]
+    return [(line["reader"], line["outcome"]) for line in lines]
+
+
+def test_publish_names_the_gate_and_the_reader_that_has_not_compared() -> None:
+    found = _world()
+    run_id = accepted_run(found, _wanted())
+    with pytest.raises(ApprovalMissing) as refused:
+        publish(found, run_id, "bob")
+    assert "gate dual_read is closed: finance did not compare" in refused.value.problem
+    assert f"dual-read {run_id} --reader finance" in refused.value.fix
+    assert _lines(found, run_id) == [("finance", "missing")]
+    done = dual_read(found, run_id, ASKED, "fin")
+    assert (done.comparison.equal, done.comparison.by) == (True, "fin")
+    assert done.comparison.old.table == PRODUCT
+    publish(found, run_id, "bob")
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+def test_the_comparison_is_evidence_under_its_digest() -> None:
+    found = _world()
+    run_id = accepted_run(found, _wanted())
+    done = dual_read(found, run_id, ASKED, "fin")
+    (line,) = look.evidence(found, run_id)["dual_reads"]
+    assert line["comparison"] == done.comparison.model_dump(mode="json")
+    assert line["digest"] == done.digest
+    assert found.evidence.document(run_id, done.digest) == line["comparison"]
+
+
+def test_a_different_result_stops_publication_until_somebody_accepts_it_for_a_reason() -> None:
+    found = _world(equal=False)
+    run_id = accepted_run(found, _wanted())
+    dual_read(found, run_id, ASKED, "fin")
+    with pytest.raises(ChecksFailed) as refused:
+        publish(found, run_id, "bob")
+    assert "finance reads other results" in refused.value.problem
+    assert "--accept-difference REASON" in refused.value.fix
+    assert _lines(found, run_id) == [("finance", "different")]
+    with pytest.raises(ConfigError, match="needs a reason"):
+        dual_read(found, run_id, ASKED, "fin", "  ")
+    dual_read(found, run_id, ASKED, "fin", "the old total was wrong")
+    assert _lines(found, run_id) == [("finance", "accepted")]
+    publish(found, run_id, "bob")
+
+
+def test_recorded_asks_only_that_they_compared() -> None:
+    found = _world(equal=False)
+    run_id = accepted_run(found, _wanted("recorded"))
+    dual_read(found, run_id, ASKED, "fin")
+    publish(found, run_id, "bob")
+
+
+def test_another_comparison_takes_an_accepted_difference_back() -> None:
+    found = _world(equal=False)
+    run_id = accepted_run(found, _wanted())
+    dual_read(found, run_id, ASKED, "fin", "right")
+    dual_read(found, run_id, Query(reader="finance", sql="SELECT 2 FROM product"), "fin")
+    with pytest.raises(ChecksFailed):
+        publish(found, run_id, "bob")
+
+
+def test_a_comparison_of_an_earlier_candidate_does_not_count() -> None:
+    found = _world()
+    run_id = accepted_run(found, _wanted())
+    dual_read(found, run_id, ASKED, "fin")
+    plan = found.runs.plan(run_id)
+    shadow = found.tables.tables[plan.shadow_table]  # type: ignore[attr-defined]
+    shadow.commit(shadow.content(shadow.head))
+    validate(found, run_id, "bob")
+    from lakehouse_backfill.core.approval.decide import accept
+
+    accept(found, run_id, "ana", "")
+    with pytest.raises(ApprovalMissing, match="did not compare this candidate"):
+        publish(found, run_id, "bob")
+
+
+def test_a_reader_that_nobody_asked_for_may_compare_and_stops_nothing() -> None:
+    found = _world(equal=False)
+    run_id = accepted_run(found, declared())
+    dual_read(found, run_id, ASKED, "fin")
+    assert _lines(found, run_id) == [("finance", "different")]
+    publish(found, run_id, "bob")
+
+
+def test_only_validators_compare_and_only_waivers_accept_a_difference() -> None:
+    owned = contract(roles={"validators": ["fin"], "waive": ["ana"]})
+    found = _world(equal=False)
+    run_id = accepted_run(found, _wanted(contract=owned))
+    with pytest.raises(NotAllowed, match="bob may not read a candidate"):
+        dual_read(found, run_id, ASKED, "bob")
+    with pytest.raises(NotAllowed, match="fin may not waive"):
+        dual_read(found, run_id, ASKED, "fin", "right")
+
+
+def test_a_run_without_a_result_cannot_be_compared() -> None:
+    from lakehouse_backfill.core.approval import decide
+    from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+    from lakehouse_backfill.errors import IllegalMove
+
+    found = _world()
+    plan, _ = register_plan(found, make_plan(found, _wanted(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    with pytest.raises(IllegalMove):
+        dual_read(found, plan.run_id, ASKED, "fin")
+    stage(found, plan.run_id, "bob")
+    assert dual_read(found, plan.run_id, ASKED, "fin").comparison.equal

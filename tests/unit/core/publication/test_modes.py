@@ -1,0 +1,241 @@
+"""Publish modes from plan to readers, over fakes: what each does, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.errors import (
+    ChecksFailed,
+    ConfigError,
+    Conflict,
+    TargetChanged,
+    Unsupported,
+)
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+
+DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
+WIDE = {
+    "raw": {
+        "table": "bronze.raw",
+        "range": {"column": "day", "from": "2019-12-01", "to": "2020-03-01"},
+    }
+}
+MERGE = {"publish_mode": "merge", "merge": {"version": "amount"}}
+
+
+def planned(found: Workbench, **changes: Any) -> Plan:
+    made = make_plan(found, declared(**changes), "bob", None)
+    return register_plan(found, made, "bob")[0]
+
+
+def validated(found: Workbench, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
+    run_id = planned(found, **changes).run_id
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    checks = validate(found, run_id, "bob")[1].checks
+    return run_id, {check.name: (check.passed, check.detail) for check in checks}
+
+
+def published(found: Workbench, **changes: Any) -> str:
+    run_id, _ = validated(found, **changes)
+    decide.accept(found, run_id, "ana", "")
+    publish(found, run_id, "bob")
+    return run_id
+
+
+@pytest.mark.req("U3")
+def test_an_append_to_empty_partitions_is_published_as_one() -> None:
+    where = lake()
+    target = {"publish_mode": "append", "partitions": LATER}
+    published(bench(where), target=target, sources=WIDE)
+    table = where.tables[PRODUCT]
+    assert table.summaries[-1]["operation"] == "append"
+    assert {"2020-02-01", "2020-02-02"} <= set(table.content(table.head))
+
+
+@pytest.mark.req("U3")
+def test_an_append_is_refused_by_name_where_rows_are() -> None:
+    with pytest.raises(Conflict, match=r"2020-01-02.* of silver.daily hold 20 rows") as refused:
+        planned(bench(lake()), target={"publish_mode": "append", "partitions": DAYS})
+    assert "replace_partitions" in refused.value.fix
+
+
+@pytest.mark.req("U3")
+def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
+    where = lake()
+    found = bench(where)
+    target = {"publish_mode": "append", "partitions": LATER}
+    run_id, _ = validated(found, target=target, sources=WIDE)
+    decide.accept(found, run_id, "ana", "")
+    where.write(PRODUCT, "2020-02-01", "live")
+    with pytest.raises(TargetChanged):
+        publish(found, run_id, "bob")
+    table = where.tables[PRODUCT]
+    assert table.content(table.head)["2020-02-01"] == frozenset({"live"})
+
+
+@pytest.mark.req("U1b")
+def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
+    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    _, gates = validated(bench(lake()), target=target)
+    assert gates["other rows are unchanged"] == (
+        True, "20 rows carried over, counts and checksums equal",
+    )  # fmt: skip
+
+
+@pytest.mark.req("U1b")
+def test_a_row_repair_that_changed_other_rows_is_rejected_for_good() -> None:
+    where = lake()
+    compute = FakeCompute(where, touched={"2020-01-03"})
+    found = bench(where, compute)
+    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    run_id, gates = validated(found, target=target)
+    assert gates["other rows are unchanged"] == (False, "1 partitions differ, first 2020-01-03")
+    assert found.runs.status(run_id).state.value == "rejected"
+
+
+STRAYS = {"without a warm-up": (0, True), "with one": (1, False)}
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize(("days", "stops"), STRAYS.values(), ids=STRAYS)
+def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
+    days: int, stops: bool
+) -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, strays=3))
+    sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
+    target = {"row_predicate": {"id": 1}, "partitions": DAYS}
+    run_id = planned(found, target=target, sources=sources).run_id
+    decide.approve(found, run_id, "ana", "")
+    if stops:
+        with pytest.raises(ChecksFailed, match="3 rows of the partitions are others"):
+            stage(found, run_id, "bob")
+    else:
+        stage(found, run_id, "bob")
+    assert {record.stray_rows for record in found.ledger.chunks(run_id)} == {3}
+
+
+@pytest.mark.req("U4")
+def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
+    where = lake()
+    compute = FakeCompute(where, merged=Counts(inserted_rows=1, updated_rows=9))
+    _, gates = validated(bench(where, compute), target=MERGE | {"partitions": DAYS})
+    assert gates["changes add up"] == (
+        False,
+        "20 rows, 2 keys inserted, 18 updated, 0 deleted: 20 rows; 0 change rows were older or "
+        "known",
+    )
+    assert gates["edges are closed"] == (
+        True, "not looked at: change rows do not say what the partitions beyond would hold",
+    )  # fmt: skip
+
+
+@pytest.mark.req("U4")
+def test_partitions_between_which_keys_may_move_are_planned_as_one_chunk() -> None:
+    by_id = contract(key=["id"])
+    plan = planned(bench(lake()), contract=by_id, target=MERGE | {"partitions": DAYS})
+    assert [chunk.partitions for chunk in plan.resolved.chunks] == [("2020-01-02", "2020-01-03")]
+    assert any("all partitions are one chunk" in note for note in plan.notes)
+
+
+@pytest.mark.req("U5", "U12")
+def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_them() -> None:
+    where = lake()
+    found, pinned = bench(where), contract(publication="pinned", view="silver.daily_accepted")
+    target = {"publish_mode": "versioned", "partitions": DAYS}
+    first = published(found, contract=pinned, target=target)
+    accepted = resolve_accepted(found, pinned, strict=True)
+    assert accepted.table == f"{PRODUCT}_v1"
+    # The shadow goes, the version stays.
+    where.retire(found.runs.plan(first).shadow_table)
+    assert resolve_accepted(found, pinned, strict=True).table in where.tables
+    published(found, contract=pinned, target=target)
+    assert found.views.views["silver.daily_accepted"][0] == f"{PRODUCT}_v2"
+    rollback(found, pinned, plan_rollback(found, PRODUCT, 1, ()), "x", "ana")
+    assert resolve_accepted(found, pinned, strict=True) == accepted
+    assert where.calls.count("adopt") == 0
+
+
+@pytest.mark.req("U5")
+def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
+    where = lake()
+    where.add(f"{PRODUCT}_v1", **{"2020-01-01": "theirs"})
+    found, pinned = bench(where), contract(publication="pinned")
+    run_id, _ = validated(
+        found, contract=pinned, target={"publish_mode": "versioned", "partitions": DAYS}
+    )
+    decide.accept(found, run_id, "ana", "")
+    with pytest.raises(Conflict, match=r"silver\.daily_v1 is already there"):
+        publish(found, run_id, "bob")
+    assert found.runs.status(run_id).state.value == "accepted"
+    # The number is not used again: the next attempt takes the next name.
+    publish(found, run_id, "bob")
+    assert resolve_accepted(found, pinned, strict=True).table == f"{PRODUCT}_v2"
+
+
+FITTING = {
+    "append": "follow", "replace_partitions": "follow", "merge": "follow",
+    "pointer_swap": "pinned", "versioned": "pinned",
+}  # fmt: skip
+
+
+@pytest.mark.req("U1", "U2", "U3", "U4", "U5")
+@pytest.mark.parametrize(("mode", "kind"), FITTING.items(), ids=FITTING)
+def test_a_mode_is_refused_for_a_product_of_the_other_kind(mode: str, kind: str) -> None:
+    other = {"follow": "pinned", "pinned": "follow"}[kind]
+    target = {"publish_mode": mode, "partitions": DAYS}
+    with pytest.raises(Unsupported, match=f"{mode} does not fit a product that is {other}"):
+        planned(bench(lake()), contract=contract(publication=other), target=target)
+
+
+@pytest.mark.parametrize("mode", ["append", "merge", "versioned", "shadow_only"])
+def test_the_plan_says_what_its_mode_does(mode: str) -> None:
+    pinned = {"contract": contract(publication="pinned")} if mode == "versioned" else {}
+    target: dict[str, Any] = {"publish_mode": mode, "partitions": LATER}
+    if mode == "merge":
+        target["merge"] = {"version": "amount", "deleted": "gone"}
+    plan = planned(bench(lake()), target=target, sources=WIDE, **pinned)
+    (note,) = [note for note in plan.notes if note.startswith(f"{mode}: ")]
+    assert len(note) > 40
+    if mode == "merge":
+        assert "day, id: the highest amount wins; gone = true removes a key" in plan.notes
+
+
+def test_what_may_change_names_the_rows_of_a_repair() -> None:
+    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    plan = planned(bench(lake()), target=target)
+    answer = plan.checklist[1].answer
+    assert answer is not None
+    assert answer.endswith("of day, rows with id in 1, 2; no other row")
+
+
+@pytest.mark.req("M4")
+def test_a_manifest_that_says_nothing_of_modes_keeps_its_hash() -> None:
+    """Plans that were stored before these fields came must still be the approved ones."""
+    plan = planned(bench(lake()))
+    dumped = plan.resolved.manifest.target.model_dump(mode="json")
+    assert dumped["row_predicate"] is None
+    assert "merge" not in dumped
+
+
+def test_a_merge_of_a_table_without_the_version_is_refused_before_anything_is_pinned() -> None:
+    where = lake()
+    target = {"publish_mode": "merge", "merge": {"version": "ver"}, "partitions": DAYS}
+    with pytest.raises(ConfigError, match="the target has no column ver"):
+        planned(bench(where), target=target)
+    assert where.calls == []

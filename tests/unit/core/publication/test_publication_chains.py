@@ -1,0 +1,375 @@
+"""Publications and rollbacks in long chains, and the ones that were cut off half way."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.planning.keeping_code import MOST_CHARACTERS
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.rollback import RolledBack, plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.checks import MeasureTotal
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.publication import RevertRequest, Swap
+from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    BackfillError,
+    ChecksFailed,
+    ConfigError,
+    IllegalMove,
+    NotFound,
+    OutcomeUnknown,
+    PointerMoved,
+    Unsupported,
+)
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+from tests.fakes.control import FakeEvidence
+from tests.fakes.lake import FakeLake
+
+PINNED = contract(publication="pinned")
+WATCHED = contract(
+    measures=[{"name": "amounts", "sum": "amount"}],
+    thresholds=[{"measure": "amounts", "max_change": 0.2}],
+)
+
+
+def _staged(found: Workbench, wanted: Any = None) -> str:
+    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    return plan.run_id
+
+
+def _accepted(found: Workbench, wanted: Any = None) -> str:
+    run_id = _staged(found, wanted)
+    validate(found, run_id, "bob")
+    decide.accept(found, run_id, "ana", "")
+    return run_id
+
+
+def _pinned(first: str, stop: str) -> Any:
+    partitions = {"column": "day", "from": first, "to": stop}
+    target = {"publish_mode": "pointer_swap", "partitions": partitions}
+    return declared(contract=PINNED, target=target)
+
+
+def _back(
+    found: Workbench, to: int | None = None, only: tuple[str, ...] = (), of: Contract | None = None
+) -> RolledBack:
+    way = plan_rollback(found, PRODUCT, to, only)
+    return rollback(found, of or contract(), way, "wrong", "ana")
+
+
+def _state(found: Workbench, run_id: str) -> State:
+    return found.runs.status(run_id).state
+
+
+def _files(where: FakeLake, day: str) -> frozenset[str]:
+    table = where.tables[PRODUCT]
+    return table.content(table.head)[day]
+
+
+def _readers_see(where: FakeLake, found: Workbench, day: str) -> frozenset[str]:
+    accepted = resolve_accepted(found, PINNED, strict=True)
+    return where.tables[accepted.table].content(accepted.snapshot_id)[day]
+
+
+class _Failing(FakeLake):
+    """A lake whose swaps fail with `error`, before or after they landed."""
+
+    error: BaseException
+    is_late = False
+
+    def adopt(self, request: Any) -> Swap:
+        return self._fail(super().adopt, request)
+
+    def revert(self, request: RevertRequest) -> Swap:
+        return self._fail(super().revert, request)
+
+    def _fail(self, swap: Any, request: Any) -> Swap:
+        if self.is_late:
+            swap(request)
+        raise self.error
+
+
+def _failing(found: Workbench, error: BaseException, *, late: bool = False) -> Workbench:
+    where = _Failing(found.publisher.tables, found.publisher.calls)
+    where.error, where.is_late = error, late
+    return dataclasses.replace(found, publisher=where)
+
+
+class _Killed(FakeEvidence):
+    """Evidence whose writer is killed right before a publication is recorded."""
+
+    def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
+        if kind == "publication":
+            raise KeyboardInterrupt
+        return super().record(run_id, kind, document, epoch)
+
+
+def _killed_before_the_last_event(found: Workbench, run_id: str) -> None:
+    evidence = _Killed()
+    evidence.rows = found.evidence.rows
+    with pytest.raises(KeyboardInterrupt):
+        publish(dataclasses.replace(found, evidence=evidence), run_id, "bob")
+    assert _state(found, run_id) is State.PUBLISHING
+
+
+@pytest.mark.req("U13")
+def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused() -> None:
+    where = lake()
+    found = bench(where)
+    first = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
+    second = _accepted(found, _pinned("2020-01-04", "2020-01-05"))
+    publish(found, first, "bob")
+    with pytest.raises(PointerMoved, match="does not contain"):
+        publish(found, second, "bob")
+    assert _readers_see(where, found, "2020-01-01") == {f"{first}/2020-01-01"}
+    assert _state(found, second) is State.ACCEPTED
+
+
+@pytest.mark.req("U13")
+def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
+    where.write(PRODUCT, "2020-01-05", "live")
+    with pytest.raises(PointerMoved):
+        publish(found, run_id, "bob")
+
+
+@pytest.mark.req("U13")
+def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, _accepted(found, _pinned("2020-01-01", "2020-01-02")), "bob")
+    _back(found, of=PINNED)
+    where.write(PRODUCT, "2020-01-05", "never accepted")
+    plan = make_plan(found, _pinned("2020-01-02", "2020-01-03"), "bob", None)
+    assert plan.resolved.target.snapshot_id == 1
+
+
+@pytest.mark.req("U12")
+def test_a_pinned_product_cannot_go_back_in_some_partitions_only() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found, _pinned("2020-01-01", "2020-01-03"))
+    publish(found, run_id, "bob")
+    with pytest.raises(Unsupported, match="all partitions at once"):
+        _back(found, None, ("2020-01-01",), of=PINNED)
+    assert _readers_see(where, found, "2020-01-02") == {f"{run_id}/2020-01-02"}
+
+
+@pytest.mark.req("U12")
+def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    for version in (0, 1, 0):
+        _back(found, version)
+    assert _state(found, run_id) is State.ROLLED_BACK
+    assert publish(found, run_id, "bob").was_published is False
+    assert _files(where, "2020-01-02") == {f"{run_id}/2020-01-02"}
+
+
+@pytest.mark.req("U12")
+def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -> None:
+    found = bench(lake())
+    runs = [_accepted(found)]
+    publish(found, runs[0], "bob")
+    runs.append(_accepted(found, declared("2020-01-04", "2020-01-05")))
+    publish(found, runs[1], "bob")
+    _back(found, 0)
+    assert [_state(found, run_id) for run_id in runs] == [State.ROLLED_BACK] * 2
+    _back(found, 2)
+    assert [_state(found, run_id) for run_id in runs] == [State.PUBLISHED] * 2
+
+
+@pytest.mark.req("U12")
+def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    _back(found)
+    with pytest.raises(NotFound):
+        publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
+    _back(found, 1)
+    assert _state(found, run_id) is State.PUBLISHED
+
+
+@pytest.mark.req("U1")
+def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    with pytest.raises(NotFound):
+        publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
+    assert found.versions.pointer(PRODUCT).pending is None
+    assert _state(found, run_id) is State.ACCEPTED
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
+def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
+    found = bench(lake())
+    publish(found, _accepted(found), "bob")
+    with pytest.raises(type(error)):
+        _back(_failing(found, error))
+    assert found.versions.pointer(PRODUCT).pending is None
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OutcomeUnknown("?")], ids=repr)
+@pytest.mark.parametrize("late", [False, True], ids=["before the swap", "after the swap"])
+def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
+    error: BaseException, late: bool
+) -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    with pytest.raises(type(error)):
+        _back(_failing(found, error, late=late))
+    with pytest.raises(PointerMoved, match="is being rolled back"):
+        _back(found, None, ("2020-01-02",))
+    snapshots = len(where.tables[PRODUCT].contents)
+    assert _back(found).publication.version == 0
+    assert len(where.tables[PRODUCT].contents) == snapshots + (not late)
+    assert (_files(where, "2020-01-02"), _state(found, run_id)) == ({"old-2"}, State.ROLLED_BACK)
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    way = plan_rollback(found, PRODUCT, None, ())
+    untold = dataclasses.replace(way, leaving=(), returning=())
+    rollback(found, contract(), untold, "killed before it told the run", "ana")
+    assert publish(found, run_id, "bob").publication.version == 2
+
+
+@pytest.mark.req("U1")
+def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_one() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    other = _accepted(found, declared("2020-01-04", "2020-01-05"))
+    _killed_before_the_last_event(found, run_id)
+    publish(found, other, "bob")
+    done = publish(found, run_id, "bob")
+    assert (done.was_published, done.publication.version) == (True, 1)
+    assert _state(found, run_id) is State.PUBLISHED
+
+
+@pytest.mark.req("U12")
+def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its_run() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    _killed_before_the_last_event(found, run_id)
+    _back(found)
+    assert _state(found, run_id) is State.ROLLED_BACK
+
+
+@pytest.mark.req("V3")
+def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
+    found = bench(lake())
+    other = contract(product="silver.other", table=PRODUCT)
+    run_id = _staged(found, declared(contract=other, product="silver.other"))
+    with pytest.raises(NotFound):
+        make_plan(found, declared(), "bob", "bf-unknown")
+    with pytest.raises(ConfigError, match="cannot revise"):
+        make_plan(found, declared(), "bob", run_id)
+    decide.cancel(found, run_id, "ana", "")
+    with pytest.raises(IllegalMove):
+        make_plan(found, declared(contract=other, product="silver.other"), "bob", run_id)
+
+
+@pytest.mark.req("E5")
+def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was_kept() -> None:
+    where = lake()
+    found = bench(where, file_text=lambda file: "x" * (MOST_CHARACTERS + 1))
+    edited = dataclasses.replace(found, code_hash=lambda file: "edited")
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    with pytest.raises(ApprovalMissing, match="changed since"):
+        stage(edited, plan.run_id, "bob")
+    assert (_state(found, plan.run_id), where.calls.count("open shadow")) == (State.APPROVED, 0)
+    stage(found, plan.run_id, "bob")
+    with pytest.raises(ApprovalMissing, match="changed since"):
+        validate(edited, plan.run_id, "bob")
+
+
+@pytest.mark.req("E5")
+def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepted_again() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    shadow = where.tables[found.runs.plan(run_id).shadow_table]
+    shadow.commit(shadow.content(shadow.head))
+    with pytest.raises(ApprovalMissing):
+        publish(found, run_id, "bob")
+    validate(found, run_id, "bob")
+    with pytest.raises(IllegalMove):
+        publish(found, run_id, "bob")
+    decide.accept(found, run_id, "ana", "")
+    assert publish(found, run_id, "bob").publication.version == 1
+
+
+def _totals(where: FakeLake, old: float | None, new: float) -> Workbench:
+    compute = FakeCompute(where)
+    total = MeasureTotal(name="amounts", old=old, new=new)
+    compute.totals = lambda *_: (total,)  # type: ignore[method-assign]
+    return bench(where, compute)
+
+
+@pytest.mark.req("Q6")
+def test_a_first_publication_passes_the_thresholds_of_change() -> None:
+    where = lake()
+    where.tables.pop(PRODUCT)
+    found = _totals(where, None, 100)
+    watched = WATCHED.model_copy(update={"lineage_columns": False})
+    run_id = _staged(found, declared(contract=watched))
+    assert validate(found, run_id, "bob")[1].passed
+
+
+@pytest.mark.req("Q6")
+@pytest.mark.parametrize("new", [float("nan"), float("inf")])
+def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float) -> None:
+    found = _totals(lake(), 1.0, new)
+    run_id = _staged(found, declared(contract=WATCHED))
+    status, result, _ = validate(found, run_id, "bob")
+    assert (status.state, result.totals[0].new) == (
+        State.REJECTED,
+        "NaN" if new != new else "Infinity",
+    )
+
+
+class _NoViews:
+    """A catalog that keeps no views."""
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        raise Unsupported(f"{view} was not made")
+
+
+@pytest.mark.req("U13")
+def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
+    where = lake()
+    viewed = contract(view="silver.daily_accepted")
+    found = bench(where, views=_NoViews())
+    run_id = _accepted(found, declared(contract=viewed))
+    with pytest.raises(Unsupported):
+        publish(found, run_id, "bob")
+    assert _state(found, run_id) is State.PUBLISHED
+    with pytest.raises(Unsupported):
+        _back(found, of=viewed)
+    assert _state(found, run_id) is State.ROLLED_BACK

@@ -1,0 +1,675 @@
+"""The verbs from plan to rollback, over an in-memory lake."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval.waive import waive
+from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up, register_plan
+from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.run import Lease, State
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    Blocked,
+    ChecksFailed,
+    ConfigError,
+    Conflict,
+    EnvironmentDown,
+    IllegalMove,
+    LimitExceeded,
+    NotAllowed,
+    PointerMoved,
+    RunMoved,
+    TargetChanged,
+)
+from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+from tests.fakes.lake import FakeLake, FixedClock
+
+ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
+
+
+def _planned(found: Workbench, wanted: Any = None, revise: str | None = None) -> str:
+    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", revise), "bob")
+    return plan.run_id
+
+
+def _accepted(found: Workbench, wanted: Any = None) -> str:
+    run_id = _planned(found, wanted)
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    validate(found, run_id, "bob")
+    decide.accept(found, run_id, "ana", "")
+    return run_id
+
+
+def _files(where: FakeLake) -> dict[str, frozenset[str]]:
+    table = where.tables[PRODUCT]
+    return table.content(table.head)
+
+
+@pytest.mark.req("M3")
+def test_the_same_intent_on_the_same_snapshots_is_the_same_run() -> None:
+    found = bench(lake())
+    assert _planned(found) == _planned(found)
+    assert len(found.runs.list()) == 1
+
+
+@pytest.mark.req("M3")
+def test_another_snapshot_of_the_source_gives_another_hash() -> None:
+    where = lake()
+    found = bench(where)
+    first = make_plan(found, declared(), "bob", None)
+    where.write("bronze.raw", "2020-01-01", "raw-2")
+    assert make_plan(found, declared(), "bob", None).manifest_hash != first.manifest_hash
+
+
+@pytest.mark.req("S1")
+def test_a_plan_pins_its_sources_and_the_base_of_its_target() -> None:
+    where = lake()
+    run_id = _planned(bench(where))
+    assert where.tables["bronze.raw"].refs == {f"lhb-pin-{run_id}-raw": 1}
+    assert where.tables[PRODUCT].refs == {f"lhb-pin-{run_id}": 1}
+
+
+@pytest.mark.req("S1")
+def test_a_leased_source_is_not_tagged() -> None:
+    where = lake()
+    wanted = declared()
+    source = wanted.manifest.sources["raw"].model_copy(update={"pin": "lease_only"})
+    manifest = wanted.manifest.model_copy(update={"sources": {"raw": source}})
+    _planned(bench(where), dataclasses.replace(wanted, manifest=manifest))
+    assert where.tables["bronze.raw"].refs == {}
+
+
+@pytest.mark.req("P1")
+def test_a_dry_run_of_plan_changes_nothing() -> None:
+    where = lake()
+    found = bench(where)
+    make_plan(found, declared(), "bob", None)
+    assert (found.runs.list(), where.calls) == ((), [])
+
+
+@pytest.mark.req("P1")
+@pytest.mark.parametrize("safety", [{"max_rows": 19}, {"max_bytes": 99}], ids=["rows", "bytes"])
+def test_a_plan_over_a_limit_is_refused_with_number_and_limit(safety: dict[str, int]) -> None:
+    with pytest.raises(LimitExceeded, match=rf"allows {next(iter(safety.values()))}"):
+        make_plan(bench(lake()), declared(safety=safety), "bob", None)
+
+
+@pytest.mark.req("P1")
+def test_a_plan_past_its_deadline_is_refused() -> None:
+    run = {
+        "requested_by": "bob", "reason": "x", "reason_code": "bug_fix",
+        "deadline": "2025-01-01T00:00:00Z",
+    }  # fmt: skip
+    with pytest.raises(LimitExceeded, match="deadline"):
+        make_plan(bench(lake()), declared(run=run), "bob", None)
+
+
+@pytest.mark.req("P1")
+def test_without_history_the_duration_is_unknown_not_zero() -> None:
+    estimate = make_plan(bench(lake()), declared(), "bob", None).estimate
+    assert (estimate.duration_s, estimate.cost_usd) == (None, None)
+    assert "no history" in estimate.basis
+    assert (estimate.input_files, estimate.output_rows, estimate.output_files) == (1, 20, 2)
+
+
+@pytest.mark.req("P1")
+def test_a_plan_answers_the_checklist_and_names_what_overlaps() -> None:
+    found = bench(lake())
+    first = _planned(found)
+    plan = make_plan(found, declared("2020-01-03", "2020-01-05"), "bob", None)
+    assert [conflict.run_id for conflict in plan.conflicts] == [first]
+    assert plan.conflicts[0].partitions == ("2020-01-03",)
+    assert len(plan.checklist) == 16
+    assert all(question.answer for question in plan.checklist)
+
+
+@pytest.mark.req("P2", "T5")
+def test_an_input_range_without_room_for_warm_up_is_refused_with_the_range_to_write() -> None:
+    sources = {
+        "raw": {
+            "table": "bronze.raw",
+            "range": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+            "warm_up_days": 1,
+        }
+    }
+    with pytest.raises(ConfigError) as refused:
+        make_plan(bench(lake()), declared(sources=sources), "bob", None)
+    assert "from: 2019-12-31, to: 2020-01-05" in refused.value.fix
+
+
+@pytest.mark.req("E5")
+def test_nothing_is_staged_before_the_intent_is_approved() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _planned(found)
+    with pytest.raises(ApprovalMissing):
+        stage(found, run_id, "bob")
+    assert where.calls.count("open shadow") == 0
+
+
+def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
+    found = bench(lake())
+    _planned(found)
+    second = _planned(found, declared("2020-01-03", "2020-01-05"))
+    with pytest.raises(Conflict, match="overlaps open run"):
+        decide.approve(found, second, "ana", "")
+
+
+def test_only_those_whom_the_contract_names_may_decide() -> None:
+    wanted = declared(contract=contract(roles={"approve": ["lead"]}))
+    found = bench(lake())
+    run_id = _planned(found, wanted)
+    with pytest.raises(NotAllowed, match="lead"):
+        decide.approve(found, run_id, "ana", "")
+
+
+def test_with_four_eyes_the_requester_does_not_decide() -> None:
+    found = bench(lake())
+    run_id = _planned(found, declared(contract=contract(four_eyes=True)))
+    with pytest.raises(NotAllowed, match="four eyes"):
+        decide.approve(found, run_id, "bob", "")
+    assert decide.approve(found, run_id, "ana", "").state is State.APPROVED
+
+
+@pytest.mark.parametrize("who", ["bob", " bob", "pat"])
+def test_with_four_eyes_neither_requester_nor_planner_decides(who: str) -> None:
+    found = bench(lake())
+    run_id = _planned(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
+    with pytest.raises(NotAllowed, match="four eyes"):
+        decide.approve(found, run_id, who, "")
+
+
+@pytest.mark.parametrize("environments", [("prod", "dev"), ("dev", "prod")])
+def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str]) -> None:
+    catalog = {"name": "lake"}
+    planned, decided = (
+        Profile.model_validate({"catalog": catalog, "environment": name}) for name in environments
+    )
+    found = bench(lake(), profile=planned)
+    run_id = _planned(found)
+    other = dataclasses.replace(found, profile=decided)
+    with pytest.raises(NotAllowed, match="four eyes"):
+        decide.approve(other, run_id, "bob", "")
+    assert decide.approve(other, run_id, "ana", "").state is State.APPROVED
+
+
+@pytest.mark.req("X2", "T2")
+def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
+    where = lake()
+    compute = FakeCompute(where, dies_at="c0002-2020-01-03")
+    found = bench(where, compute)
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    with pytest.raises(EnvironmentDown):
+        stage(found, run_id, "bob")
+    assert found.runs.status(run_id).state is State.FAILED
+    stage(found, run_id, "bob")
+    assert [item for item in compute.staged if item != "load"] == [
+        "c0001-2020-01-02", "c0002-2020-01-03",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("X2")
+def test_a_chunk_that_landed_without_its_ledger_row_is_measured_not_redone() -> None:
+    where = lake()
+    compute = FakeCompute(where)
+    found = bench(where, compute)
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    found.ledger.rows.pop(0)
+    stage(found, run_id, "bob")
+    assert len([item for item in compute.staged if item != "load"]) == 2
+    assert [row.chunk_id for row in found.ledger.chunks(run_id)] == [
+        "c0001-2020-01-02", "c0002-2020-01-03",
+    ]  # fmt: skip
+
+
+def _lease(holder: str, minutes: int = 1) -> Lease:
+    return Lease(holder=holder, until=FixedClock().now() + timedelta(minutes=minutes))
+
+
+@pytest.mark.req("V3")
+def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
+    found = bench(lake())
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    status = found.runs.status(run_id)
+    found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:2"))
+    with pytest.raises(RunMoved, match="here:2"):
+        stage(found, run_id, "bob")
+
+
+@pytest.mark.req("V3")
+def test_a_run_whose_driver_died_is_taken_over() -> None:
+    found = bench(lake())
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    status = found.runs.status(run_id)
+    found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:dead"))
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+
+
+def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
+    where = lake()
+    wanted = declared(contract=contract(suites=[{"file": "expectations/raw.json", "on": "raw"}]))
+    found = bench(where, FakeCompute(where, bad_suites={"expectations/raw.json"}))
+    run_id = _planned(found, wanted)
+    decide.approve(found, run_id, "ana", "")
+    with pytest.raises(ChecksFailed, match=r"expectations/raw\.json"):
+        stage(found, run_id, "bob")
+    assert (found.runs.status(run_id).state, "open shadow" in where.calls) == (State.HALTED, False)
+
+
+@pytest.mark.req("Q10")
+def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, open_edges={"2020-01-01", "2020-01-04"}))
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    status, result, _ = validate(found, run_id, "bob")
+    assert status.state is State.REJECTED
+    assert result.edge is not None
+    assert (result.edge.closing_from, result.edge.closing_to) == ("2020-01-01", "2020-01-05")
+
+
+@pytest.mark.req("Q1", "Q9")
+def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, empty={"2020-01-03"}))
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    with pytest.raises(ChecksFailed, match="no partition becomes empty: 1 become empty"):
+        stage(found, run_id, "bob")
+    waive(found, run_id, "no partition becomes empty", "ana", "the shop was closed")
+    stage(found, run_id, "bob")
+    _, result, _ = validate(found, run_id, "bob")
+    failed = [check.name for check in result.checks if not check.passed]
+    assert failed == ["no partition becomes empty"]
+    with pytest.raises(IllegalMove):
+        decide.accept(found, run_id, "ana", "")
+
+
+@pytest.mark.req("U1")
+def test_publication_replaces_the_partitions_and_nothing_else() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    live = where.write(PRODUCT, "2020-01-05", "live")
+    done = publish(found, run_id, "bob")
+    assert _files(where) == {
+        "2020-01-01": {"old-1"}, "2020-01-02": {f"{run_id}/2020-01-02"},
+        "2020-01-03": {f"{run_id}/2020-01-03"}, "2020-01-04": {"old-4"}, "2020-01-05": {"live"},
+    }  # fmt: skip
+    assert (done.publication.version, done.publication.before_snapshot_id) == (1, live)
+    assert done.publication.approved_by == ("ana",)
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+@pytest.mark.req("U1")
+def test_publishing_twice_changes_nothing() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    first = publish(found, run_id, "bob")
+    again = publish(found, run_id, "bob")
+    assert (again.was_published, again.publication.version) == (True, first.publication.version)
+    assert where.calls.count("adopt") == 1
+
+
+@pytest.mark.req("U1")
+@pytest.mark.parametrize("stop_after", ["reserve", "adopt", "finalise"])
+def test_a_publication_that_broke_off_is_finished_once(stop_after: str) -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    _break_off(found, where, run_id, stop_after)
+    done = publish(found, run_id, "bob")
+    assert done.publication.version == 1
+    taken_up = [] if stop_after == "finalise" else ["reserve"]
+    assert [row.action for row in found.versions.history(PRODUCT)] == [
+        "publish", "baseline", *taken_up, "reserve",
+    ]  # fmt: skip
+    assert len(where.tables[PRODUCT].contents) == 2
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+def _break_off(found: Workbench, where: FakeLake, run_id: str, stop_after: str) -> None:
+    class Broken:
+        def __init__(self, inner: Any, method: str, *, before: bool) -> None:
+            self.inner, self.method, self.before = inner, method, before
+
+        def __getattr__(self, name: str) -> Any:
+            return self._fail if name == self.method else getattr(self.inner, name)
+
+        def _fail(self, *args: Any) -> Any:
+            if not self.before:
+                getattr(self.inner, self.method)(*args)
+            raise KeyboardInterrupt
+
+    broken = {
+        "reserve": {"publisher": Broken(where, "adopt", before=True)},
+        "adopt": {"publisher": Broken(where, "adopt", before=False)},
+        "finalise": {"evidence": Broken(found.evidence, "record", before=True)},
+    }[stop_after]
+    with pytest.raises(KeyboardInterrupt):
+        publish(dataclasses.replace(found, **broken), run_id, "bob")
+
+
+@pytest.mark.req("U11", "U1")
+def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    where.write(PRODUCT, "2020-01-02", "live")
+    with pytest.raises(TargetChanged):
+        publish(found, run_id, "bob")
+    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.versions.pointer(PRODUCT).pending is None
+    assert _files(where)["2020-01-02"] == {"live"}
+
+
+@pytest.mark.req("U12")
+def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
+    where = lake()
+    found = bench(where)
+    refused = _accepted(found)
+    where.write(PRODUCT, "2020-01-02", "live")
+    with pytest.raises(TargetChanged):
+        publish(found, refused, "bob")
+    # No tag keeps what was there at a publication that did not come about.
+    assert found.versions.pointer(PRODUCT).accepted is None
+    where.write(PRODUCT, "2020-01-06", "later")
+    head = where.tables[PRODUCT].head
+    done = publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
+    zero = found.versions.history(PRODUCT)[1]
+    assert (zero.action, zero.version, zero.snapshot_id) == ("baseline", 0, head)
+    assert done.publication.before_snapshot_id == head
+
+
+@pytest.mark.req("E5")
+def test_restaging_voids_the_acceptance() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    shadow = where.tables[found.runs.plan(run_id).shadow_table]
+    shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
+    with pytest.raises(ApprovalMissing, match="changed after validation"):
+        publish(found, run_id, "bob")
+
+
+@pytest.mark.req("E5")
+def test_a_rejection_takes_back_what_was_decided_before() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    decide.reject(found, run_id, "ana", "look again")
+    with pytest.raises(ApprovalMissing):
+        stage(found, run_id, "bob")
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    where.write(PRODUCT, "2020-01-05", "live")
+    way = plan_rollback(found, PRODUCT, None, ())
+    done = rollback(found, contract(), way, "wrong", "ana")
+    assert done.publication.version == 0
+    assert _files(where) == {
+        f"2020-01-0{number}": {f"old-{number}" if number < 5 else "live"} for number in range(1, 6)
+    }
+    assert found.runs.status(run_id).state is State.ROLLED_BACK
+
+
+@pytest.mark.req("U12")
+def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    again = publish(found, run_id, "bob")
+    assert (again.publication.version, again.publication.supersedes) == (2, 0)
+    assert found.runs.status(run_id).state is State.PUBLISHED
+    actions = [row.action for row in look.accepted_rows(found, PRODUCT)]
+    assert actions == ["publish", "rollback", "publish", "baseline"]
+
+
+@pytest.mark.req("U12")
+def test_a_version_that_was_rolled_back_can_be_reinstated_by_its_number() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _accepted(found)
+    publish(found, run_id, "bob")
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    rollback(found, contract(), plan_rollback(found, PRODUCT, 1, ()), "y", "ana")
+    assert _files(where)["2020-01-02"] == {f"{run_id}/2020-01-02"}
+    assert found.runs.status(run_id).state is State.PUBLISHED
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_over_a_later_live_write_is_refused_and_released() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, _accepted(found), "bob")
+    where.write(PRODUCT, "2020-01-02", "live")
+    with pytest.raises(TargetChanged):
+        rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    assert found.versions.pointer(PRODUCT).pending is None
+    assert _files(where)["2020-01-02"] == {"live"}
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_that_looked_at_an_older_pointer_is_refused() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, _accepted(found), "bob")
+    way = plan_rollback(found, PRODUCT, None, ())
+    publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
+    with pytest.raises(PointerMoved, match="version 2"):
+        rollback(found, contract(), way, "x", "ana")
+
+
+def test_the_first_publication_of_an_absent_target_and_its_rollback() -> None:
+    where = lake()
+    where.tables.pop(PRODUCT)
+    found = bench(where)
+    run_id = _accepted(found, declared(contract=contract(lineage_columns=False)))
+    publish(found, run_id, "bob")
+    assert set(_files(where)) == {"2020-01-02", "2020-01-03"}
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    assert _files(where) == {}
+
+
+@pytest.mark.req("U13")
+def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() -> None:
+    where = lake()
+    pinned = contract(publication="pinned", view="silver.daily_accepted")
+    wanted = declared(
+        contract=pinned,
+        target={
+            "publish_mode": "pointer_swap",
+            "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+        },
+    )
+    found = bench(where)
+    before = dict(_files(where))
+    run_id = _accepted(found, wanted)
+    publish(found, run_id, "bob")
+    accepted = resolve_accepted(found, pinned, strict=True)
+    assert accepted.table == found.runs.plan(run_id).shadow_table
+    assert found.views.views == {"silver.daily_accepted": (accepted.table, accepted.snapshot_id)}
+    rollback(found, pinned, plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    assert resolve_accepted(found, pinned, strict=True).table == PRODUCT
+    assert found.views.views == {"silver.daily_accepted": (PRODUCT, 1)}
+    assert (_files(where), where.calls.count("adopt")) == (before, 0)
+
+
+@pytest.mark.req("U13")
+def test_a_follow_product_tells_readers_when_its_accepted_partitions_changed() -> None:
+    where = lake()
+    found = bench(where)
+    publish(found, _accepted(found), "bob")
+    where.write(PRODUCT, "2020-01-05", "live")
+    assert resolve_accepted(found, contract(), strict=True).drifted == ()
+    where.write(PRODUCT, "2020-01-02", "live")
+    with pytest.raises(TargetChanged):
+        resolve_accepted(found, contract(), strict=True)
+    assert resolve_accepted(found, contract(), strict=False).drifted == ("2020-01-02",)
+
+
+def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> None:
+    where = lake()
+    found = bench(where)
+    run_id = _planned(found, declared(safety={"manual_publish": False}))
+    with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
+        drive.drive(found, run_id, "bob")
+    decide.approve(found, run_id, "ana", "")
+    assert drive.drive(found, run_id, "bob")["state"] == "validated"
+    decide.accept(found, run_id, "ana", "")
+    assert drive.drive(found, run_id, "bob")["state"] == "published"
+
+
+def test_a_closed_run_is_not_driven() -> None:
+    found = bench(lake())
+    run_id = _planned(found)
+    decide.cancel(found, run_id, "ana", "")
+    with pytest.raises(IllegalMove, match="is cancelled"):
+        drive.drive(found, run_id, "bob")
+
+
+@pytest.mark.req("U12", "U13")
+def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    published = publish(found, run_id, "ana").publication
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert "except" not in seen.readers_see
+    one = published.scope.partitions[0] if published.scope else ""
+    rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert (
+        seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
+    )
+    assert f"rollback {PRODUCT} --to {published.version} --reason" in seen.next_command
+    rollback(found, contract(), plan_rollback(found, PRODUCT, published.version, ()), "y", "ana")
+    seen = look.run_standing(found, found.runs.status(run_id))
+    assert "except" not in seen.readers_see
+
+
+@pytest.mark.req("V3")
+def test_a_revision_supersedes_the_run_that_it_replaces() -> None:
+    found = bench(lake())
+    first = _planned(found)
+    second = _planned(found, declared("2020-01-01", "2020-01-04"), revise=first)
+    assert found.runs.status(first).state is State.SUPERSEDED
+    assert found.runs.plan(second).revises == first
+
+
+def test_a_shadow_only_run_can_never_be_published() -> None:
+    found = bench(lake())
+    target = {
+        "publish_mode": "shadow_only",
+        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+    }
+    run_id = _accepted(found, declared(target=target))
+    with pytest.raises(Blocked, match="never be published"):
+        publish(found, run_id, "bob")
+
+
+@pytest.mark.req("O2")
+def test_every_log_line_of_a_run_carries_its_labels() -> None:
+    found = bench(lake())
+    run_id = _accepted(found)
+    lines = found.journal.lines
+    assert {fields["run_id"] for _, fields in lines} == {run_id}
+    assert all(
+        {"target", "transform_version", "processing_mode"} <= set(fields) for _, fields in lines
+    )
+    chunks = [fields for event, fields in lines if event == "stage chunk"]
+    assert [fields["chunk_id"] for fields in chunks] == ["c0001-2020-01-02", "c0002-2020-01-03"]
+    assert all("source_range" in fields for fields in chunks)
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [("bootstrap", "run.kind: restatement"), ("reconciliation", "publish_mode: shadow_only")],
+)
+def test_a_kind_that_contradicts_what_the_run_would_do_is_refused(kind: str, fix: str) -> None:
+    run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
+    with pytest.raises(ConfigError) as refused:
+        make_plan(bench(lake()), declared(run=run), "bob", None)
+    assert fix in refused.value.fix
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    "kind",
+    ["backfill", "reprocessing", "restatement", "repair", "migration", "replay"],
+)
+def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str) -> None:
+    run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
+    plan = make_plan(bench(lake()), declared(run=run), "bob", None)
+    assert plan.notes[0].startswith(f"{kind}: ")
+    assert plan.resolved.manifest.run.kind == kind
+
+
+@pytest.mark.req("V1")
+def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
+    where = lake()
+    where.tables.pop(PRODUCT)
+    run = {
+        "kind": "bootstrap", "requested_by": "bob", "reason": "x", "reason_code": "new_product",
+    }  # fmt: skip
+    plan = make_plan(bench(where), declared(run=run), "bob", None)
+    assert any("does not exist" in note for note in plan.notes)
+
+
+@pytest.mark.req("P2")
+def test_a_warm_up_that_is_proven_enough_is_said_with_its_checksums() -> None:
+    found = bench(lake())
+    proof = prove_warm_up(found, make_plan(found, declared(), "bob", None))
+    assert (proof["partition"], proof["equal"]) == ("2020-01-02", True)
+    assert proof["declared"] == proof["doubled"]
+
+
+@pytest.mark.req("P2")
+def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, needs_more_warm_up=True))
+    with pytest.raises(ChecksFailed, match="twice the warm-up"):
+        prove_warm_up(found, make_plan(found, declared(), "bob", None))
+    assert found.runs.list() == ()
+
+
+@pytest.mark.req("Q1")
+@pytest.mark.parametrize(("duplicates", "state"), [((3, 0), "validated"), ((3, 2), "rejected")])
+def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(
+    duplicates: tuple[int, int], state: str
+) -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, duplicates=duplicates))
+    run_id = _planned(found)
+    decide.approve(found, run_id, "ana", "")
+    stage(found, run_id, "bob")
+    assert validate(found, run_id, "bob")[0].state.value == state

@@ -1,0 +1,77 @@
+"""A declared change of columns from plan to publication and back, over fakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.comparison.diffing import candidate_request
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.exposing import adopt_request
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.rollback import columns_stay, plan_rollback
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.schema_change import SchemaStep
+from lakehouse_backfill.domain.ways import ChosenWay
+from lakehouse_backfill.errors import Unsupported
+from tests.fakes.bench import PRODUCT, bench, declared, lake
+from tests.fakes.rollout import accepted_run
+
+NOTE = {"add": "note", "type": "string"}
+STEP = SchemaStep(add="note", type="string")
+
+
+def changing(*change: dict[str, Any]) -> Any:
+    days = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
+    return declared(target={"partitions": days, "schema_change": change})
+
+
+@pytest.mark.req("U1")
+def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
+    where = lake()
+    found = bench(where)
+    plan = register_plan(found, make_plan(found, changing(NOTE), "bob", None), "bob")[0]
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    assert where.tables[plan.shadow_table].properties["columns"] == "add note string"
+    request = adopt_request(plan, 1, "token", {}, {})
+    assert (request.schema_change, request.base_schema_id) == ((STEP,), 0)
+    shadow = where.describe(plan.shadow_table)
+    assert shadow is not None
+    assert candidate_request(plan, shadow, 5).change == (STEP,)
+
+
+@pytest.mark.req("U1")
+def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
+    where = lake()
+    found = bench(where)
+    plan = register_plan(found, make_plan(found, changing(), "bob", None), "bob")[0]
+    decide.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    assert "columns" not in where.tables[plan.shadow_table].properties
+    assert "schema_change" not in plan.model_dump_json()
+
+
+@pytest.mark.req("U1")
+def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
+    by_rows = ChosenWay(way="rewrite", why="Spark Connect")
+    found = replace(bench(lake()), ways=lambda table, scope: by_rows)
+    with pytest.raises(Unsupported, match="commits carry no change of columns"):
+        make_plan(found, changing(NOTE), "bob", None)
+    assert make_plan(found, changing(), "bob", None).way == by_rows
+    by_java = ChosenWay(way="java", why="format 3")
+    assert (
+        make_plan(replace(found, ways=lambda t, s: by_java), changing(NOTE), "bob", None).way
+        == by_java
+    )
+
+
+@pytest.mark.req("U12")
+def test_a_rollback_says_which_columns_stay() -> None:
+    found = bench(lake())
+    run_id = accepted_run(found, changing(NOTE))
+    publish(found, run_id, "bob")
+    assert columns_stay(found, plan_rollback(found, PRODUCT, None, ())) == ("add note string",)

@@ -1,0 +1,60 @@
+"""Tombstone tables are looked at when a run is planned: they exist, and their columns fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from tests.fakes.bench import bench, contract, declared, lake
+
+TABLE = "privacy.gone"
+
+
+@pytest.mark.req("E3")
+def test_tombstones_are_pinned_like_reference_data() -> None:
+    where = lake()
+    where.add(TABLE, all="p1")
+    found = bench(where)
+    wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": {"id": "id"}}]))
+    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+    assert [(pin.table, pin.snapshot_id) for pin in plan.resolved.tombstones] == [(TABLE, 1)]
+    assert where.tables[TABLE].refs == {f"lhb-pin-{plan.run_id}-tombstones-1": 1}
+
+
+@pytest.mark.req("E3")
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"id": "person"}, "has no column person"),
+        ({"day": "id"}, "day is date there"),
+        ({"other": "id"}, "other is not among its columns"),
+    ],
+)
+def test_columns_that_could_never_match_are_refused(columns: dict[str, str], says: str) -> None:
+    where = lake()
+    where.add(TABLE, all="p1")
+    wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": columns}]))
+    with pytest.raises(ConfigError, match=says):
+        make_plan(bench(where), wanted, "bob", None)
+
+
+@pytest.mark.req("E3")
+def test_a_tombstone_table_that_is_not_there_is_named() -> None:
+    wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": {"id": "id"}}]))
+    with pytest.raises(NotFound, match=TABLE):
+        make_plan(bench(lake()), wanted, "bob", None)
+
+
+@pytest.mark.req("U11")
+def test_catching_up_is_refused_where_partitions_cannot_be_made_again() -> None:
+    wanted = declared(
+        contract=contract(publication="pinned"),
+        target={
+            "publish_mode": "pointer_swap",
+            "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
+        },
+        safety={"on_conflict": "catch_up"},
+    )
+    with pytest.raises(Unsupported, match="which pointer_swap does not"):
+        make_plan(bench(lake()), wanted, "bob", None)

@@ -1,0 +1,202 @@
+"""What is kept, for whom and why; what nobody needs is let go."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.retention.retention import Decision, Facts, decide, is_own, lease_end
+from lakehouse_backfill.core.versions.keep_versions import keeping
+from lakehouse_backfill.domain.contract import KeepVersions
+from lakehouse_backfill.domain.publication import Action, Publication
+from lakehouse_backfill.domain.retention import PinLease, RunFacts
+from lakehouse_backfill.domain.run import Event, RunStatus, State
+
+NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
+TABLE, SOURCE = "silver.t", "bronze.s"
+OVER, RUNNING = NOW - timedelta(days=1), NOW + timedelta(days=5)
+
+
+def a_run(number: int, state: str, ends: datetime | None, target: str = TABLE) -> RunFacts:
+    return RunFacts(
+        run_id=f"bf-{number}", product="p", state=state, target=target, shadow=f"shadow.s{number}",
+        owner="ana", reason="wrong rate", ends=ends,
+    )  # fmt: skip
+
+
+def a_pin(number: int, table: str = TABLE, snapshot_id: int = 1, source: str = "") -> PinLease:
+    return PinLease(
+        table=table, tag=f"lhb-pin-bf-{number}{source}", snapshot_id=snapshot_id,
+        run_id=f"bf-{number}", product="p", owner="ana", reason="wrong rate", until=OVER,
+        at=OVER, by="ana",
+    )  # fmt: skip
+
+
+def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> Facts:
+    tags: dict[str, dict[str, int]] = {}
+    for lease in leases:
+        tags.setdefault(lease.table, {})[lease.tag] = lease.snapshot_id
+    fields: dict[str, Any] = {
+        "now": NOW, "runs": {run.run_id: run for run in runs},
+        "shadows": tuple(run.shadow for run in runs), "leases": leases, "keeping": {}, "tags": tags,
+    }  # fmt: skip
+    return Facts(**(fields | more))
+
+
+def names(found: Decision) -> tuple[list[str], list[str]]:
+    return sorted(i.name for i in found.retired), sorted(i.name for i in found.kept)
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("state", [one for one in State if one is not State.DRAFT])
+def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: State) -> None:
+    closed = state in (State.PUBLISHED, State.CANCELLED, State.SUPERSEDED, State.ROLLED_BACK)
+    status = RunStatus(run_id="bf-1", product="p", state=state, seq=3, at=NOW)
+    for days, is_over in ((29, False), (31, True)):
+        moved = NOW - timedelta(days=days)
+        event = Event(
+            run_id="bf-1", seq=3, at=moved, actor="ana", verb="any", from_state=State.DRAFT,
+            to_state=state, mode="backfill",
+        )  # fmt: skip
+        ends = lease_end(status, (event,))
+        assert (ends is None) is not closed
+        found = decide(facts(a_run(1, state.value, ends), leases=(a_pin(1),), fences=("bf-1",)))
+        everything = ["bf-1", "shadow.s1", f"{TABLE}@lhb-pin-bf-1"]
+        assert names(found) == ((everything, []) if closed and is_over else ([], everything))
+
+
+@pytest.mark.req("U12")
+def test_a_lease_counts_from_acceptance_and_what_is_noted_later_does_not_prolong_it() -> None:
+    days = {"accept": 50, "finish publishing": 40, "retire": 1}
+    events = tuple(
+        Event(
+            run_id="bf-1", seq=number, at=NOW - timedelta(days=ago), actor="ana", verb=verb,
+            from_state=State.PUBLISHED if verb == "retire" else State.VALIDATED,
+            to_state=State.ACCEPTED if verb == "accept" else State.PUBLISHED, mode="backfill",
+        )
+        for number, (verb, ago) in enumerate(days.items(), 1)
+    )  # fmt: skip
+    status = RunStatus(run_id="bf-1", product="p", state=State.PUBLISHED, seq=3, at=NOW)
+    assert lease_end(status, events) == NOW - timedelta(days=20)
+    assert lease_end(status, events[1:]) == NOW - timedelta(days=10)
+
+
+@pytest.mark.req("U12")
+def test_a_pin_whose_run_was_never_stored_is_kept_for_its_own_lease() -> None:
+    pin = a_pin(7)
+    young = pin.model_copy(update={"until": RUNNING})
+    assert names(decide(facts(leases=(pin,)))) == ([f"{TABLE}@lhb-pin-bf-7"], [])
+    found = decide(facts(leases=(young,)))
+    assert [(i.because, i.owner, i.until) for i in found.kept] == [
+        ("bf-7 was never stored; its lease ends on 2026-06-06", "ana", RUNNING)
+    ]
+
+
+def act(version: int, action: Action, table: str, snapshot_id: int) -> Publication:
+    return Publication(
+        product="p", version=version, token=f"{version:012d}-{action}", action=action,
+        run_id=None, table=table, snapshot_id=snapshot_id, before_snapshot_id=None, scope=None,
+        supersedes=None, at=NOW - timedelta(days=200 - version), by="ana",
+    )  # fmt: skip
+
+
+def pinned(last: int) -> Any:
+    """A pinned product with versions 0 … `last`, of which two are kept."""
+    rows = [act(0, "baseline", TABLE, 1)]
+    rows += [act(n, "publish", f"shadow.s{n}", 10 + n) for n in range(1, last + 1)]
+    return keeping(tuple(reversed(rows)), KeepVersions(count=2, days=0), None, NOW, is_pinned=True)
+
+
+@pytest.mark.req("U12")
+def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_from() -> None:
+    runs = (
+        a_run(1, "published", OVER),
+        a_run(2, "published", OVER, "shadow.s1"),
+        a_run(3, "published", OVER, "shadow.s2"),
+        a_run(4, "cancelled", OVER, "shadow.s2"),
+    )
+    leases = (
+        a_pin(1), a_pin(1, SOURCE, 5, "-s"), a_pin(2, "shadow.s1", 11), a_pin(3, "shadow.s2", 12),
+        a_pin(4, "shadow.s2", 12),
+    )  # fmt: skip
+    made = facts(*runs, leases=leases, keeping={"p": pinned(3)})
+    for number in (2, 3):
+        tags = made.tags.setdefault(f"shadow.s{number}", {})  # type: ignore[attr-defined]
+        tags[f"lhb-v{number}-{number:012d}"] = 10 + number
+    found = decide(made)
+    retired, kept = names(found)
+    assert retired == [
+        f"{SOURCE}@lhb-pin-bf-1-s", "p version 0", "p version 1", "shadow.s1",
+        "shadow.s1@lhb-pin-bf-2", "shadow.s2@lhb-pin-bf-3", "shadow.s2@lhb-pin-bf-4", "shadow.s4",
+    ]  # fmt: skip
+    because = {item.name: item.because for item in found.kept}
+    assert because["shadow.s3"] == "it is version 3 of p, which is kept"
+    assert because[f"{TABLE}@lhb-pin-bf-1"] == (
+        "what was cloned by bf-1 is kept, and shares its files"
+    )
+    assert len(kept) == 2 + 2 + 2 + 1
+
+
+@pytest.mark.req("U12")
+def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
+    run = a_run(1, "published", OVER)
+    found = decide(facts(run, leases=(a_pin(1),), keeping={"p": pinned(1)}, shadows=()))
+    assert {i.name: i.because for i in found.kept if i.kind == "pin"} == {
+        f"{TABLE}@lhb-pin-bf-1": "it alone keeps a version of p that is kept"
+    }
+
+
+@pytest.mark.req("U12")
+def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
+    runs = (a_run(1, "published", RUNNING), a_run(2, "staged", None))
+    leases = (a_pin(1), a_pin(2), a_pin(1, SOURCE, 5, "-s"))
+    found = decide(
+        facts(*runs, leases=leases, erased=frozenset({TABLE}), erasure="erasure, by ana: 4711")
+    )
+    assert names(found) == (
+        ["shadow.s1", f"{TABLE}@lhb-pin-bf-1"],
+        [f"{SOURCE}@lhb-pin-bf-1-s", "shadow.s2", f"{TABLE}@lhb-pin-bf-2"],
+    )
+    assert {item.because for item in found.retired} == {"erasure, by ana: 4711"}
+
+
+@pytest.mark.req("U12", "D5")
+@pytest.mark.parametrize("ends", [None, RUNNING, OVER])
+def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime | None) -> None:
+    run, scratch = a_run(1, "published" if ends else "staged", ends), "shadow.s1__again_0123abcd"
+    gone = {}
+    for hours in (23, 25, None):
+        written = {} if hours is None else {scratch: NOW - timedelta(hours=hours)}
+        made = facts(run, shadows=(run.shadow, scratch), written=written)
+        found = decide(made)
+        gone[hours] = [item.name for item in found.retired if item.name == scratch]
+        own = [item.name for item in (*found.retired, *found.kept) if is_own(made, item)]
+        assert own == [run.shadow]
+    assert gone == {23: [], 25: [scratch], None: []}
+
+
+@pytest.mark.req("U12")
+def test_what_is_not_known_to_be_ours_is_kept() -> None:
+    found = decide(
+        facts(
+            shadows=("shadow.other",), fences=("bf-9",),
+            tags={TABLE: {"lhb-v1-000000000000": 3, "lhb-pin-bf-9": 3, "release": 4}},
+        )
+    )  # fmt: skip
+    assert names(found) == (
+        [], ["bf-9", "shadow.other", f"{TABLE}@lhb-pin-bf-9", f"{TABLE}@lhb-v1-000000000000"],
+    )  # fmt: skip
+
+
+@pytest.mark.req("U12", "U11")
+def test_a_shadow_that_an_open_revision_takes_chunks_over_from_is_kept() -> None:
+    old = a_run(1, "superseded", OVER)
+    revision = a_run(2, "approved", None).model_copy(update={"needs": (old.shadow,)})
+    found = decide(facts(old, revision))
+    reasons = {item.name: item.because for item in found.kept}
+    assert names(found) == ([], ["shadow.s1", "shadow.s2"])
+    assert reasons["shadow.s1"] == "bf-2, which is approved, takes chunks over from it"
+    closed = revision.model_copy(update={"needs": (), "state": "published", "ends": RUNNING})
+    assert names(decide(facts(old, closed))) == (["shadow.s1"], ["shadow.s2"])

@@ -1,0 +1,208 @@
+"""Whether the logs of the runs are as they were written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse_backfill.core.runs import audit, run_log
+from lakehouse_backfill.domain.run import Event, RunStatus, State
+from tests.fakes.control import FakeRuns
+from tests.fakes.plans import NOON, a_first_event, a_plan
+
+pytestmark = pytest.mark.req("V4")
+Chains = dict[str, tuple[Event, ...]]
+
+
+def a_note(run_id: str, seq: int) -> Event:
+    return Event(
+        run_id=run_id, seq=seq, at=NOON, actor="ann", verb=f"note {seq}",
+        from_state=State.PLANNED, to_state=State.PLANNED, mode="backfill",
+    )  # fmt: skip
+
+
+def a_log(**lengths: int) -> FakeRuns:
+    """Runs with so many events each."""
+    runs = FakeRuns()
+    for run_id, count in lengths.items():
+        runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        for seq in range(2, count + 1):
+            runs.append(a_note(run_id, seq))
+    return runs
+
+
+def test_an_untouched_log_is_intact():
+    runs = a_log(a=3, b=1)
+    heads = {"a": runs.status("a").head, "b": runs.status("b").head}
+    found = audit.verify(runs.chains(), runs.seal(), runs.list())
+    assert found == audit.Verdict(events=4, runs=2, unchained=0, first_bad=None, heads=heads)
+    assert found.intact
+
+
+def test_an_empty_log_is_intact():
+    assert audit.verify({}, None).intact
+    assert audit.verify({}, (0, audit.total(()))).intact
+
+
+def replaced(chains: Chains, run_id: str, index: int, **changes: object) -> Chains:
+    events = list(chains[run_id])
+    events[index] = events[index].model_copy(update=changes)
+    return {**chains, run_id: tuple(events)}
+
+
+def dropped(chains: Chains, run_id: str, index: int) -> Chains:
+    return {**chains, run_id: chains[run_id][:index] + chains[run_id][index + 1 :]}
+
+
+def resealed(chains: Chains, run_id: str, index: int) -> Chains:
+    """Edit an event and give it the hash that fits."""
+    events = list(chains[run_id])
+    edited = events[index].model_copy(update={"actor": "eve"})
+    events[index] = edited.model_copy(update={"hash": run_log.seal_of(edited)})
+    return {**chains, run_id: tuple(events)}
+
+
+CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
+    "edited": (
+        lambda log: replaced(log, "a", 1, actor="eve"),
+        r"a: event 2 \('note 2'\) was edited",
+    ),
+    "edited with a fitting hash": (
+        lambda log: resealed(log, "a", 1),
+        r"a: event 3 \('note 3'\) does not follow the event before it",
+    ),
+    "the newest edited with a fitting hash": (
+        lambda log: resealed(log, "a", 2),
+        "the newest events of the runs are not those that were written last",
+    ),
+    "deleted at the beginning": (lambda log: dropped(log, "a", 0), "a: event 1 is missing"),
+    "deleted in the middle": (lambda log: dropped(log, "a", 1), "a: event 2 is missing"),
+    "deleted at the end": (lambda log: dropped(log, "a", 2), "5 events were written, and 4 events"),
+    "a run deleted": (lambda log: {"a": log["a"]}, "5 events were written, and 3 events"),
+    "a run deleted and one forged": (
+        lambda log: {"a": log["a"], "x": tuple(
+            one.model_copy(update={"run_id": "x"}) for one in log["b"])},
+        r"x: event 1 \('plan'\) was edited",
+    ),
+    "reordered": (
+        lambda log: {**log, "a": tuple(reversed(log["a"]))},
+        "a: event 1 is missing, or not in its place",
+    ),
+    "inserted twice": (
+        lambda log: {**log, "a": (*log["a"], log["a"][2])},
+        "a: event 4 is missing, or not in its place",
+    ),
+    "swapped between runs": (
+        lambda log: {"a": (log["a"][0], log["b"][1], log["a"][2]),
+                     "b": (log["b"][0], log["a"][1])},
+        r"a: event 2 \('note 2'\) does not follow",
+    ),
+    "one hash taken away": (
+        lambda log: replaced(log, "a", 1, hash=""), r"a: event 2 \('note 2'\) has no hash",
+    ),
+    "all hashes taken away": (
+        lambda log: {run: tuple(one.model_copy(update={"hash": "", "previous": "", "actor": "eve"})
+                     for one in chain) for run, chain in log.items()},
+        "the newest events of the runs are not those",
+    ),
+    "forged without a hash": (
+        lambda log: {**log, "x": (log["b"][0].model_copy(
+            update={"run_id": "x", "hash": "", "previous": ""}),)},
+        "5 events were written, and 6 events were there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_changed_is_found_and_named(case: str):
+    change, expected = CASES[case]
+    runs = a_log(a=3, b=2)
+    found = audit.verify(change(runs.chains()), runs.seal())
+    assert not found.intact
+    assert found.first_bad is not None
+    assert re.search(expected, found.first_bad)
+
+
+def test_a_seal_that_is_gone_is_found():
+    found = audit.verify(a_log(a=1).chains(), None)
+    assert found.first_bad == "the seal over all runs is gone"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"state": State.APPROVED}, {"seq": 3}, {"head": "ab"}], ids=["state", "seq", "head"]
+)
+def test_a_status_that_is_not_that_of_the_log_is_found(changes: dict[str, object]):
+    runs = a_log(a=2)
+    forged = runs.status("a").model_copy(update=changes)
+    found = audit.verify(runs.chains(), runs.seal(), [forged])
+    assert found.first_bad is not None
+    assert found.first_bad.startswith("a: the state that commands go by")
+
+
+def test_a_status_without_any_event_is_found():
+    runs = a_log(a=1)
+    stranger = RunStatus(run_id="x", product="p", state=State.ACCEPTED, seq=9, at=NOON)
+    found = audit.verify(runs.chains(), runs.seal(), [stranger])
+    assert found.first_bad is not None
+    assert "(accepted, event 9) is not that of its log (no event at all)" in found.first_bad
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_the_seal_moved_event_by_event_is_the_seal_of_all(order: list[str]):
+    runs, seal = FakeRuns(), None
+    for run_id in order:
+        if run_id in runs.statuses:
+            previous = runs.status(run_id).head
+            after = runs.append(a_note(run_id, runs.status(run_id).seq + 1))
+        else:
+            previous = ""
+            after = runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        seal = audit.moved_seal(seal, previous, after.head)
+    assert (seal or (0, audit.total(()))) == runs.seal()
+    assert audit.verify(runs.chains(), seal).intact
+
+
+# --- events that were written before there were hashes ------------------------------------------
+
+
+def bare(chains: Chains) -> Chains:
+    blank = {"hash": "", "previous": "", "epoch": 0}
+    return {
+        run: tuple(one.model_copy(update=blank) for one in chain) for run, chain in chains.items()
+    }
+
+
+def test_events_of_an_older_release_are_counted_and_are_no_fault():
+    chains = bare(a_log(a=3, b=2).chains())
+    found = audit.verify(chains, None)
+    assert (found.intact, found.events, found.unchained) == (True, 5, 5)
+
+
+def test_the_first_seal_covers_the_events_that_are_there():
+    runs = a_log(a=3, b=2)
+    chains = bare(runs.chains())
+    seal = audit.first_seal(chains)
+    assert seal == runs.seal()
+    assert audit.verify(chains, seal).intact
+    assert not audit.verify(replaced(chains, "a", 0, actor="eve"), seal).intact
+    assert not audit.verify(dropped(chains, "a", 2), seal).intact
+
+
+def test_no_first_seal_is_made_where_there_was_one():
+    assert audit.first_seal(a_log(a=1).chains()) is None
+    assert audit.first_seal({}) == (0, audit.total(()))
+
+
+def test_an_older_event_edited_after_newer_ones_were_written_is_found():
+    runs = a_log(a=3, b=2)
+    chains = {"a": bare(runs.chains())["a"][:2] + runs.chains()["a"][2:], "b": runs.chains()["b"]}
+    assert audit.verify(chains, runs.seal()).unchained == 2
+    assert audit.verify(chains, runs.seal()).intact
+    found = audit.verify(replaced(chains, "a", 0, actor="eve"), runs.seal())
+    assert found.first_bad == (
+        "a: event 3 ('note 3') does not follow the event before it, as that one is now"
+    )

@@ -1,0 +1,247 @@
+"""The input is judged before staging, each chunk when it is staged (Q0, Q9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval.waive import failed_gates, waive
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.errors import ChecksFailed
+from tests.fakes.bench import bench, contract, declared, lake
+from tests.fakes.compute import FakeCompute
+
+FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
+OUTPUT = {"file": "expectations/daily.json", "on": "output"}
+
+
+def approved(found: Workbench, wanted: Any = None) -> str:
+    """A run that may be staged."""
+    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
+    decide.approve(found, plan.run_id, "ana", "")
+    return plan.run_id
+
+
+def complete(unit: str) -> Any:
+    """A source that must have rows in every period."""
+    return declared(
+        sources={
+            "raw": {
+                "table": "bronze.raw",
+                "range": {"column": "day", "from": "2019-12-01", "to": "2020-02-01"},
+                "warm_up_days": 1,
+                "complete": unit,
+            }
+        }
+    )
+
+
+def input_checks(found: Workbench, run_id: str) -> dict[str, bool]:
+    """Give what was stored of the input, by name."""
+    stored = found.evidence.newest(run_id, "input-checks")
+    assert stored is not None
+    return {check["name"]: check["passed"] for check in stored[1]["checks"]}
+
+
+@pytest.mark.req("Q0")
+def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, gaps={"2020-01-01"}))
+    run_id = approved(found, complete("day"))
+    with pytest.raises(ChecksFailed) as refused:
+        stage(found, run_id, "bob")
+    assert "no row on 1 of 3 days: 2020-01-01" in refused.value.problem
+    assert f"waive {run_id} 'raw has rows in every day'" in refused.value.fix
+    assert found.runs.status(run_id).state is State.HALTED
+    assert "open shadow" not in where.calls
+
+
+@pytest.mark.req("Q0")
+def test_a_gap_that_nobody_declared_is_in_the_evidence_and_halts_nothing() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, gaps={"2020-01-01"}))
+    run_id = approved(found)
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert input_checks(found, run_id) == {"raw has rows in every day": False}
+
+
+@pytest.mark.req("Q0")
+def test_every_assumption_is_a_gate_under_its_own_words() -> None:
+    where = lake()
+    text = "each amount is in euro"
+    assumed = {"text": text, "file": "expectations/euro.json", "on": "raw"}
+    found = bench(where, FakeCompute(where, bad_suites={"expectations/euro.json"}))
+    run_id = approved(found, declared(contract=contract(assumptions=[assumed])))
+    with pytest.raises(ChecksFailed, match=f"{text}: assumed of raw"):
+        stage(found, run_id, "bob")
+    assert input_checks(found, run_id)[text] is False
+    assert [gate.name for gate in failed_gates(found, run_id)] == [text]
+
+
+@pytest.mark.req("Q0", "Q8")
+def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> None:
+    where = lake()
+    compute = FakeCompute(where, gaps={"2020-01-01"})
+    suite = {"file": "expectations/raw.json", "on": "raw"}
+    found = bench(where, compute)
+    wanted = complete("day")
+    run_id = approved(found, wanted)
+    with pytest.raises(ChecksFailed):
+        stage(found, run_id, "bob")
+    waive(found, run_id, "raw has rows in every day", "ana", "a holiday")
+    compute.gaps.add("2020-01-02")  # It would fail, but the pinned input cannot change.
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert suite["file"] not in compute.judged
+
+
+@pytest.mark.req("Q9")
+def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> None:
+    where = lake()
+    compute = FakeCompute(where, chunk_duplicates=3)
+    found = bench(where, compute)
+    run_id = approved(found)
+    with pytest.raises(ChecksFailed) as refused:
+        stage(found, run_id, "bob")
+    assert compute.staged == ["load", FIRST]
+    assert refused.value.problem == (
+        f"chunk {FIRST} (2020-01-02) failed 1 of its checks: keys are unique: 3 duplicate keys in "
+        "the chunk"
+    )
+    assert f"waive {run_id} 'keys are unique' --by WHO --reason TEXT" in refused.value.fix
+    event = found.runs.events(run_id)[-1]
+    assert (event.verb, event.detail["chunk_id"]) == ("halt", FIRST)
+    assert event.detail["failed"] == ["keys are unique"]
+    (row,) = found.ledger.chunks(run_id)
+    assert (row.status, row.problem) == ("failed", refused.value.problem)
+    assert found.runs.status(run_id).state is State.HALTED
+
+
+@pytest.mark.req("Q9", "Q8")
+def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_pass() -> None:
+    where = lake()
+    compute = FakeCompute(where, chunk_duplicates=3)
+    found = bench(where, compute)
+    run_id = approved(found)
+    for _ in range(2):
+        with pytest.raises(ChecksFailed, match=FIRST):
+            stage(found, run_id, "bob")
+    waive(found, run_id, "keys are unique", "ana", "known")
+    with pytest.raises(ChecksFailed, match=SECOND):
+        stage(found, run_id, "bob")
+    waive(found, run_id, "keys are unique", "ana", "known too")
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert [item for item in compute.staged if item != "load"] == [FIRST, SECOND]
+    rows = found.ledger.chunks(run_id)
+    assert [row.status for row in rows] == ["done", "done"]
+    assert all(row.problem.startswith("waived: chunk ") for row in rows)
+
+
+@pytest.mark.req("Q9")
+def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
+    where = lake()
+    compute = FakeCompute(where, chunk_nulls=1)
+    found = bench(where, compute)
+    run_id = approved(found)
+    with pytest.raises(ChecksFailed, match="1 rows without id"):
+        stage(found, run_id, "bob")
+    compute.chunk_nulls = 0
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert [row.problem for row in found.ledger.chunks(run_id)] == ["", ""]
+
+
+@pytest.mark.req("Q9")
+def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
+    where = lake()
+    compute = FakeCompute(where, bad_rows={SECOND})
+    found = bench(where, compute)
+    run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
+    with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on {SECOND}"):
+        stage(found, run_id, "bob")
+    assert compute.judged == [f"{OUTPUT['file']} on {FIRST}", f"{OUTPUT['file']} on {SECOND}"]
+
+
+@pytest.mark.req("Q9")
+def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
+    where = lake()
+    compute = FakeCompute(where, bad_rows={SECOND})
+    found = bench(where, compute)
+    validation = {"edge_partitions": 1, "chunk_checks": "counts"}
+    wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
+    run_id = approved(found, wanted)
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert compute.judged == []
+
+
+@pytest.mark.req("Q9")
+def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, chunk_duplicates=3))
+    validation = {"edge_partitions": 1, "gates": {"keys_unique": "report"}}
+    run_id = approved(found, declared(validation=validation))
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+
+
+@pytest.mark.req("Q9")
+def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write() -> None:
+    where = lake()
+    found = bench(where)
+    wanted = declared(safety={"max_rows": 20})
+    run_id = approved(found, wanted)
+    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    stored = found.evidence.newest(run_id, "chunk-checks")
+    assert stored is not None
+    counts = [
+        check["detail"]
+        for chunk in stored[1]["chunks"]
+        for check in chunk["checks"]
+        if check["name"] == "row count is in range"
+    ]
+    assert counts == [
+        "10 rows up to this chunk, at most 20", "20 rows up to this chunk, at most 20",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("Q9")
+def test_what_was_judged_before_a_halt_stays_in_the_evidence() -> None:
+    where = lake()
+    compute = FakeCompute(where, bad_rows={SECOND})
+    found = bench(where, compute)
+    run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
+    with pytest.raises(ChecksFailed):
+        stage(found, run_id, "bob")
+    compute.bad_rows.clear()
+    stage(found, run_id, "bob")
+    stored = found.evidence.newest(run_id, "chunk-checks")
+    assert stored is not None
+    told = [(chunk["chunk_id"], chunk["status"]) for chunk in stored[1]["chunks"]]
+    assert told == [(FIRST, "done"), (SECOND, "done")]
+
+
+@pytest.mark.req("Q9", "T3")
+def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_as_done() -> None:
+    where = lake()
+    compute = FakeCompute(where)
+    found = bench(where, compute)
+    run_id = approved(found)
+    stage(found, run_id, "bob")
+    found.ledger.rows.pop(0)
+    compute.chunk_duplicates = 1
+    with pytest.raises(ChecksFailed, match=FIRST):
+        stage(found, run_id, "bob")
+    assert compute.staged.count(FIRST) == 1
+
+
+@pytest.mark.req("Q9")
+def test_run_tells_which_gates_it_closed() -> None:
+    where = lake()
+    found = bench(where, FakeCompute(where, duplicates=(1, 1)))
+    done = drive.drive(found, approved(found), "bob")
+    checks: Any = done["checks"]
+    assert done["state"] == "rejected"
+    assert [check["name"] for check in checks if not check["passed"]] == ["keys are unique"]

@@ -1,0 +1,52 @@
+"""The page of correction events says what the code says, and what was undone before is left out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.core.versions.corrections import COLUMNS, effective
+from lakehouse_backfill.domain.publication import Publication
+
+pytestmark = pytest.mark.req("U9")
+PAGE = Path(__file__).resolve().parents[4] / "docs/corrections.md"
+
+
+def test_the_page_lists_exactly_the_columns() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    assert rows == [
+        f"| `{name}` | {kind.rstrip('!')}{'' if kind.endswith('!') else ', may be null'} | {text} |"
+        for name, kind, text in COLUMNS
+    ]
+
+
+def _row(action: str, version: int, token: str) -> Publication:
+    returns = version if action == "rollback" else None
+    return Publication.model_validate(
+        {
+            "product": "a.b", "version": version, "token": token, "action": action,
+            "run_id": None if returns is not None else token, "table": "a.b", "snapshot_id": 1,
+            "before_snapshot_id": None, "scope": None, "supersedes": None,
+            "at": datetime(2026, 1, 1, tzinfo=timezone.utc), "by": "ana", "returns_to": returns,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("undone", "left"),
+    [
+        ([("publish", 2, "b"), ("publish", 1, "a")], "ba"),
+        ([("rollback", 1, "r"), ("publish", 2, "b"), ("publish", 1, "a")], "a"),
+        ([("rollback", 1, "r")], "r"),
+        (
+            [("publish", 3, "c"), ("rollback", 1, "r"), ("publish", 2, "b"), ("publish", 1, "a")],
+            "ca",
+        ),
+    ],
+    ids=["acts", "one was taken back", "a rollback alone", "and then another act"],
+)
+def test_only_what_still_stands_is_undone(undone: list[tuple[str, int, str]], left: str) -> None:
+    rows = [_row(*each) for each in undone]
+    assert "".join(row.token for row in effective(rows)) == left

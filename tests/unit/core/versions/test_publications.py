@@ -1,0 +1,113 @@
+"""Where a rollback leads."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from lakehouse_backfill.core.versions import publications
+from lakehouse_backfill.domain.publication import Pointer, Publication, Restore
+from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+DAY = ScopeField(column="d", transform="identity", type="date")
+
+
+def _row(version: int, action: str, before: int, after: int, supersedes: int | None, *days: str):
+    return Publication(
+        product="a.b", version=version, token=f"t{after}", action=action, run_id=f"bf-{version}",
+        table="a.b", snapshot_id=after, before_snapshot_id=before,
+        scope=Scope(field=DAY, partitions=days), supersedes=supersedes, at=NOW, by="ana",
+    )  # fmt: skip
+
+
+BASE = _row(0, "baseline", 10, 10, None, "2020-01-01")
+FIRST = _row(1, "publish", 11, 12, 0, "2020-01-01", "2020-01-02")
+SECOND = _row(2, "publish", 13, 14, 1, "2020-01-02", "2020-01-03")
+
+
+@pytest.mark.req("U12")
+def test_the_way_back_from_the_newest_version_restores_its_partitions() -> None:
+    way = publications.way_back((SECOND, FIRST, BASE), "a.b", None, ())
+    assert (way.version, way.scope.partitions) == (1, ("2020-01-02", "2020-01-03"))
+    assert way.restores == (
+        Restore(
+            partitions=("2020-01-02", "2020-01-03"), restore_snapshot_id=13, since_snapshot_id=14
+        ),
+    )
+
+
+@pytest.mark.req("U12")
+def test_over_two_versions_each_partition_goes_back_to_before_its_first_change() -> None:
+    way = publications.way_back((SECOND, FIRST, BASE), "a.b", 0, ())
+    assert way.restores == (
+        Restore(partitions=("2020-01-01",), restore_snapshot_id=11, since_snapshot_id=12),
+        Restore(partitions=("2020-01-02",), restore_snapshot_id=11, since_snapshot_id=14),
+        Restore(partitions=("2020-01-03",), restore_snapshot_id=13, since_snapshot_id=14),
+    )
+
+
+@pytest.mark.req("U12")
+def test_some_partitions_can_go_back_alone() -> None:
+    way = publications.way_back((SECOND, FIRST, BASE), "a.b", None, ("2020-01-03",))
+    assert (way.is_partial, way.scope.partitions) == (True, ("2020-01-03",))
+
+
+@pytest.mark.req("U12")
+def test_after_a_rollback_and_another_publication_the_way_back_is_the_same_version() -> None:
+    undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
+    again = _row(2, "publish", 15, 16, 0, "2020-01-01", "2020-01-02")
+    way = publications.way_back((again, undo, FIRST, BASE), "a.b", None, ())
+    assert (way.version, way.established) == (0, undo)
+    assert way.restores[0].restore_snapshot_id == 15
+
+
+@pytest.mark.req("U12")
+def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
+    undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
+    way = publications.way_back((undo, FIRST, BASE), "a.b", 1, ())
+    assert (way.established, way.restores[0].restore_snapshot_id) == (FIRST, 12)
+
+
+@pytest.mark.req("U12")
+def test_versions_restated_by_two_partition_fields_are_not_undone_by_one_rollback() -> None:
+    region = Scope(
+        field=ScopeField(column="region", transform="identity", type="string"), partitions=("EU",)
+    )
+    second = SECOND.model_copy(update={"scope": region})
+    with pytest.raises(Unsupported, match=r"identity\(region\) and of identity\(d\)"):
+        publications.way_back((second, FIRST, BASE), "a.b", 0, ())
+    assert publications.way_back((second, FIRST, BASE), "a.b", 1, ()).scope == region
+
+
+@pytest.mark.parametrize(
+    ("history", "to", "only", "error"),
+    [
+        pytest.param((FIRST, BASE), 9, (), NotFound, id="no such version"),
+        pytest.param((FIRST, BASE), 1, (), Blocked, id="there already"),
+        pytest.param((BASE,), None, (), Blocked, id="nothing before the baseline"),
+        pytest.param((), None, (), NotFound, id="no history"),
+        pytest.param(
+            (_row(1, "reserve", 10, 10, 0, "2020-01-01"),), None, (), NotFound,
+            id="nothing accepted yet",
+        ),
+        pytest.param((FIRST, BASE), None, ("2021-01-01",), NotFound, id="a foreign partition"),
+        pytest.param(
+            (_row(0, "rollback", 12, 15, 1, "2020-01-01"), FIRST, BASE),
+            None, (), Blocked, id="back at the baseline",
+        ),
+    ],
+)  # fmt: skip
+def test_a_way_back_that_does_not_exist_is_refused(history, to, only, error) -> None:
+    with pytest.raises(error):
+        publications.way_back(history, "a.b", to, only)
+
+
+@pytest.mark.req("U1")
+def test_a_second_publication_of_the_product_has_to_wait_and_is_told_for_whom() -> None:
+    pointer = Pointer(accepted=BASE, pending=FIRST, last_version=1)
+    with pytest.raises(PointerMoved, match="bf-1"):
+        publications.require_free(pointer, "a.b", "bf-2")
+    publications.require_free(pointer, "a.b", "bf-1")
