@@ -25,11 +25,11 @@ def session(folder: Path, memory: str) -> Any:
 def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
     """Compare with our engine on Spark: by whole partitions in `tasks`, or by a `shuffle`."""
     from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-    from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+    from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
     from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
     from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
 
-    tasks = PartsDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
+    tasks = ParallelDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
     differ: Any = tasks if way == "tasks" else SparkDiffer(spark, "lake")
 
     def compare() -> Counts:
@@ -53,13 +53,13 @@ def scan(spark: Any, setting: Setting) -> Callable[[], Counts]:
 
 def checksum(spark: Any, setting: Setting) -> Callable[[], Counts]:
     """Checksum every month of A, as reconciliation does."""
-    from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
+    from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
     from lakehouse_backfill.domain.scope import ScopeField
 
     field = ScopeField(column="l_shipdate", transform="month", type="date")
 
     def read() -> Counts:
-        partition_sums({"a": _at(spark, setting.lake.a)}, field)
+        sum_partitions({"a": _at(spark, setting.lake.a)}, field)
         return None
 
     return read

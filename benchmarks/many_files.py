@@ -30,12 +30,12 @@ from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import (
-    Action,
     AdoptRequest,
+    CommitResult,
+    PartitionRestore,
     Publication,
-    Restore,
+    PublicationAction,
     RevertRequest,
-    Swap,
 )
 from lakehouse_backfill.domain.scope import Scope
 
@@ -120,7 +120,7 @@ class _Lake:
         self._versions = IcebergVersions(ControlTables(catalog, "lakehouse_backfill"))
         self._scope = Scope(field=FIELD, partitions=_labels())
         self._version = 0
-        self._swap: Swap | None = None
+        self._swap: CommitResult | None = None
 
     def publish(self) -> None:
         """Adopt the shadow's files and move the pointer."""
@@ -145,7 +145,7 @@ class _Lake:
         if swap is None:
             raise ValueError("nothing was published")
         token = self._reserve()
-        restore = Restore(
+        restore = PartitionRestore(
             partitions=self._scope.partitions,
             restore_snapshot_id=swap.before_snapshot_id,
             since_snapshot_id=swap.snapshot_id,
@@ -167,7 +167,7 @@ class _Lake:
         self._move("reserve", token)
         return token
 
-    def _move(self, action: Action, token: str) -> None:
+    def _move(self, action: PublicationAction, token: str) -> None:
         row = Publication(
             product=TABLE,
             version=self._version,

@@ -24,9 +24,13 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.commit.producer import (
+    SnapshotChange,
+    SwapProducer,
+    commit_snapshot,
+)
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID
+from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID_PROPERTY
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 
 #: 2020-01-01T00, as hours since 1970.
@@ -62,9 +66,9 @@ def stage(catalog: Catalog, shadow: str, labels: tuple[str, ...]) -> None:
     for entry in old.values():
         file = _real_file(table, entry.data_file.partition)
         new[file.file_path] = _entry(file, None)
-    change = Change(head, tuple(head.manifests(table.io)), old, new)
-    snapshot = SwapProducer(cache).snapshot(table, change, {CHUNK_ID: "c1"}, 1)
-    commit(table, snapshot, {}, "chunk")
+    change = SnapshotChange(head, tuple(head.manifests(table.io)), old, new)
+    snapshot = SwapProducer(cache).snapshot(table, change, {CHUNK_ID_PROPERTY: "c1"}, 1)
+    commit_snapshot(table, snapshot, {}, "chunk")
 
 
 def _files(table: Table, files: int, per_partition: int) -> Iterator[DataFile]:
@@ -131,4 +135,4 @@ def _commit(table: Table, snapshot_id: int, manifests: list[ManifestFile], files
         summary=Summary(Operation.APPEND, **totals),
         schema_id=table.metadata.current_schema_id,
     )
-    commit(table, snapshot, {}, "fill")
+    commit_snapshot(table, snapshot, {}, "fill")

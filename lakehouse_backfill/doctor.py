@@ -9,70 +9,70 @@ from lakehouse_backfill.domain.capability import Capabilities
 from lakehouse_backfill.errors import BackfillError, Blocked
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.wiring.wiring import Wiring
+    from lakehouse_backfill.wiring.wiring import Adapters
 
-Check = dict[str, Any]
+DoctorCheck = dict[str, Any]
 #: A check's name, what makes it, and what to do when it fails.
-_Asked = tuple[str, "Callable[[Wiring], str]", str]
+_CheckSpec = tuple[str, "Callable[[Adapters], str]", str]
 #: What a run cannot do without, and what to do where it is missing.
-_NEEDED = {
+_REQUIRED_CAPABILITIES = {
     "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
     "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
 }
 
 
-def examine(wiring: Wiring) -> dict[str, Any]:
+def run_doctor(wiring: Adapters) -> dict[str, Any]:
     """Run all checks; a failing one never stops the others. Starts no JVM.
 
     A Spark Connect server is asked itself, in place of this machine's Java and jars.
 
     Gives `checks`, and `capabilities` of a catalog that answers (else None).
     """
-    checks: tuple[_Asked, ...] = (
-        ("project", _project, "lakehouse-backfill init DIR"),
-        *_of_spark(wiring),
-        ("catalog", _catalog, "check catalog.uri in catalog/profiles.yaml"),
-        ("contracts", _contracts, "correct the files under catalog/contracts"),
-        ("history", _history, "hold the snapshot by a tag again: docs/retention.md"),
+    checks: tuple[_CheckSpec, ...] = (
+        ("project", _check_project, "lakehouse-backfill init DIR"),
+        *_spark_checks(wiring),
+        ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
+        ("contracts", _check_contracts, "correct the files under catalog/contracts"),
+        ("history", _check_history, "hold the snapshot by a tag again: docs/retention.md"),
     )
     found: list[Capabilities] = []
-    tried = _run(wiring, "capabilities", lambda one: _capabilities(one, found), _TRY_AGAIN)
-    rows = [_run(wiring, *check) for check in checks]
+    tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
+    rows = [_run_check(wiring, *check) for check in checks]
     if not found:
         return {"checks": [*rows, tried], "capabilities": None}
     return {
-        "checks": [*rows, *_needed(found[0])],
+        "checks": [*rows, *_capability_checks(found[0])],
         "capabilities": found[0].model_dump(mode="json"),
     }
 
 
-_TRY_AGAIN = "give the account the right to make and drop tables in the namespace of shadows"
+_PROBE_FIX = "give the account the right to make and drop tables in the namespace of shadows"
 
 
-def _capabilities(wiring: Wiring, found: list[Capabilities]) -> str:
-    from lakehouse_backfill.adapters.iceberg.capabilities import probe
+def _probe_catalog(wiring: Adapters, found: list[Capabilities]) -> str:
+    from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 
-    found.append(probe(wiring.catalog, wiring.profile.shadow_namespace))
+    found.append(probe_capabilities(wiring.catalog, wiring.profile.shadow_namespace))
     return ""
 
 
-def _needed(found: Capabilities) -> list[Check]:
+def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
     """Give a check for each capability that runs need, first for what shadows are made by."""
-    checks = [_shadows(found)]
-    for name, fix in _NEEDED.items():
+    checks = [_shadow_check(found)]
+    for name, fix in _REQUIRED_CAPABILITIES.items():
         is_there = bool(getattr(found, name))
-        text = _said(name) if is_there else f"not so: {found.seen.get(name, '')}"
+        text = _capability_text(name) if is_there else f"not so: {found.seen.get(name, '')}"
         checks.append(
             {"name": name, "ok": is_there, "detail": text, "fix": "" if is_there else fix}
         )
     return checks
 
 
-def _shadows(found: Capabilities) -> Check:
+def _shadow_check(found: Capabilities) -> DoctorCheck:
     """Say how shadows are made here, and why in that way."""
     why_not = found.seen.get("register_table", "")
     if found.register_table:
-        detail, fix = f"registered: {_said('register_table')}", ""
+        detail, fix = f"registered: {_capability_text('register_table')}", ""
     elif found.built_clones:
         detail = f"built by create_table and one commit, as {why_not}"
         fix = ""
@@ -82,11 +82,13 @@ def _shadows(found: Capabilities) -> Check:
     return {"name": "shadows", "ok": not fix, "detail": detail, "fix": fix}
 
 
-def _said(name: str) -> str:
+def _capability_text(name: str) -> str:
     return str(Capabilities.model_fields[name].description).rstrip(".")
 
 
-def _run(wiring: Wiring, name: str, check: Callable[[Wiring], str], fix: str) -> Check:
+def _run_check(
+    wiring: Adapters, name: str, check: Callable[[Adapters], str], fix: str
+) -> DoctorCheck:
     try:
         return {"name": name, "ok": True, "detail": check(wiring), "fix": ""}
     except BackfillError as error:
@@ -95,52 +97,58 @@ def _run(wiring: Wiring, name: str, check: Callable[[Wiring], str], fix: str) ->
         return {"name": name, "ok": False, "detail": f"{type(error).__name__}: {error}", "fix": fix}
 
 
-def _project(wiring: Wiring) -> str:
+def _check_project(wiring: Adapters) -> str:
     return f"{wiring.folder}, environment {wiring.profile.environment}"
 
 
-def _of_spark(wiring: Wiring) -> tuple[_Asked, ...]:
+def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
     if "spark.remote" in wiring.profile.spark:
-        return (("spark connect", _remote, "start the server with the catalog's jars"),)
+        return (
+            ("spark connect", _check_spark_connect, "start the server with the catalog's jars"),
+        )
     return (
-        ("java", _java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
-        ("jars", _jars, "run the set-up again, or let Spark fetch them: it needs the network once"),
+        ("java", _check_java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
+        (
+            "jars",
+            _check_jars,
+            "run the set-up again, or let Spark fetch them: it needs the network once",
+        ),
     )
 
 
-def _remote(wiring: Wiring) -> str:
-    from lakehouse_backfill.adapters.spark.session.remote import examined
+def _check_spark_connect(wiring: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.remote import check_server
 
-    return examined(wiring.spark, wiring.profile.catalog["name"])
+    return check_server(wiring.spark, wiring.profile.catalog["name"])
 
 
-def _java(_: Wiring) -> str:
+def _check_java(_: Adapters) -> str:
     from lakehouse_backfill.adapters.spark.session.java import require_java
 
     found = require_java()
     return f"Java {found.version} at {found.home} ({found.source})"
 
 
-def _jars(wiring: Wiring) -> str:
-    from lakehouse_backfill.adapters.spark.session.settings import local_jars
+def _check_jars(wiring: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.settings import find_local_jars
 
-    jars = local_jars(wiring.folder)
+    jars = find_local_jars(wiring.folder)
     if not jars:
         return "none here: Spark fetches them on first use"
     return ", ".join(jar.name for jar in jars)
 
 
-def _catalog(wiring: Wiring) -> str:
+def _check_catalog(wiring: Adapters) -> str:
     namespaces = wiring.catalog.list_namespaces()
     kind = wiring.profile.catalog.get("type", "unknown type")
     return f"{wiring.profile.catalog['name']} ({kind}) answers, {len(namespaces)} namespaces"
 
 
-def _contracts(wiring: Wiring) -> str:
+def _check_contracts(wiring: Adapters) -> str:
     return f"{len(wiring.contracts())} contracts are valid"
 
 
-def _history(wiring: Wiring) -> str:
+def _check_history(wiring: Adapters) -> str:
     """Look for snapshots whose expiry would delete live files, in the tables of all contracts."""
     tables = sorted({contract.table for contract in wiring.valid_contracts()})
     for table in tables:

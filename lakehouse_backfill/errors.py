@@ -84,13 +84,13 @@ class Fault:
         return f"{self.file}:{self.line}: {self.field}: {self.problem} ({self.fix})"
 
 
-def with_faults(problem: str, faults: tuple[Fault, ...]) -> str:
+def problem_with_faults(problem: str, faults: tuple[Fault, ...]) -> str:
     """Give the problem with one line for each fault below it."""
     return "\n  ".join([problem, *(str(fault) for fault in faults)])
 
 
 @contextmanager
-def concerning(field: str) -> Iterator[None]:
+def attach_error_field(field: str) -> Iterator[None]:
     """Name the field of a declaration that an error is about, unless it names one itself."""
     try:
         yield
@@ -114,7 +114,7 @@ class ConfigError(BackfillError):
         fix: str = "",
         field: str = "",
     ) -> None:
-        text = with_faults(problem, faults)
+        text = problem_with_faults(problem, faults)
         state = state or "nothing was read or changed"
         super().__init__(text, state=state, fix=fix, field=field, faults=faults)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Holder = TypeVar("Holder", bound="DataclassInstance")
-Hook = Callable[[str], None]
+FaultHook = Callable[[str], None]
 
 #: What adapters do in more than one step, so that a process may die inside a port method.
-COMMITS = (
+COMMIT_POINTS = (
     "Catalog.create_namespace",
     "Catalog.create_table",
     "Catalog.update_schema",
@@ -51,86 +51,90 @@ COMMITS = (
     "Upkeep.let_go",
 )
 
-_METHODS: dict[str, None] = {}
-_hook: Hook | None = None
+_SIDE_EFFECT_METHODS: dict[str, None] = {}
+_hook: FaultHook | None = None
 
 
 def side_effect(method: Method) -> Method:
     """Mark a port's method as one that changes something outside the process."""
-    _METHODS[method.__qualname__] = None
+    _SIDE_EFFECT_METHODS[method.__qualname__] = None
     return method
 
 
-def marked(protocol: type[Any]) -> frozenset[str]:
+def side_effect_methods(protocol: type[Any]) -> frozenset[str]:
     """Name the marked methods of a port."""
     prefix = f"{protocol.__name__}."
-    return frozenset(name.removeprefix(prefix) for name in _METHODS if name.startswith(prefix))
+    return frozenset(
+        name.removeprefix(prefix) for name in _SIDE_EFFECT_METHODS if name.startswith(prefix)
+    )
 
 
-def names() -> tuple[str, ...]:
+def all_points() -> tuple[str, ...]:
     """All points of the ports that were imported and of the adapters, sorted."""
-    methods = [f"{name}:{when}" for name in _METHODS for when in ("before", "after")]
-    commits = [f"{name}:{when}" for name in COMMITS for when in ("committing", "committed")]
+    methods = [f"{name}:{when}" for name in _SIDE_EFFECT_METHODS for when in ("before", "after")]
+    commits = [f"{name}:{when}" for name in COMMIT_POINTS for when in ("committing", "committed")]
     return tuple(sorted(methods + commits))
 
 
-def install(hook: Hook | None) -> None:
+def install_hook(hook: FaultHook | None) -> None:
     """Call `hook` with the name of each point that this process reaches; None: no more."""
     global _hook
     _hook = hook
 
 
-def reached(point: str) -> None:
+def reach_point(point: str) -> None:
     """Say that the process got to a point."""
     if _hook is not None:
         _hook(point)
 
 
 @contextmanager
-def around(name: str) -> Iterator[None]:
+def commit_window(name: str) -> Iterator[None]:
     """Reach `name:committing`, run the block, and reach `name:committed` unless it raised."""
-    reached(f"{name}:committing")
+    reach_point(f"{name}:committing")
     yield
-    reached(f"{name}:committed")
+    reach_point(f"{name}:committed")
 
 
-def watch(holder: Holder) -> Holder:
+def watch_ports(holder: Holder) -> Holder:
     """Give a dataclass of ports with a point before and after each marked method of each port.
 
     What the methods do, give and raise is the ports' own; `:after` is not reached when one raised.
     """
     ports = {
-        field: _Watched(getattr(holder, field), protocol)
+        field: _WatchedPort(getattr(holder, field), protocol)
         for field, protocol in get_type_hints(type(holder)).items()
-        if isinstance(protocol, type) and marked(protocol)
+        if isinstance(protocol, type) and side_effect_methods(protocol)
     }
     return dataclasses.replace(holder, **ports)
 
 
-def is_watched(port: object, protocol: type[Any]) -> bool:
+def is_watched_port(port: object, protocol: type[Any]) -> bool:
     """Tell whether the port is watched as this protocol."""
-    return isinstance(port, _Watched) and port.protocol is protocol
+    return isinstance(port, _WatchedPort) and port.protocol is protocol
 
 
-class _Watched:
+class _WatchedPort:
     """A port whose marked methods reach their points."""
 
     def __init__(self, port: Any, protocol: type[Any]) -> None:
         self._port = port
         self.protocol = protocol
-        for method in marked(protocol):
-            setattr(self, method, _passing(getattr(port, method), f"{protocol.__name__}.{method}"))
+        for method in side_effect_methods(protocol):
+            setattr(
+                self, method, _with_points(getattr(port, method), f"{protocol.__name__}.{method}")
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
 
-def _passing(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _with_points(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def passing(*arguments: Any, **named: Any) -> Any:
-        reached(f"{name}:before")
+        reach_point(f"{name}:before")
         result = method(*arguments, **named)
-        reached(f"{name}:after")
+        reach_point(f"{name}:after")
         return result
 
     return passing

@@ -11,10 +11,10 @@ from lakehouse_backfill import commands
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
 from lakehouse_backfill.report import data as results
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.comparison.reconciling import Sides
+    from lakehouse_backfill.core.comparison.reconciling import TableSides
 
 Result = dict[str, Any]
 
@@ -22,7 +22,7 @@ Result = dict[str, Any]
 class Looking:
     """What a project tells about its lake."""
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: Adapters) -> None:
         """Use `Project.open`."""
         self.wiring = wiring
         self.folder = wiring.folder
@@ -34,14 +34,20 @@ class Looking:
         bench = self.wiring.bench
         if run:
             one = bench.runs.status(run)
-            gates = look.stopped_by(bench, one)
+            gates = look.stopping_gates(bench, one)
             events = bench.runs.events(run)
-            stands = look.run_standing(bench, one, was_empty=look.found_empty(bench, events, run))
-            line = results.run_line(one, stands, gates, look.waived(events))
-            told: Result = {"runs": [line | look.rolled_out(bench, run, events)]}
+            stands = look.summarise_run_safety(
+                bench, one, was_empty=look.run_has_no_old_rows(bench, events, run)
+            )
+            line = results.run_line(one, stands, gates, look.waiver_records(events))
+            told: Result = {"runs": [line | look.rollout_records(bench, run, events)]}
             return self._noted(told, run)
-        found = look.open_runs(bench, everything=all)
-        return {"runs": [results.run_line(item, look.run_standing(bench, item)) for item in found]}
+        found = look.list_runs(bench, everything=all)
+        return {
+            "runs": [
+                results.run_line(item, look.summarise_run_safety(bench, item)) for item in found
+            ]
+        }
 
     def log(self, run: str) -> Result:
         """The run's events, oldest first."""
@@ -50,9 +56,9 @@ class Looking:
 
     def audit_verify(self) -> Result:
         """Check that the logs of all runs are as they were written; else `first_bad` says where."""
-        from lakehouse_backfill.core.evidence.audit import verify
+        from lakehouse_backfill.core.evidence.audit import audit_verify
 
-        return results.audit_result(verify(self.wiring.bench))
+        return results.audit_result(audit_verify(self.wiring.bench))
 
     def chunks(self, run: str) -> Result:
         """The run's chunk ledger; chunks that are not staged yet are pending."""
@@ -82,17 +88,17 @@ class Looking:
         from lakehouse_backfill.core.publication import dark
 
         bench = self.wiring.bench
-        limits = tolerances.parsed(tolerance)
-        asked = diffing.Asked(tuple(key or ()), where, samples, tuple(ignore), limits)
+        limits = tolerances.parse_tolerances(tolerance)
+        asked = diffing.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
         if new is None:
-            dark.require_validator(bench, old, by)
-            request = diffing.request_of_run(bench, old, asked)
+            dark.require_candidate_access(bench, old, by)
+            request = diffing.request_for_run(bench, old, asked)
         else:
-            request = diffing.request_of_states(bench, self._sides(old, new), asked)
+            request = diffing.request_for_states(bench, self._sides(old, new), asked)
         limit = None if local_limit_mib is None else local_limit_mib * diffing.MEBIBYTE
         if preview:
-            return results.preview_result(*diffing.preview(bench, request, engine, limit))
-        return results.compared_result(diffing.compare(bench, request, engine, limit))
+            return results.preview_result(*diffing.preview_diff(bench, request, engine, limit))
+        return results.compared_result(diffing.compare_states(bench, request, engine, limit))
 
     def reconcile(self, old: str, new: str) -> Result:
         """Count and checksum of each partition of two table states."""
@@ -109,7 +115,7 @@ class Looking:
         from lakehouse_backfill.core.evidence import look
 
         try:
-            rows = look.accepted_rows(self.wiring.bench, product)
+            rows = look.accepted_versions(self.wiring.bench, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
@@ -118,7 +124,7 @@ class Looking:
     def evidence(self, run: str, export: str | Path | None = None) -> Result:
         """Write the evidence page and archive of a run and say where they are."""
         folder = Path(export) if export else None
-        if folder is not None and (file := _file_in(folder)) is not None:
+        if folder is not None and (file := _blocking_file(folder)) is not None:
             raise ConfigError(
                 f"{file} is a file, not a folder that page and archive can be written into",
                 state="nothing was written",
@@ -131,7 +137,7 @@ class Looking:
         """Everything that shows why a run was (or was not) accepted, as one document."""
         from lakehouse_backfill.core.evidence import look
 
-        return look.evidence(self.wiring.bench, run)
+        return look.evidence_document(self.wiring.bench, run)
 
     def accepted(
         self,
@@ -177,10 +183,10 @@ class Looking:
 
         Pinned products that were published together are seen together: old or new, never a mix.
         """
-        from lakehouse_backfill.core.versions.accepted import resolve_together
+        from lakehouse_backfill.core.versions.accepted import resolve_accepted_together
 
         contracts = tuple(self.wiring.contract(product) for product in products)
-        found = resolve_together(self.wiring.bench, contracts, strict=strict)
+        found = resolve_accepted_together(self.wiring.bench, contracts, strict=strict)
         return {
             product: self.wiring.read(engine, one.table, one.snapshot_id)
             for product, one in found.items()
@@ -190,29 +196,29 @@ class Looking:
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
     ) -> Result:
         """Run suites on what readers of a product get now; nothing in the lake is changed."""
-        from lakehouse_backfill.core.validation.rejudge import rejudge
+        from lakehouse_backfill.core.validation.rejudge import validate_accepted
 
         self.wiring.require_java()
         self.wiring.expect_suites()
         contract = self.wiring.contract(product)
-        found = rejudge(self.wiring.bench, contract, tuple(suites), tuple(partitions))
+        found = validate_accepted(self.wiring.bench, contract, tuple(suites), tuple(partitions))
         return results.rejudged(product, found)
 
-    def _sides(self, old: str, new: str) -> Sides:
-        from lakehouse_backfill.core.comparison.reconciling import Sides
+    def _sides(self, old: str, new: str) -> TableSides:
+        from lakehouse_backfill.core.comparison.reconciling import TableSides
 
         try:
             left, right = TableRef.parse(old), TableRef.parse(new)
         except ValueError as error:
             raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
         contracts = self.wiring.valid_contracts()
-        return Sides(left, right, next((c for c in contracts if c.table == right.table), None))
+        return TableSides(left, right, next((c for c in contracts if c.table == right.table), None))
 
     def _noted(self, done: Result, run: str) -> Result:
         """Add what the files of the run's code are by now, where that is not what runs."""
-        from lakehouse_backfill.core.planning.keeping_code import notes
+        from lakehouse_backfill.core.planning.keeping_code import changed_code_notes
 
-        found = notes(self.wiring.bench, run)
+        found = changed_code_notes(self.wiring.bench, run)
         return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
 
     def _write_report(self, run: str, export: Path | None = None) -> Path:
@@ -250,13 +256,13 @@ class Looking:
                 written.append(str(self._write_report(run)))
             except Exception as error:  # noqa: BLE001 (what was done is done, whatever a page says)
                 problem = error.problem if isinstance(error, BackfillError) else repr(error)
-                fix = commands.typed("evidence", run)
+                fix = commands.command_line("evidence", run)
                 warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
                 self.wiring.bench.journal.log("page not written", run_id=run, problem=problem)
         return written, warnings
 
 
-def _file_in(folder: Path) -> Path | None:
+def _blocking_file(folder: Path) -> Path | None:
     """Give what stands in the way of the folder: itself, or one above it, that is none."""
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     return None if there is None or there.is_dir() else there

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse_backfill.adapters.system.person import acting, saying
-from lakehouse_backfill.config.locating import located
+from lakehouse_backfill.adapters.system.person import require_valid_reason, resolve_actor
+from lakehouse_backfill.config.locating import locate_errors
 from lakehouse_backfill.core.versions import publications
 from lakehouse_backfill.looking import Result
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.proving import Proving
 from lakehouse_backfill.report import data as results
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 
 if TYPE_CHECKING:
     pass
@@ -29,19 +29,19 @@ class Project(Proving):
 
         Raises ConfigError when the profiles are wrong or `profile` is not among them.
         """
-        return Project(Wiring.open(Path(folder), profile, progress))
+        return Project(Adapters.open(Path(folder), profile, progress))
 
     def doctor(self) -> Result:
         """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
-        from lakehouse_backfill.doctor import examine
+        from lakehouse_backfill.doctor import run_doctor
 
-        return examine(self.wiring)
+        return run_doctor(self.wiring)
 
     def add_product(self, table: str, owner: str | None = None) -> Result:
         """Draft a contract from an existing table, with tested key candidates."""
         from lakehouse_backfill import drafting
 
-        return drafting.add_product(self.wiring, table, acting(owner))
+        return drafting.add_product(self.wiring, table, resolve_actor(owner))
 
     def new_manifest(
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
@@ -49,8 +49,10 @@ class Project(Proving):
         """Draft a run manifest for a product and a half-open range of partitions."""
         from lakehouse_backfill import drafting
 
-        extent, who = (from_, to), acting(requested_by)
-        return drafting.new_manifest(self.wiring, product, extent, saying(reason), reason_code, who)
+        extent, who = (from_, to), resolve_actor(requested_by)
+        return drafting.add_manifest(
+            self.wiring, product, extent, require_valid_reason(reason), reason_code, who
+        )
 
     def plan(
         self,
@@ -66,9 +68,9 @@ class Project(Proving):
         """
         from lakehouse_backfill.core.planning import plan as stage
 
-        who, bench = acting(by), self.wiring.bench
+        who, bench = resolve_actor(by), self.wiring.bench
         declared = self.wiring.declare(Path(manifest_file))
-        with located(self.folder / declared.manifest_file, self.folder):
+        with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(bench, declared, who, revise)
         proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
         status = None
@@ -81,28 +83,36 @@ class Project(Proving):
         """Decide on the intent, bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decide
 
-        done = decide.approve(self.wiring.bench, run, acting(by), saying(reason))
+        done = decide.approve(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
         return self._repaged(self._decided(done.run_id), done.run_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the result, bound to the digest of checks and diff."""
         from lakehouse_backfill.core.approval import decide
 
-        done = decide.accept(self.wiring.bench, run, acting(by), saying(reason))
+        done = decide.accept(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> Result:
         """Say no; nothing is deleted."""
         from lakehouse_backfill.core.approval import decide
 
-        done = decide.reject(self.wiring.bench, run, acting(by), saying(reason))
+        done = decide.reject(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def cancel(self, run: str, by: str, reason: str = "") -> Result:
         """Close a run before publication."""
         from lakehouse_backfill.core.approval import decide
 
-        done = decide.cancel(self.wiring.bench, run, acting(by), saying(reason))
+        done = decide.cancel(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def waive(
@@ -113,7 +123,7 @@ class Project(Proving):
 
         bench = self.wiring.bench
         if gate is not None:
-            stage.waive(bench, run, gate, acting(by), saying(reason))
+            stage.waive(bench, run, gate, resolve_actor(by), require_valid_reason(reason))
         status = bench.runs.status(run)
         found = results.gates_result(status, stage.failed_gates(bench, run))
         return found if gate is None else self._paged(found, run)
@@ -125,7 +135,7 @@ class Project(Proving):
         self.wiring.require_java()
         self.wiring.expect_suites()
         with self._paged_on_error(run, only_again=True):
-            status, numbers = stage(self._bench(take_over), run, acting(by))
+            status, numbers = stage(self._bench(take_over), run, resolve_actor(by))
         return self._repaged(self._noted(results.state(status) | numbers, run), run)
 
     def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
@@ -135,7 +145,7 @@ class Project(Proving):
         self.wiring.require_java()
         self.wiring.expect_suites()
         with self._paged_on_error(run, only_again=True):
-            status, table = shadow_open(self._bench(take_over), run, acting(by))
+            status, table = shadow_open(self._bench(take_over), run, resolve_actor(by))
         plan = self.wiring.bench.runs.plan(run)
         return self._repaged(results.shadow_opened(status, table, plan), run)
 
@@ -146,7 +156,7 @@ class Project(Proving):
         self.wiring.require_java()
         self.wiring.expect_suites()
         with self._paged_on_error(run, only_again=True):
-            status, numbers = shadow_close(self._bench(take_over), run, acting(by))
+            status, numbers = shadow_close(self._bench(take_over), run, resolve_actor(by))
         return self._repaged(results.state(status) | numbers, run)
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
@@ -156,20 +166,20 @@ class Project(Proving):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        status, validation, digest = validate(self._bench(take_over), run, acting(by))
+        status, validation, digest = validate(self._bench(take_over), run, resolve_actor(by))
         file = self.wiring.bench.runs.plan(run).manifest_file
-        took = spent.of_events(self.wiring.bench.runs.events(run))
+        took = spent.newest_validation_timing(self.wiring.bench.runs.events(run))
         found = results.validation_result(status, validation, digest, took)
         return self._paged(found | {"manifest_file": file}, run)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
-        from lakehouse_backfill.core.publication.drive import drive
+        from lakehouse_backfill.core.publication.drive import run_until_decision
 
         self.wiring.require_java()
         self.wiring.expect_suites()
         with self._paged_on_error(run):
-            done = drive(self._bench(take_over), run, acting(by))
+            done = run_until_decision(self._bench(take_over), run, resolve_actor(by))
         if done["run_id"] != run:
             self._repaged({}, run)
         return self._paged(self._noted(done, run), str(done["run_id"]))
@@ -190,10 +200,10 @@ class Project(Proving):
         from lakehouse_backfill.core.publication import dark
 
         bench = self.wiring.bench
-        dark.require_validator(bench, run, by)
+        dark.require_candidate_access(bench, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
-        asked = stages_attribution.Asked(partitions, engine, samples, keys)
-        compared, found = stages_attribution.attribute(bench, run, asked)
+        asked = stages_attribution.AttributionOptions(partitions, engine, samples, keys)
+        compared, found = stages_attribution.attribute_changes(bench, run, asked)
         return self._repaged(results.compared_result(compared) | {"attribution": found.data()}, run)
 
     def recover(
@@ -206,7 +216,7 @@ class Project(Proving):
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.core.publication.recover import recover
 
-        bench, by = self._bench(take_over), acting(by)
+        bench, by = self._bench(take_over), resolve_actor(by)
         seen = {} if dry_run else self._shown()
         try:
             found = recover(bench, run, by, dry_run=dry_run)
@@ -226,7 +236,7 @@ class Project(Proving):
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
-            self.wiring.bench, contracts, acting(by), product=product, erasure=saying(erasure),
+            self.wiring.bench, contracts, resolve_actor(by), product=product, erasure=require_valid_reason(erasure),
             dry_run=dry_run,
         )  # fmt: skip
         return maintained_result(done, dry_run=dry_run)
@@ -237,7 +247,10 @@ class Project(Proving):
         runs = bench.runs.list(open_only=False)
         histories = {name: bench.versions.history(name) for name in {run.product for run in runs}}
         return {
-            run.run_id: (run.seq, publications.gone_since(histories[run.product], run.run_id))
+            run.run_id: (
+                run.seq,
+                publications.rolled_back_since(histories[run.product], run.run_id),
+            )
             for run in runs
         }
 
@@ -251,10 +264,10 @@ class Project(Proving):
         bench = self.wiring.bench
         status, plan = bench.runs.status(run), bench.runs.plan(run)
         events = bench.runs.events(run)
-        found = decide.judged_document(bench, events, run)
+        found = decide.logged_validation_document(bench, events, run)
         return results.state(status) | {
-            "approvals": look.approvals(events, plan, found[0] if found else None),
-            "waivers": look.waived(events),
+            "approvals": look.approval_records(events, plan, found[0] if found else None),
+            "waivers": look.waiver_records(events),
             "manifest_file": plan.manifest_file,
         }
 

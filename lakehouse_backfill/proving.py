@@ -30,7 +30,7 @@ class Proving(Publishing):
         found = verify(self.wiring.bench, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
         try:
-            files = evidence_files.checks(folder, self.evidence_document(run))
+            files = evidence_files.check_evidence_files(folder, self.evidence_document(run))
         except Tampered as error:
             because = f"the lake gives no document to compare with: {error.problem}"
             files = (StoredCheck(name="evidence files", ok=None, because=because),)
@@ -45,7 +45,7 @@ class Proving(Publishing):
 
     def audit_guarantees(self, product: str | None = None) -> Result:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
-        from lakehouse_backfill.core.evidence.guarantees import guarantees
+        from lakehouse_backfill.core.evidence.guarantees import audit_guarantees
 
         self.wiring.require_java()
-        return results.guaranteed(guarantees(self.wiring.bench, product))
+        return results.guaranteed(audit_guarantees(self.wiring.bench, product))

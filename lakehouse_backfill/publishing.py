@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.system.person import acting, saying
+from lakehouse_backfill.adapters.system.person import require_valid_reason, resolve_actor
 from lakehouse_backfill.looking import Looking, Result
 from lakehouse_backfill.report import published as results
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.runs.workbench import Workbench
+    from lakehouse_backfill.core.runs.workbench import Context
 
 
 class Publishing(Looking):
@@ -28,16 +28,18 @@ class Publishing(Looking):
         from lakehouse_backfill.core.publication import catching_up, follow_up
         from lakehouse_backfill.core.publication.publishable import check_publishable
 
-        bench, by = self._bench(take_over), acting(by)
+        bench, by = self._bench(take_over), resolve_actor(by)
         if dry_run:
             plan = bench.runs.plan(run)
             check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
             return results.publish_preview(plan, bench.versions.pointer(plan.product))
         with self._paged_on_error(run, only_again=True):
-            published = catching_up.publish(bench, run, by)
+            published = catching_up.publish_with_catch_up(bench, run, by)
         done = published.publication.run_id or run
         found = results.publish_result(bench.runs.status(done), published)
-        followed = follow_up.outcome(bench, bench.runs.plan(done), published.publication)
+        followed = follow_up.post_publish_outcome(
+            bench, bench.runs.plan(done), published.publication
+        )
         found |= results.followed(followed)
         if done != run:
             self._repaged({}, run)
@@ -56,7 +58,7 @@ class Publishing(Looking):
 
         bench = self._bench(take_over)
         with self._paged_on_error(*runs, only_again=True):
-            done = publish_together(bench, tuple(runs), acting(by))
+            done = publish_together(bench, tuple(runs), resolve_actor(by))
         found = [
             results.publish_result(bench.runs.status(run), published)
             for run, published in done.items()
@@ -82,7 +84,9 @@ class Publishing(Looking):
             return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
         runs = {run for _, way in ways for run in (*way.leaving, *way.returning)}
         with self._paged_on_error(*sorted(runs)):
-            rows = moving_together.rollback_together(bench, ways, saying(reason), acting(by))
+            rows = moving_together.rollback_together(
+                bench, ways, require_valid_reason(reason), resolve_actor(by)
+            )
         return self._paged({"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs))
 
     def dual_read(
@@ -96,13 +100,13 @@ class Publishing(Looking):
         by: str | None = None,
     ) -> Result:
         """Compare a reader's query on old and candidate, for the record; no JVM."""
-        from lakehouse_backfill.config.queries import reader_query
+        from lakehouse_backfill.config.queries import load_reader_query
         from lakehouse_backfill.core.publication.stages_dual_read import dual_read
         from lakehouse_backfill.report.rollout import dual_read_result
 
-        query = reader_query(self.folder, reader, sql, tuple(columns), tolerance)
-        reason = None if accept_difference is None else saying(accept_difference)
-        done = dual_read(self.wiring.bench, run, query, acting(by), reason)
+        query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
+        reason = None if accept_difference is None else require_valid_reason(accept_difference)
+        done = dual_read(self.wiring.bench, run, query, resolve_actor(by), reason)
         return self._paged(dual_read_result(done), run)
 
     def rollback(
@@ -122,12 +126,16 @@ class Publishing(Looking):
         way = stage.plan_rollback(bench, product, to, tuple(partitions))
         if dry_run:
             rewritten = plan_rewrites(bench, contract, way)
-            return results.rollback_preview(product, rewritten, stage.columns_stay(bench, way))
+            return results.rollback_preview(
+                product, rewritten, stage.remaining_column_changes(bench, way)
+            )
         undone = {row.run_id for row in way.undone if row.run_id}
         runs = sorted(undone.union(way.leaving, way.returning))
         with self._paged_on_error(*runs):
-            done = stage.rollback(bench, contract, way, saying(reason), acting(by))
+            done = stage.rollback(
+                bench, contract, way, require_valid_reason(reason), resolve_actor(by)
+            )
         return self._paged(results.rollback_result(done), *runs)
 
-    def _bench(self, take_over: bool) -> Workbench:  # noqa: FBT001
+    def _bench(self, take_over: bool) -> Context:  # noqa: FBT001
         return replace(self.wiring.bench, take_over=take_over)

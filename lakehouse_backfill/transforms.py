@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-__all__ = ["ATTRIBUTE", "TransformInfo", "transform", "transform_info"]
+__all__ = ["TRANSFORM_ATTRIBUTE", "TransformInfo", "transform", "transform_info"]
 
-ATTRIBUTE: Final = "__lakehouse_transform__"
+TRANSFORM_ATTRIBUTE: Final = "__lakehouse_transform__"
 
 _VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 
@@ -67,7 +67,7 @@ def transform(
     info = TransformInfo(name=name, version=version, inputs=tuple(inputs))
 
     def mark(function: _Function) -> _Function:
-        setattr(function, ATTRIBUTE, info)
+        setattr(function, TRANSFORM_ATTRIBUTE, info)
         return function
 
     return mark
@@ -75,5 +75,5 @@ def transform(
 
 def transform_info(function: object) -> TransformInfo | None:
     """Returns what `@transform` attached to `function`, or None when it is not a transform."""
-    info = getattr(function, ATTRIBUTE, None)
+    info = getattr(function, TRANSFORM_ATTRIBUTE, None)
     return info if isinstance(info, TransformInfo) else None

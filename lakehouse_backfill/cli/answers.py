@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from lakehouse_backfill.cli.disproved import disproved
-from lakehouse_backfill.commands import MANIFEST, plan, typed
+from lakehouse_backfill.cli.disproved import error_of_proof
+from lakehouse_backfill.commands import MANIFEST_PLACEHOLDER, command_line, plan_command
 from lakehouse_backfill.errors import (
     BackfillError,
     ChecksFailed,
@@ -21,7 +21,7 @@ from lakehouse_backfill.errors import (
 Data = Mapping[str, Any]
 
 
-def envelope(
+def build_envelope(
     command: str, data: Data | None = None, error: BackfillError | None = None
 ) -> dict[str, Any]:
     """Make the object that `--json` prints; its fields are the CLI contract."""
@@ -54,12 +54,12 @@ def error_fields(error: BackfillError) -> dict[str, Any]:
 
 def write_json(value: Any, stream: TextIO) -> None:
     """Write one JSON object and a newline; numbers that JSON does not know become text."""
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+    text = json.dumps(_finite_values(value), ensure_ascii=False, allow_nan=False, default=str)
     stream.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     stream.flush()
 
 
-def verdict(command: str, data: Data) -> BackfillError | None:
+def error_of_result(command: str, data: Data) -> BackfillError | None:
     """Tell whether a result that was reached says no: closed gates, or a sick environment."""
     if command == "doctor":
         sick = [check for check in data.get("checks", ()) if not check["ok"]]
@@ -74,9 +74,9 @@ def verdict(command: str, data: Data) -> BackfillError | None:
             "each finding means",
         )
     if command in ("verify", "reproduce", "audit guarantees"):
-        return disproved(command, data)
+        return error_of_proof(command, data)
     if command == "diff" and data.get("must_be_equal"):
-        return _unequal(data)
+        return _unequal_error(data)
     if command == "recover" and not all(item["is_done"] for item in data.get("actions", ())):
         return OutcomeUnknown(
             "something is still half done",
@@ -90,36 +90,36 @@ def verdict(command: str, data: Data) -> BackfillError | None:
         names = ", ".join(str(check.get("name")) for check in closed)
         if command == "validate" and "run_id" not in data:
             return ChecksFailed(
-                f"{data.get('product')} as published: {_counted(len(closed))} closed: {names}",
+                f"{data.get('product')} as published: {_closed_gates_text(len(closed))} closed: {names}",
                 state="readers go on seeing it; nothing was changed",
-                fix=f"restate it: {typed('new', str(data.get('product')))} --from P --to P "
+                fix=f"restate it: {command_line('new', str(data.get('product')))} --from P --to P "
                 "--reason TEXT",
             )
         return ChecksFailed(
-            f"{run}: {_counted(len(closed))} closed{': ' if names else ''}{names}",
+            f"{run}: {_closed_gates_text(len(closed))} closed{': ' if names else ''}{names}",
             state="nothing was published; the shadow table is kept",
-            fix=f"{typed('evidence', str(run))}, then {plan(_manifest(data), str(run))}"
-            + _or_waive(str(run), closed),
+            fix=f"{command_line('evidence', str(run))}, then {plan_command(_manifest_file(data), str(run))}"
+            + _waive_hint(str(run), closed),
         )
     return None
 
 
-def _manifest(data: Data) -> str:
-    return str(data.get("manifest_file") or MANIFEST)
+def _manifest_file(data: Data) -> str:
+    return str(data.get("manifest_file") or MANIFEST_PLACEHOLDER)
 
 
-def _or_waive(run: str, closed: list[Mapping[str, Any]]) -> str:
+def _waive_hint(run: str, closed: list[Mapping[str, Any]]) -> str:
     """Offer the way on for gates that guard no data; one that does leaves no such way."""
     if not closed:
-        return f"; which gates: {typed('status', run)}"
+        return f"; which gates: {command_line('status', run)}"
     if not all(check.get("waivable", True) for check in closed):
         return ""
     gate = str(closed[0].get("name"))
-    waive = typed("waive", run, gate, "--by", "WHO", "--reason", "TEXT")
+    waive = command_line("waive", run, gate, "--by", "WHO", "--reason", "TEXT")
     return f"; or, for the record: {waive}"
 
 
-def _unequal(data: Data) -> BackfillError | None:
+def _unequal_error(data: Data) -> BackfillError | None:
     """Say that two states differ, or that a preview alone does not prove them to be equal."""
     if data.get("equal", data.get("identical")):
         return None
@@ -130,7 +130,7 @@ def _unequal(data: Data) -> BackfillError | None:
     return ChecksFailed(f"old and new differ: {counts}", fix="look at the samples")
 
 
-def _counted(gates: int) -> str:
+def _closed_gates_text(gates: int) -> str:
     return {0: "gates are", 1: "1 gate is"}.get(gates, f"{gates} gates are")
 
 
@@ -138,11 +138,11 @@ def _is_closed(check: Mapping[str, Any]) -> bool:
     return not check.get("passed", True) and bool(check.get("blocking", True))
 
 
-def _finite(value: Any) -> Any:
+def _finite_values(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
+        return {str(key): _finite_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_finite_values(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def clean(value: Any) -> str:
+def clean_text(value: Any) -> str:
     """Give text without control characters: data must not move somebody's cursor."""
     return "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]

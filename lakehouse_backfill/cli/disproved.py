@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.commands import typed
+from lakehouse_backfill.commands import command_line
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, Tampered
 
 _UNCHANGED = "nothing was changed"
 
 
-def disproved(command: str, data: Mapping[str, Any]) -> BackfillError | None:
+def error_of_proof(command: str, data: Mapping[str, Any]) -> BackfillError | None:
     """Give the error of `verify`, `reproduce` or `audit guarantees`; None: all of it held."""
     failed = [check for check in data.get("checks", ()) if check["ok"] is False]
     names = "; ".join(f"{check['name']} ({check['because']})" for check in failed)
@@ -31,7 +31,7 @@ def disproved(command: str, data: Mapping[str, Any]) -> BackfillError | None:
         return ChecksFailed(
             f"{data['run_id']}: {len(wrong)} partitions came out differently: {', '.join(wrong)}",
             state=f"{_UNCHANGED}; readers see what was accepted",
-            fix=f"{typed('verify', str(data['run_id']))} --deep, to see whether what is stored "
+            fix=f"{command_line('verify', str(data['run_id']))} --deep, to see whether what is stored "
             "was changed; else the job is not deterministic: lakehouse-backfill audit guarantees",
         )
     if not failed:

@@ -13,19 +13,19 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from lakehouse_backfill.cli.answers import envelope, write_json
-from lakehouse_backfill.cli.clean import clean
-from lakehouse_backfill.cli.words import Words, split
+from lakehouse_backfill.cli.answers import build_envelope, write_json
+from lakehouse_backfill.cli.clean import clean_text
+from lakehouse_backfill.cli.words import SplitArguments, split_arguments
 from lakehouse_backfill.errors import BackfillError
 
 PHASES = ("before", "during", "after", "repair")
 DEBUG_VARIABLE = "LAKEHOUSE_BACKFILL_DEBUG"
-_WORDS = "lakehouse_backfill.words"
+_ARGUMENTS_KEY = "lakehouse_backfill.words"
 #: 128 + SIGPIPE: what a shell reports for a program whose reader went away.
-_READER_GONE = 141
+_BROKEN_PIPE_EXIT_CODE = 141
 
 
-class UsageFault(BackfillError):
+class UsageError(BackfillError):
     """The command line is wrong."""
 
     code = "usage"
@@ -46,17 +46,17 @@ class BackfillGroup(TyperGroup):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """Parse the program's options; they may stand anywhere."""
-        words = split(args)
+        words = split_arguments(args)
         with self._ending(words):
             context = super().make_context(
                 info_name, [*words.program, *words.rest], parent, **extra
             )
-        context.meta[_WORDS] = words
+        context.meta[_ARGUMENTS_KEY] = words
         return context
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and end its errors."""
-        with self._ending(ctx.meta[_WORDS]):
+        with self._ending(ctx.meta[_ARGUMENTS_KEY]):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -73,56 +73,58 @@ class BackfillGroup(TyperGroup):
                     formatter.write_dl(rows)
 
     @contextmanager
-    def _ending(self, words: Words) -> Iterator[None]:
+    def _ending(self, words: SplitArguments) -> Iterator[None]:
         try:
             yield
         except (typer.Exit, typer.Abort):
             raise
         except BrokenPipeError:
-            _leave_quietly()
+            _exit_quietly()
         except KeyboardInterrupt:
-            self._end(words, _interrupted())
+            self._end(words, _interrupted_error())
         except BackfillError as error:
             self._end(words, error)
         except Exception as error:
-            if not _is_usage(error):
-                self._end(words, _bug(error))
+            if not _is_usage_error(error):
+                self._end(words, _bug_error(error))
             elif not words.wants_json:
-                raise _shown(error) from error
+                raise _show_usage(error) from error
             else:
-                self._end(words, UsageFault(_message(error), fix="add --help to see what fits"))
+                self._end(
+                    words, UsageError(_usage_message(error), fix="add --help to see what fits")
+                )
 
-    def _end(self, words: Words, error: BackfillError) -> None:
+    def _end(self, words: SplitArguments, error: BackfillError) -> None:
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
-            sys.stderr.write(clean(traceback.format_exc()))
+            sys.stderr.write(clean_text(traceback.format_exc()))
         if words.wants_json:
             groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
-            write_json(envelope(words.command(groups), error=error), sys.stdout)
+            write_json(build_envelope(words.command(groups), error=error), sys.stdout)
         else:
-            sys.stderr.write(f"{clean(error)}\n")
+            sys.stderr.write(f"{clean_text(error)}\n")
         raise typer.Exit(error.exit_code)
 
 
-def _is_usage(error: Exception) -> bool:
+def _is_usage_error(error: Exception) -> bool:
     """Tell a wrong command line from a bug; typer's own base class for it has moved twice."""
     return hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2
 
 
-def _shown(error: Exception) -> typer.Exit:
+def _show_usage(error: Exception) -> typer.Exit:
     """Show usage and the hint as typer does, but without what could move the cursor."""
     shown = io.StringIO()
     error.show(file=shown)  # type: ignore[attr-defined]
-    sys.stderr.write(clean(shown.getvalue()))
-    return typer.Exit(UsageFault.exit_code)
+    sys.stderr.write(clean_text(shown.getvalue()))
+    return typer.Exit(UsageError.exit_code)
 
 
-def _message(error: Exception) -> str:
+def _usage_message(error: Exception) -> str:
     text: str = error.format_message()  # type: ignore[attr-defined]
     # Without a command, typer gives the whole help as the message.
     return "no command was given" if text.startswith("Usage:") or not text else text
 
 
-def _interrupted() -> Interrupted:
+def _interrupted_error() -> Interrupted:
     return Interrupted(
         "stopped by Ctrl-C",
         state="what was committed is kept; a publication landed whole or not at all",
@@ -130,7 +132,7 @@ def _interrupted() -> Interrupted:
     )
 
 
-def _bug(error: Exception) -> BackfillError:
+def _bug_error(error: Exception) -> BackfillError:
     return BackfillError(
         f"{type(error).__name__}: {error}",
         state="unknown to this message; lakehouse-backfill status tells where things stand",
@@ -138,7 +140,7 @@ def _bug(error: Exception) -> BackfillError:
     )
 
 
-def _leave_quietly() -> None:
+def _exit_quietly() -> None:
     # Python flushes stdout again on exit and would complain: let that go nowhere.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise typer.Exit(_READER_GONE)
+    raise typer.Exit(_BROKEN_PIPE_EXIT_CODE)

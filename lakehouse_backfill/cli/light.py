@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def collect_seldom() -> None:
+def tune_gc() -> None:
     """Let Python look for cycles less often.
 
     Loading the libraries makes many objects that live on; searching them again and again takes a
@@ -20,7 +20,7 @@ def collect_seldom() -> None:
     gc.set_threshold(200_000, 20, 20)
 
 
-def take_small_pages() -> None:
+def disable_huge_pages() -> None:
     """Let Arrow's memory grow by small pages; has to be said before pyarrow is loaded.
 
     Each thread that reads would else be given huge ones at once: for a short command it takes
@@ -29,7 +29,7 @@ def take_small_pages() -> None:
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
 
-class _NoPandas(MetaPathFinder):
+class _PandasBlocker(MetaPathFinder):
     """Says that there is no pandas."""
 
     # The import machinery gives all three arguments; the name alone decides.
@@ -45,7 +45,7 @@ class _NoPandas(MetaPathFinder):
         return None
 
 
-def leave_out_pandas() -> None:
+def load_pyarrow_without_pandas() -> None:
     """Load pyarrow's datasets without pandas.
 
     `import pyarrow.dataset` loads pandas only to learn whether it is there, which takes longer
@@ -53,7 +53,7 @@ def leave_out_pandas() -> None:
     """
     if "pyarrow.dataset" in sys.modules:
         return
-    finder = _NoPandas()
+    finder = _PandasBlocker()
     sys.meta_path.insert(0, finder)
     try:
         import pyarrow.dataset  # noqa: F401 (loaded for its effect)

@@ -22,8 +22,8 @@ from lakehouse_backfill.cli.commands import (
     shadow,
     upkeep,
 )
-from lakehouse_backfill.cli.group import BackfillGroup
-from lakehouse_backfill.cli.light import collect_seldom, take_small_pages
+from lakehouse_backfill.cli.group import PHASES, BackfillGroup
+from lakehouse_backfill.cli.light import disable_huge_pages, tune_gc
 from lakehouse_backfill.cli.session import Session, open_project
 
 app = typer.Typer(
@@ -44,17 +44,17 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-products = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-audits = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-shadows = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+product_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+audit_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+shadow_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
-def _help(command: Callable[..., None]) -> str:
+def _help_text(command: Callable[..., None]) -> str:
     """Keep the lines of the examples: the mark tells typer not to wrap what follows."""
     return inspect.cleandoc(command.__doc__ or "").replace("\nExamples:", "\n\b\nExamples:")
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it with the flag)
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it with the flag)
     if wanted:
         from lakehouse_backfill import __version__
 
@@ -86,7 +86,8 @@ def program(
         bool, typer.Option("--debug", help="Show tracebacks.")
     ] = False,
     version: Annotated[  # noqa: ARG001 (its callback prints and exits)
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Keep the program's options for the command; `app(obj=…)` may open projects in another way."""
@@ -94,41 +95,45 @@ def program(
     context.obj = Session(folder=project, profile=profile, json=json, quiet=quiet, opener=opener)
 
 
-for _module, _commands in (
-    (before, (before.init, before.doctor, before.demo)),
-    (before, (before.new, before.schema, before.plan, before.approve)),
-    (during, (during.run, during.stage, during.validate, during.status, during.log)),
-    (during, (during.chunks, during.cancel)),
-    (diffing, (diffing.diff,)),
-    (after, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
-    (rollout, (rollout.dual_read,)),
-    (after, (after.versions, after.evidence)),
-    (proof, (proof.verify, proof.reproduce)),
-    (repair, (repair.rollback, repair.recover)),
-    (upkeep, (upkeep.maintain,)),
+_BEFORE, _DURING, _AFTER, _REPAIR = PHASES
+for _phase, _commands in (
+    (_BEFORE, (before.init, before.doctor, before.demo)),
+    (_BEFORE, (before.new, before.schema, before.plan, before.approve)),
+    (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
+    (_DURING, (during.chunks, during.cancel)),
+    (_AFTER, (diffing.diff,)),
+    (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
+    (_AFTER, (rollout.dual_read, after.versions, after.evidence)),
+    (_AFTER, (proof.verify, proof.reproduce)),
+    (_REPAIR, (repair.rollback, repair.recover, upkeep.maintain)),
 ):
     for _command in _commands:
-        app.command(help=_help(_command), rich_help_panel=_module.PHASE)(_command)
-products.command("add", help=_help(before.product_add))(before.product_add)
+        app.command(help=_help_text(_command), rich_help_panel=_phase)(_command)
+product_commands.command("add", help=_help_text(before.product_add))(before.product_add)
 app.add_typer(
-    products, name="product", help="Draft a contract: product add.", rich_help_panel=before.PHASE
+    product_commands,
+    name="product",
+    help="Draft a contract: product add.",
+    rich_help_panel=_BEFORE,
 )
-shadows.command("open", help=_help(shadow.shadow_open))(shadow.shadow_open)
-shadows.command("close", help=_help(shadow.shadow_close))(shadow.shadow_close)
+shadow_commands.command("open", help=_help_text(shadow.shadow_open))(shadow.shadow_open)
+shadow_commands.command("close", help=_help_text(shadow.shadow_close))(shadow.shadow_close)
 app.add_typer(
-    shadows, name="shadow", help="Let another engine write: shadow open, shadow close.",
-    rich_help_panel=shadow.PHASE,
+    shadow_commands, name="shadow", help="Let another engine write: shadow open, shadow close.",
+    rich_help_panel=_DURING,
 )  # fmt: skip
-audits.command("verify", help=_help(audit.audit_verify))(audit.audit_verify)
-audits.command("guarantees", help=_help(audit.audit_guarantees))(audit.audit_guarantees)
+audit_commands.command("verify", help=_help_text(audit.audit_verify))(audit.audit_verify)
+audit_commands.command("guarantees", help=_help_text(audit.audit_guarantees))(
+    audit.audit_guarantees
+)
 app.add_typer(
-    audits, name="audit", help="Check log and promises: audit verify, audit guarantees.",
-    rich_help_panel=audit.PHASE,
+    audit_commands, name="audit", help="Check log and promises: audit verify, audit guarantees.",
+    rich_help_panel=_AFTER,
 )  # fmt: skip
 
 
 def run() -> None:
     """Run the program; the entry point of both console scripts."""
-    collect_seldom()
-    take_small_pages()
+    tune_gc()
+    disable_huge_pages()
     app(prog_name="lakehouse-backfill")

@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-Run = Annotated[str, typer.Argument(help="The run, as plan names it.", metavar="RUN")]
-Product = Annotated[
+RunArgument = Annotated[str, typer.Argument(help="The run, as plan names it.", metavar="RUN")]
+ProductArgument = Annotated[
     str, typer.Argument(help="The product, as its contract names it.", metavar="PRODUCT")
 ]
-By = Annotated[
+ByOption = Annotated[
     str | None, typer.Option(help="Who acts; you if left out.", metavar="WHO", show_default=False)
 ]
 #: What names a state of a table.
-STATE = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
-Reason = Annotated[str, typer.Option(help="Why, in a sentence.", metavar="TEXT")]
+TABLE_STATE_HELP = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
+ReasonOption = Annotated[str, typer.Option(help="Why, in a sentence.", metavar="TEXT")]
 #: As in the model, which takes 0.3 s to import: too long for --help.
 REASON_CODES = (
     "new_field",
@@ -29,22 +29,26 @@ REASON_CODES = (
 )
 
 
-def known_reason(code: str) -> str:
+def check_reason_code(code: str) -> str:
     """Give the code back; raises typer.BadParameter when it is none."""
     if code not in REASON_CODES:
         raise typer.BadParameter(f"{code!r} is not one of {', '.join(REASON_CODES)}")
     return code
 
 
-ReasonCode = Annotated[
+ReasonCodeOption = Annotated[
     str,
-    typer.Option(callback=known_reason, metavar="CODE", help=f"One of {', '.join(REASON_CODES)}."),
+    typer.Option(
+        callback=check_reason_code, metavar="CODE", help=f"One of {', '.join(REASON_CODES)}."
+    ),
 ]
-TakeOver = Annotated[
+TakeOverOption = Annotated[
     bool,
     typer.Option(
         "--take-over",
         help="Take the run from a process that is dead or stuck; it can write nothing any more.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")
+]

@@ -51,12 +51,16 @@ class LineProgress:
             self._said = self._clock()
             took = self._said - self._started
             left = seconds_left(self._done, self._total, took)
-            self._say(f"{self._counts()}{rate(self._rows, took)}, {in_words(left)} left")
+            self._say(
+                f"{self._counts()}{row_rate_text(self._rows, took)}, {format_duration(left)} left"
+            )
 
     def finish(self) -> None:
         """Say how long the step took."""
         took = self._clock() - self._started
-        self._say(f"{self._counts()}{rate(self._rows, took)}, done in {in_words(took)}")
+        self._say(
+            f"{self._counts()}{row_rate_text(self._rows, took)}, done in {format_duration(took)}"
+        )
 
     def _counts(self) -> str:
         rows = f", {self._rows:,} rows" if self._rows else ""
@@ -113,7 +117,7 @@ class BarProgress:
         self._lines.advance(amount, rows)
         self._rows += rows
         if self._bar is not None:
-            speed = rate(self._rows, time.monotonic() - self._started)
+            speed = row_rate_text(self._rows, time.monotonic() - self._started)
             self._bar.update(self._task, advance=amount, rate=speed)
 
     def finish(self) -> None:
@@ -127,7 +131,7 @@ class BarProgress:
             self._bar = None
 
 
-def rate(rows: int, seconds: float) -> str:
+def row_rate_text(rows: int, seconds: float) -> str:
     """Say the speed; nothing before there are rows and time to divide by."""
     return f", {rows / seconds:,.0f} rows/s" if rows and seconds > 0 else ""
 
@@ -137,7 +141,7 @@ def seconds_left(done: int, total: int, seconds: float) -> float | None:
     return seconds / done * (total - done) if done else None
 
 
-def in_words(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Say a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds is None:
         return "unknown time"

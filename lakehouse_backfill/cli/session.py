@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lakehouse_backfill.cli.answers import envelope, verdict, write_json
-from lakehouse_backfill.cli.clean import clean
+from lakehouse_backfill.cli.answers import build_envelope, error_of_result, write_json
+from lakehouse_backfill.cli.clean import clean_text
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.progress import Progress
     from lakehouse_backfill.project import Project
 
-Opener = Callable[[Path, "str | None", "Progress"], "Project"]
+ProjectOpener = Callable[[Path, "str | None", "Progress"], "Project"]
 
 
 def open_project(folder: Path, profile: str | None, progress: Progress) -> Project:
@@ -35,30 +35,30 @@ class Session:
     profile: str | None
     json: bool
     quiet: bool
-    opener: Opener
+    opener: ProjectOpener
 
     def project(self, *, computes: bool = False) -> Project:
         """Open the project; loads no engine, and pandas only for a command that computes."""
         if not computes:
-            from lakehouse_backfill.cli.light import leave_out_pandas
+            from lakehouse_backfill.cli.light import load_pyarrow_without_pandas
 
-            leave_out_pandas()
+            load_pyarrow_without_pandas()
         return self.opener(self.folder, self.profile, self._progress())
 
     def show(self, context: typer.Context, data: Mapping[str, Any]) -> None:
         """Print a result, for people or as JSON; exit with its code when it says no."""
-        command = command_of(context)
-        error = verdict(command, data)
+        command = command_name(context)
+        error = error_of_result(command, data)
         if self.json:
-            write_json(envelope(command, data, error), sys.stdout)
+            write_json(build_envelope(command, data, error), sys.stdout)
         else:
-            from lakehouse_backfill.cli.render import render
+            from lakehouse_backfill.cli.render import render_result
 
-            render(command, data, sys.stdout)
+            render_result(command, data, sys.stdout)
             for warning in data.get("warnings", ()):
-                sys.stderr.write(f"warning: {clean(warning)}\n")
+                sys.stderr.write(f"warning: {clean_text(warning)}\n")
             if error is not None:
-                sys.stderr.write(f"{clean(error)}\n")
+                sys.stderr.write(f"{clean_text(error)}\n")
         sys.stdout.flush()
         if error is not None:
             raise typer.Exit(error.exit_code)
@@ -66,7 +66,7 @@ class Session:
     def echo(self, text: str) -> None:
         """Print a line of a story: on stdout, or on stderr when stdout holds the JSON object."""
         stream = sys.stderr if self.json else sys.stdout
-        stream.write(f"{clean(text)}\n")
+        stream.write(f"{clean_text(text)}\n")
         stream.flush()
 
     def _progress(self) -> Progress:
@@ -75,7 +75,7 @@ class Session:
         return make_progress(sys.stderr, is_silent=self.json or self.quiet)
 
 
-def session(context: typer.Context) -> Session:
+def current_session(context: typer.Context) -> Session:
     """Give the session of a command."""
     found = context.find_object(Session)
     if found is None:
@@ -83,16 +83,16 @@ def session(context: typer.Context) -> Session:
     return found
 
 
-def command_of(context: typer.Context) -> str:
+def command_name(context: typer.Context) -> str:
     """Name the command without the program: `plan`, `product add`."""
     return context.command_path.partition(" ")[2]
 
 
-def whoami(by: str | None) -> str:
+def acting_person(by: str | None) -> str:
     """Name the acting person: as given, or as logged in; raises ConfigError for no name."""
-    from lakehouse_backfill.adapters.system.person import acting
+    from lakehouse_backfill.adapters.system.person import resolve_actor
 
-    return acting(by)
+    return resolve_actor(by)
 
 
 def split_list(texts: list[str] | None) -> tuple[str, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-FLAGS = ("--json", "--quiet", "--debug")
-VALUES = ("--project", "--profile")
+PROGRAM_FLAGS = ("--json", "--quiet", "--debug")
+PROGRAM_OPTIONS = ("--project", "--profile")
 
 
 @dataclass(frozen=True)
-class Words:
+class SplitArguments:
     """`program`: options of the program; `rest`: the command and everything of its own."""
 
     program: tuple[str, ...]
@@ -33,7 +33,7 @@ class Words:
         return " ".join(names[:count])
 
 
-def split(args: Sequence[str]) -> Words:
+def split_arguments(args: Sequence[str]) -> SplitArguments:
     """Let the program's options stand anywhere, also after the command; `--` ends them."""
     program: list[str] = []
     rest: list[str] = []
@@ -41,11 +41,11 @@ def split(args: Sequence[str]) -> Words:
     while words:
         word = words.pop(0)
         if word == "--":
-            return Words(tuple(program), (*rest, word, *words))
-        if word in FLAGS or word.partition("=")[0] in VALUES:
+            return SplitArguments(tuple(program), (*rest, word, *words))
+        if word in PROGRAM_FLAGS or word.partition("=")[0] in PROGRAM_OPTIONS:
             program.append(word)
-            if word in VALUES and words:
+            if word in PROGRAM_OPTIONS and words:
                 program.append(words.pop(0))
         else:
             rest.append(word)
-    return Words(tuple(program), tuple(rest))
+    return SplitArguments(tuple(program), tuple(rest))

@@ -16,7 +16,7 @@ from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 
-def deciding_files(project: Path, manifest: RunManifest, contract: Contract) -> dict[str, str]:
+def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> dict[str, str]:
     """Give the SHA-256 of each file that decides, by its path inside the project.
 
     The job, the modules of the project that it imports (also through others), the suites of
@@ -24,7 +24,7 @@ def deciding_files(project: Path, manifest: RunManifest, contract: Contract) -> 
     or outside.
     """
     job, validation = manifest.transform.file, manifest.validation
-    names = [(path, "transform.file") for path in (job, *imported(project, job))]
+    names = [(path, "transform.file") for path in (job, *imported_modules(project, job))]
     names += [
         (item.file, f"validation.suites[{number}].file")
         for number, item in enumerate(validation.suites)
@@ -44,7 +44,7 @@ def deciding_files(project: Path, manifest: RunManifest, contract: Contract) -> 
 
 def file_hash(project: Path, name: str, field: str = "") -> str:
     """Give the SHA-256 of a file of the project, read now; raises NotFound, ConfigError."""
-    path = places.inside(project, name)
+    path = places.resolve_inside(project, name)
     if path is None:
         raise ConfigError(
             f"{name} lies outside the project",
@@ -60,24 +60,24 @@ def file_hash(project: Path, name: str, field: str = "") -> str:
         ) from error
 
 
-def imported(project: Path, job: str) -> tuple[str, ...]:
+def imported_modules(project: Path, job: str) -> tuple[str, ...]:
     """Name the modules of the project that a Python job imports, also through other modules.
 
     Read from the code without running it; an import that is put together at run time is not seen.
     """
     root, seen = project.resolve(), set[Path]()
-    start = places.inside(project, job)
+    start = places.resolve_inside(project, job)
     todo = [start] if start is not None and start.suffix == ".py" else []
     while todo:
         path = todo.pop()
-        for found in _imports(root, path):
+        for found in _imports_in_file(root, path):
             if found not in seen and found != start:
                 seen.add(found)
                 todo.append(found)
     return tuple(sorted(path.relative_to(root).as_posix() for path in seen))
 
 
-def _imports(root: Path, path: Path) -> Iterator[Path]:
+def _imports_in_file(root: Path, path: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
@@ -85,20 +85,22 @@ def _imports(root: Path, path: Path) -> Iterator[Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _modules((root, path.parent), alias.name.split("."))
+                yield from _module_files((root, path.parent), alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
-            places_ = (root, path.parent) if not node.level else (_above(path, node.level),)
+            places_ = (
+                (root, path.parent) if not node.level else (_parent_package(path, node.level),)
+            )
             parts = node.module.split(".") if node.module else []
-            yield from _modules(places_, parts)
+            yield from _module_files(places_, parts)
             for alias in node.names:
-                yield from _modules(places_, [*parts, alias.name])
+                yield from _module_files(places_, [*parts, alias.name])
 
 
-def _above(path: Path, levels: int) -> Path:
+def _parent_package(path: Path, levels: int) -> Path:
     return path.parents[min(levels, len(path.parents)) - 1]
 
 
-def _modules(folders: tuple[Path, ...], parts: list[str]) -> Iterator[Path]:
+def _module_files(folders: tuple[Path, ...], parts: list[str]) -> Iterator[Path]:
     """Yield the files that importing `parts` would run: each package on the way, and the module."""
     root = folders[0]
     for folder in folders:

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.faults import merge, near, validate
-from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
+from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
+from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import is_table_name
 from lakehouse_backfill.errors import Fault, NotFound
@@ -31,7 +31,7 @@ _SQL_TYPES = {
     "datetime": "timestamp",
     "decimal": "decimal(10, 2)",
 }
-_MEASURES = ("sum", "count", "counts_by")
+_MEASURE_KINDS = ("sum", "count", "counts_by")
 _NUMBERS = re.compile(r"int|long|float|double|decimal\(.*")
 _TRANSFORMS = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[\d+\]")
 
@@ -46,9 +46,9 @@ def load_contract(path: Path, project: Path | None = None) -> Contract:
         ConfigError: the contract is wrong.
     """
     folder = project or path.resolve().parent.parent.parent
-    document = yaml_lines.load(path, places.shown(path, folder))
-    contract, faults = validate(Contract, document)
-    refuse(document.file, merge(faults, _between(document, folder)))
+    document = yaml_lines.load_yaml(path, places.display_path(path, folder))
+    contract, faults = validate_document(Contract, document)
+    raise_faults(document.file, merge_faults(faults, _cross_field_faults(document, folder)))
     # refuse() has raised unless the contract is there.
     return contract or Contract.model_validate(document.data)
 
@@ -64,17 +64,19 @@ def find_contract(project: Path, product: str) -> Contract:
     # The name becomes part of a path, so it is checked before a path is made of it.
     if not is_table_name(product) or product not in known:
         raise NotFound(
-            f"product {product} has no contract in {places.CONTRACTS.as_posix()}; "
-            f"{near(product, list(known))}",
+            f"product {product} has no contract in {places.CONTRACTS_FOLDER.as_posix()}; "
+            f"{suggest_name(product, list(known))}",
             fix=f"lakehouse-backfill product add {product}",
         )
-    path = project / places.CONTRACTS / f"{product}.yaml"
+    path = project / places.CONTRACTS_FOLDER / f"{product}.yaml"
     contract = load_contract(path, project)
     if contract.product != product:
-        file = places.shown(path, project)
-        document = yaml_lines.load(path, file)
+        file = places.display_path(path, project)
+        document = yaml_lines.load_yaml(path, file)
         problem = f"is {contract.product}, but the file is called {product}.yaml"
-        refuse(file, [document.fault(("product",), problem, "rename the file or the product")])
+        raise_faults(
+            file, [document.fault(("product",), problem, "rename the file or the product")]
+        )
     return contract
 
 
@@ -83,44 +85,46 @@ def require_suites(project: Path, contract: Contract) -> None:
 
     Only who wants to run them asks: a rollback needs no suite.
     """
-    path = project / places.CONTRACTS / f"{contract.product}.yaml"
+    path = project / places.CONTRACTS_FOLDER / f"{contract.product}.yaml"
     if not path.is_file():
         return
-    document = yaml_lines.load(path, places.shown(path, project))
+    document = yaml_lines.load_yaml(path, places.display_path(path, project))
     faults = [
         fault
-        for item in (*_items(document, "suites"), *_items(document, "assumptions"))
+        for item in (*_item_paths(document, "suites"), *_item_paths(document, "assumptions"))
         for fault in places.path_faults(document, (*item, "file"), project, must_exist=True)
     ]
-    refuse(document.file, faults)
+    raise_faults(document.file, faults)
 
 
 def list_contracts(project: Path) -> tuple[str, ...]:
     """Name the products that have a contract file, without reading the files."""
-    folder = project / places.CONTRACTS
+    folder = project / places.CONTRACTS_FOLDER
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
-def _between(document: Document, project: Path) -> Iterator[Fault]:
-    columns = _columns(document)
+def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
+    columns = _column_types(document)
     yield from _column_faults(document)
     yield from _reference_faults(document, columns)
     yield from _measure_faults(document, columns)
     for group in ("thresholds", "source_totals"):
-        for path in _items(document, group):
-            yield from _known(document, (*path, "measure"), _names(document, "measures"), "measure")
+        for path in _item_paths(document, group):
+            yield from _unknown_name_faults(
+                document, (*path, "measure"), _item_names(document, "measures"), "measure"
+            )
     yield from _source_total_faults(document)
     yield from _hook_faults(document)
-    after = _items(document, "after_publish", "suites")
-    for path in (*_items(document, "suites"), *_items(document, "assumptions"), *after):
+    after = _item_paths(document, "after_publish", "suites")
+    for path in (*_item_paths(document, "suites"), *_item_paths(document, "assumptions"), *after):
         yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
 
 
-def _source_total_faults(document: Document) -> Iterator[Fault]:
+def _source_total_faults(document: YamlDocument) -> Iterator[Fault]:
     """What is counted by value is compared with the same of a source, partition by partition."""
-    items = [document.get(*path) for path in _items(document, "measures")]
+    items = [document.get(*path) for path in _item_paths(document, "measures")]
     counted = {item["name"]: item.get("counts_by") for item in items if _has_name(item)}
-    for path in _items(document, "source_totals"):
+    for path in _item_paths(document, "source_totals"):
         total = document.get(*path)
         if not isinstance(total, dict) or total.get("measure") not in counted:
             continue
@@ -137,9 +141,9 @@ def _source_total_faults(document: Document) -> Iterator[Fault]:
             yield document.fault(path, "has sum and counts_by", "give one of them")
 
 
-def _hook_faults(document: Document) -> Iterator[Fault]:
+def _hook_faults(document: YamlDocument) -> Iterator[Fault]:
     seen: set[str] = set()
-    for path in _items(document, "hooks"):
+    for path in _item_paths(document, "hooks"):
         hook = document.get(*path)
         if not _has_name(hook):
             continue
@@ -151,14 +155,14 @@ def _hook_faults(document: Document) -> Iterator[Fault]:
                 path, f"hook {hook['name']} has neither, or both, of command and webhook",
                 "write command: [PROGRAM, ARGUMENT] or webhook: https://…",
             )  # fmt: skip
-        elif hook.get("webhook") and not _is_address(hook["webhook"]):
+        elif hook.get("webhook") and not _is_web_address(hook["webhook"]):
             yield document.fault(
                 (*path, "webhook"), f"{hook['webhook']} is no http(s) address",
                 "write https://…, without user and password: use token_env",
             )  # fmt: skip
 
 
-def _is_address(text: Any) -> bool:
+def _is_web_address(text: Any) -> bool:
     if not isinstance(text, str):
         return True  # said elsewhere
     try:
@@ -168,18 +172,18 @@ def _is_address(text: Any) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
 
 
-def _items(document: Document, *path: str | int) -> list[PathKey]:
+def _item_paths(document: YamlDocument, *path: str | int) -> list[FieldPath]:
     found = document.get(*path)
     return [(*path, index) for index in range(len(found) if isinstance(found, list) else 0)]
 
 
-def _names(document: Document, group: str) -> list[str]:
-    found = [document.get(*path, "name") for path in _items(document, group)]
+def _item_names(document: YamlDocument, group: str) -> list[str]:
+    found = [document.get(*path, "name") for path in _item_paths(document, group)]
     return [name for name in found if isinstance(name, str)]
 
 
-def _columns(document: Document) -> dict[str, Any]:
-    items = [document.get(*path) for path in _items(document, "columns")]
+def _column_types(document: YamlDocument) -> dict[str, Any]:
+    items = [document.get(*path) for path in _item_paths(document, "columns")]
     return {item["name"]: item.get("type") for item in items if _has_name(item)}
 
 
@@ -187,9 +191,9 @@ def _has_name(item: Any) -> bool:
     return isinstance(item, dict) and isinstance(item.get("name"), str)
 
 
-def _column_faults(document: Document) -> Iterator[Fault]:
+def _column_faults(document: YamlDocument) -> Iterator[Fault]:
     seen: set[str] = set()
-    for path in _items(document, "columns"):
+    for path in _item_paths(document, "columns"):
         name, type_text = document.get(*path, "name"), document.get(*path, "type")
         if isinstance(name, str) and name in seen:
             yield document.fault((*path, "name"), f"{name} is listed twice", "remove one of them")
@@ -202,44 +206,46 @@ def _column_faults(document: Document) -> Iterator[Fault]:
             yield document.fault((*path, "type"), problem, fix)
 
 
-def _reference_faults(document: Document, columns: dict[str, Any]) -> Iterator[Fault]:
+def _reference_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterator[Fault]:
     if not columns:
         return  # without columns every reference would be a fault, and say nothing new
     names, seen = list(columns), set()
-    for path in _items(document, "key"):
-        yield from _known(document, path, names, "column")
+    for path in _item_paths(document, "key"):
+        yield from _unknown_name_faults(document, path, names, "column")
         column = document.get(*path)
         if isinstance(column, str) and column in seen:
             yield document.fault(path, f"{column} is in the key twice", "remove one of them")
         seen.add(str(column))
-    for path in _items(document, "partitioning"):
-        yield from _known(document, (*path, "column"), names, "column")
+    for path in _item_paths(document, "partitioning"):
+        yield from _unknown_name_faults(document, (*path, "column"), names, "column")
         transform = document.get(*path, "transform")
         if isinstance(transform, str) and not _TRANSFORMS.fullmatch(transform):
             fix = "write identity, year, month, day, hour, bucket[N] or truncate[N]"
             yield document.fault((*path, "transform"), f"is {transform!r}", fix)
 
 
-def _known(document: Document, path: PathKey, names: list[str], what: str) -> Iterator[Fault]:
+def _unknown_name_faults(
+    document: YamlDocument, path: FieldPath, names: list[str], what: str
+) -> Iterator[Fault]:
     name = document.get(*path)
     if isinstance(name, str) and name not in names:
         problem = f"is {name!r}, which is no {what} of this contract"
-        yield document.fault(path, problem, near(name, names))
+        yield document.fault(path, problem, suggest_name(name, names))
 
 
-def _measure_faults(document: Document, columns: dict[str, Any]) -> Iterator[Fault]:
+def _measure_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterator[Fault]:
     seen: set[str] = set()
-    for path in _items(document, "measures"):
+    for path in _item_paths(document, "measures"):
         item = document.get(*path)
         if not isinstance(item, dict):
             continue
-        given = [kind for kind in _MEASURES if item.get(kind) is not None]
+        given = [kind for kind in _MEASURE_KINDS if item.get(kind) is not None]
         if len(given) != 1:
             problem = f"has {' and '.join(given)}" if given else "has none of sum, count, counts_by"
             fix = "give exactly one of `sum:`, `count:` and `counts_by:`"
             yield document.fault(path, problem, fix)
         for kind in given if columns else ():
-            yield from _known(document, (*path, kind), list(columns), "column")
+            yield from _unknown_name_faults(document, (*path, kind), list(columns), "column")
         summed = columns.get(str(item.get("sum")))
         if isinstance(summed, str) and not _NUMBERS.fullmatch(summed):
             problem = f"sums {item['sum']}, which is {summed}"

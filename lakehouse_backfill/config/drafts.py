@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from lakehouse_backfill.config.extents import moved
+from lakehouse_backfill.config.extents import shift_day
 from lakehouse_backfill.config.transforms import FoundTransform
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.manifest import Source
@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.table import Column, TableInfo
 
 _NUMBERS = ("int", "long", "float", "double", "decimal")
 _TIMES = ("date", "timestamp", "timestamptz")
-_VALUE = re.compile(
+_UNQUOTED_VALUE = re.compile(
     r"-?(0|[1-9]\d*)|\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(Z|[-+]\d{2}:\d{2})?)?", re.ASCII
 )
 _UNIT_DAYS = {"month": 31, "year": 366}
@@ -51,19 +51,19 @@ def draft_contract(
         suites: suite files to name.
     """
     rest = [column for column in info.columns if column.name not in key]
-    measures = [column.name for column in rest if _adds_up(column)]
+    measures = [column.name for column in rest if _is_additive(column)]
     lines = [
         "# yaml-language-server: $schema=../../schemas/contract.json",
         f"# Drafted from the metadata of {info.table}. Read every line before you rely on it.",
         "api_version: lakehouse-backfill/v1",
         f"product: {info.table}",
         f"table: {info.table}",
-        f"description: {_text(_described(info))}",
-        f"owner: {_text(owner)}",
+        f"description: {_yaml_text(_description_of(info))}",
+        f"owner: {_yaml_text(owner)}",
         "publication: follow # follow: readers read the table; pinned: they resolve the pointer",
         *_key_lines(key, tested),
         "partitioning: # the partitions that a run may restate",
-        *(f"  - {{column: {item.column}, transform: {_text(item.transform)}}}"
+        *(f"  - {{column: {item.column}, transform: {_yaml_text(item.transform)}}}"
           for item in info.partitioning),
         "columns: # what consumers may rely on",
         *_column_lines(info),
@@ -105,10 +105,10 @@ def draft_manifest(
         sources: inputs of an earlier run manifest of the product, to take tables from.
     """
     job = contract.product.rpartition(".")[2]
-    scoped = scoped_field(contract)
+    scoped = choose_scope_field(contract)
     found = transform or FoundTransform(job, "1.0.0", (), f"jobs/{job}/transform.py")
     inputs = found.inputs or tuple(sources or ()) or ("source",)
-    known, window = dict(sources or {}), _widened(scoped, from_, to)
+    known, window = dict(sources or {}), _widen_window(scoped, from_, to)
     lines = [
         *_intent_lines(contract, reason, reason_code, requested_by),
         *_job_lines(found),
@@ -128,9 +128,9 @@ def _intent_lines(
     yield "api_version: lakehouse-backfill/v1"
     yield "run:"
     yield "  kind: restatement"
-    yield f"  requested_by: {_text(requested_by)}"
-    yield f"  reason: {_text(reason)}"
-    yield f"  reason_code: {_text(reason_code)}"
+    yield f"  requested_by: {_yaml_text(requested_by)}"
+    yield f"  reason: {_yaml_text(reason)}"
+    yield f"  reason_code: {_yaml_text(reason_code)}"
     yield f"product: {contract.product}"
 
 
@@ -138,7 +138,7 @@ def _job_lines(found: FoundTransform) -> Iterator[str]:
     yield "transform:"
     yield f"  name: {found.name}"
     yield f"  version: {found.version}"
-    yield f"  file: {_text(found.file)}"
+    yield f"  file: {_yaml_text(found.file)}"
 
 
 def _target_lines(
@@ -153,25 +153,25 @@ def _target_lines(
     yield "  edge_partitions: 2 # partitions compared beyond each end of the range"
 
 
-def scoped_field(contract: Contract) -> ContractPartition:
+def choose_scope_field(contract: Contract) -> ContractPartition:
     """Choose the partition field by which a run is bounded: one of time if there is one."""
     types = {column.name: column.type for column in contract.columns}
     timed = [item for item in contract.partitioning if types.get(item.column) in _TIMES]
     return (timed or list(contract.partitioning))[0]
 
 
-def _text(value: str) -> str:
+def _yaml_text(value: str) -> str:
     """Write text so that YAML reads exactly it: JSON's quotes are YAML's."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def _adds_up(column: Column) -> bool:
+def _is_additive(column: Column) -> bool:
     """Numbers add up, but not those that name something."""
     is_name = column.name == "id" or column.name.endswith(("_id", "Id", "_key"))
     return column.type.split("(")[0] in _NUMBERS and not is_name
 
 
-def _described(info: TableInfo) -> str:
+def _description_of(info: TableInfo) -> str:
     return info.properties.get("comment") or f"(say here what one row of {info.table} means)"
 
 
@@ -187,11 +187,11 @@ def _key_lines(
 
 def _column_lines(info: TableInfo) -> Iterator[str]:
     for column in info.columns:
-        parts = [f"name: {column.name}", f"type: {_text(column.type)}"]
+        parts = [f"name: {column.name}", f"type: {_yaml_text(column.type)}"]
         if column.required:
             parts.append("required: true")
         if column.doc:
-            parts.append(f"description: {_text(column.doc)}")
+            parts.append(f"description: {_yaml_text(column.doc)}")
         yield f"  - {{{', '.join(parts)}}}"
 
 
@@ -207,7 +207,7 @@ def _measure_lines(names: list[str]) -> Iterator[str]:
 def _suite_lines(files: Sequence[str]) -> Iterator[str]:
     yield "suites:" if files else "suites: [] # - {file: expectations/<product>.json}"
     for file in files:
-        yield f"  - {{file: {_text(file)}}}"
+        yield f"  - {{file: {_yaml_text(file)}}}"
 
 
 def _contract_questions(
@@ -241,16 +241,16 @@ def _source_lines(name: str, known: Source | None, window: tuple[str, str]) -> I
     yield f"    cool_down_days: {known.cool_down_days if known else 0}"
 
 
-def _widened(scoped: ContractPartition, from_: str, to: str) -> tuple[str, str]:
+def _widen_window(scoped: ContractPartition, from_: str, to: str) -> tuple[str, str]:
     """Widen by three partitions: two edge partitions are computed too, and days begin elsewhere."""
-    first, stop = _as_day(from_), _as_day(to)
+    first, stop = _parse_day(from_), _parse_day(to)
     if first is None or stop is None:
         return ("1970-01-01", "1970-01-02")
     margin = timedelta(days=3 * _UNIT_DAYS.get(scoped.transform, 1))
-    return moved(first, -margin).isoformat(), moved(stop, margin).isoformat()
+    return shift_day(first, -margin).isoformat(), shift_day(stop, margin).isoformat()
 
 
-def _as_day(text: str) -> date | None:
+def _parse_day(text: str) -> date | None:
     padded = text + {4: "-01-01", 7: "-01"}.get(len(text), "")
     try:
         return datetime.fromisoformat(padded.replace("Z", "+00:00")).date()
@@ -266,16 +266,16 @@ def _scope_lines(
     types = {column.name: column.type for column in contract.columns}
     if types.get(scoped.column) == "string" or scoped.transform.startswith(("bucket", "truncate")):
         # Without an order there is nothing between the two, and `to` is what stays as it is.
-        yield f"    values: [{_text(from_)}] # text has no order: name each partition"
+        yield f"    values: [{_yaml_text(from_)}] # text has no order: name each partition"
         return
-    yield f"    from: {_plain(from_)}"
-    yield f"    to: {_plain(to)}"
+    yield f"    from: {_yaml_scalar(from_)}"
+    yield f"    to: {_yaml_scalar(to)}"
 
 
-def _plain(text: str) -> str:
+def _yaml_scalar(text: str) -> str:
     """Leave a number, day or instant unquoted, and quote everything else."""
-    is_known = text.lstrip("-").isdigit() or _as_day(text) is not None
-    return text if is_known and _VALUE.fullmatch(text) else _text(text)
+    is_known = text.lstrip("-").isdigit() or _parse_day(text) is not None
+    return text if is_known and _UNQUOTED_VALUE.fullmatch(text) else _yaml_text(text)
 
 
 def _manifest_questions(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
-from lakehouse_backfill.config.yaml_lines import Document, PathKey
+from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument
 from lakehouse_backfill.errors import ConfigError, Fault
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
@@ -15,10 +15,10 @@ _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _KINDS = {"day or instant": "a day or an instant", "number": "a number", "text": "text"}
 
 
-def order_fault(document: Document, path: PathKey) -> Iterator[Fault]:
+def range_order_faults(document: YamlDocument, path: FieldPath) -> Iterator[Fault]:
     """Yield the fault of a range whose ends are of two kinds, or whose `to` is not after `from`."""
     first, stop = document.get(*path, "from"), document.get(*path, "to")
-    one, other = _key(first), _key(stop)
+    one, other = _comparable_end(first), _comparable_end(stop)
     if one is None or other is None:
         return
     if one[0] != other[0]:
@@ -32,7 +32,7 @@ def order_fault(document: Document, path: PathKey) -> Iterator[Fault]:
         yield document.fault((*path, "to"), problem, f"swap them: from: {stop}, to: {first}")
 
 
-def _key(value: Any) -> tuple[str, Any] | None:
+def _comparable_end(value: Any) -> tuple[str, Any] | None:
     """What kind of end it is, and a value to compare; None when there is none to compare."""
     if isinstance(value, bool) or value is None:
         return None
@@ -48,7 +48,7 @@ def _key(value: Any) -> tuple[str, Any] | None:
     return None
 
 
-def moved(day: date, by: timedelta) -> date:
+def shift_day(day: date, by: timedelta) -> date:
     """Add a time span; the calendar ends with the years 1 and 9999."""
     try:
         return day + by
@@ -67,7 +67,7 @@ def check_range(column_type: str, first: str, stop: str) -> None:
     is_value, kind, example = (
         (_is_number, "whole number", "42")
         if is_number
-        else (_is_moment, "day, month, year or instant", "2026-01-31")
+        else (_is_time_label, "day, month, year or instant", "2026-01-31")
     )
     for option, text in (("--from", first), ("--to", stop)):
         if not is_value(text):
@@ -90,7 +90,7 @@ def _is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _is_moment(text: str) -> bool:
+def _is_time_label(text: str) -> bool:
     """Tell whether the text is a year, month, day or instant that the calendar has."""
     if not _TIME_LABEL.fullmatch(text):
         return False

@@ -11,19 +11,19 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from lakehouse_backfill.config.yaml_lines import Document, PathKey
+from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument
 from lakehouse_backfill.errors import Fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FORMS = {
+_PATTERN_WORDS = {
     r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "a name of letters, digits and _, at most 64",
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$": "namespace.table, e.g. silver.orders",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": 'a time of day in UTC, quoted, e.g. "22:00"',
     r"^\d+\.\d+\.\d+$": "a semantic version of three numbers, e.g. 1.2.0",
     r"^sha256:[0-9a-f]{64}$": "sha256: and 64 hexadecimal digits, as `docker inspect` shows it",
 }
-_WORDS = {
+_TYPE_WORDS = {
     "string": "text (quote it)",
     "int": "a whole number",
     "float": "a number",
@@ -37,23 +37,25 @@ _WORDS = {
 }
 
 
-def validate(model: type[Model], document: Document) -> tuple[Model | None, list[Fault]]:
+def validate_document(
+    model: type[Model], document: YamlDocument
+) -> tuple[Model | None, list[Fault]]:
     """Check a document against a model: the value, or every fault at once."""
     try:
         value = model.model_validate(document.data)
     except ValidationError as error:
-        return None, _faults(model, document, error)
-    odd = list(_odd_values(document, document.data, value.model_dump(by_alias=True), ()))
+        return None, _faults_of_error(model, document, error)
+    odd = list(_coerced_value_faults(document, document.data, value.model_dump(by_alias=True), ()))
     return (None, odd) if odd else (value, [])
 
 
-def merge(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:
+def merge_faults(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:
     """Join the faults of fields with those between fields; a field is named once."""
     known = {(fault.line, fault.field) for fault in faults}
     return faults + [fault for fault in more if (fault.line, fault.field) not in known]
 
 
-def near(name: str, known: list[str]) -> str:
+def suggest_name(name: str, known: list[str]) -> str:
     """Say which known name was probably meant, or which there are."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
@@ -61,7 +63,7 @@ def near(name: str, known: list[str]) -> str:
     return f"known: {', '.join(sorted(known)) or 'none'}"
 
 
-def kind_of(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Say what a value is, for a person who wrote it in YAML."""
     if value is None:
         return "empty"
@@ -75,16 +77,18 @@ def kind_of(value: Any) -> str:
     return f"{text[:60] + '…' if len(text) > 60 else text!r}" if isinstance(value, str) else text
 
 
-def _faults(model: type[BaseModel], document: Document, error: ValidationError) -> list[Fault]:
-    grouped: dict[PathKey, list[ErrorDetails]] = {}
+def _faults_of_error(
+    model: type[BaseModel], document: YamlDocument, error: ValidationError
+) -> list[Fault]:
+    grouped: dict[FieldPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        grouped.setdefault(_written(document, detail), []).append(detail)
-    return [_fault(model, document, path, details) for path, details in grouped.items()]
+        grouped.setdefault(_written_path(document, detail), []).append(detail)
+    return [_fault_of_field(model, document, path, details) for path, details in grouped.items()]
 
 
-def _written(document: Document, detail: ErrorDetails) -> PathKey:
+def _written_path(document: YamlDocument, detail: ErrorDetails) -> FieldPath:
     """The part of pydantic's location that stands in the file; unions add steps of their own."""
-    path: PathKey = ()
+    path: FieldPath = ()
     for step in detail["loc"]:
         if (*path, step) not in document.lines:
             return (*path, step) if detail["type"] == "missing" else path
@@ -92,31 +96,33 @@ def _written(document: Document, detail: ErrorDetails) -> PathKey:
     return path
 
 
-def _fault(
-    model: type[BaseModel], document: Document, path: PathKey, details: list[ErrorDetails]
+def _fault_of_field(
+    model: type[BaseModel], document: YamlDocument, path: FieldPath, details: list[ErrorDetails]
 ) -> Fault:
     first = details[0]
     parent, name = _model_at(model, path[:-1]), str(path[-1]) if path else ""
     if first["type"] == "missing":
         where = f"below line {document.line(path[:-1])}" if path[:-1] else "at the top level"
-        return document.fault(path, "is missing", f"add `{name}:` {where}{_about(parent, name)}")
+        return document.fault(
+            path, "is missing", f"add `{name}:` {where}{_field_hint(parent, name)}"
+        )
     if first["type"] == "extra_forbidden":
         known = _names(parent)
-        return document.fault(path, "is no field here", near(name, known))
+        return document.fault(path, "is no field here", suggest_name(name, known))
     problem, fix = _wrong_value(first, details)
     return document.fault(path, problem, fix)
 
 
 def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str, str]:
     context, kind = first.get("ctx", {}), first["type"]
-    shown = f"is {kind_of(first['input'])}"
+    shown = f"is {describe_value(first['input'])}"
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ")
         guess = difflib.get_close_matches(str(first["input"]), choices.split(", "), n=1)
         hint = f"did you mean {guess[0]}? " if guess else ""
         return shown, f"{hint}write one of: {choices}"
     if kind == "string_pattern_mismatch":
-        return shown, f"write {_FORMS.get(context['pattern'], context['pattern'])}"
+        return shown, f"write {_PATTERN_WORDS.get(context['pattern'], context['pattern'])}"
     if kind in ("too_short", "string_too_short"):
         return "is empty", "write at least one entry" if kind == "too_short" else "write some text"
     if kind == "string_too_long":
@@ -127,20 +133,20 @@ def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str,
     if kind in limits:
         words = {"ge": "at least", "gt": "more than", "le": "at most"}[limits[kind]]
         return shown, f"write {words} {context[limits[kind]]}"
-    expected = [_expected(detail) for detail in details]
+    expected = [_expected_text(detail) for detail in details]
     if all(expected):
         return shown, f"write {', or '.join(dict.fromkeys(text for text in expected if text))}"
     return f"{shown}: {first['msg']}", "correct the value"
 
 
-def _expected(detail: ErrorDetails) -> str | None:
+def _expected_text(detail: ErrorDetails) -> str | None:
     """The words for what a type error wanted: from `int_parsing` to `int`."""
     if detail["type"] == "literal_error":
         return str(detail["ctx"]["expected"]).replace("'", "")
-    return _WORDS.get(detail["type"].split("_", 1)[0])
+    return _TYPE_WORDS.get(detail["type"].split("_", 1)[0])
 
 
-def _about(parent: type[BaseModel] | None, name: str) -> str:
+def _field_hint(parent: type[BaseModel] | None, name: str) -> str:
     for key, info in (parent.model_fields if parent else {}).items():
         if name in (key, info.alias) and info.description:
             return f"; {info.description}"
@@ -151,38 +157,42 @@ def _names(parent: type[BaseModel] | None) -> list[str]:
     return [info.alias or key for key, info in (parent.model_fields if parent else {}).items()]
 
 
-def _model_at(model: type[BaseModel], path: PathKey) -> type[BaseModel] | None:
+def _model_at(model: type[BaseModel], path: FieldPath) -> type[BaseModel] | None:
     found: Any = model
     for step in path:
         if isinstance(found, type) and issubclass(found, BaseModel):
             fields = found.model_fields
             info = next((info for key, info in fields.items() if step in (key, info.alias)), None)
-            found = _plain_type(info.annotation) if info else None
+            found = _unwrap_annotation(info.annotation) if info else None
         else:
             arguments = [item for item in get_args(found) if item is not Ellipsis]
-            found = _plain_type(arguments[-1]) if arguments else None
+            found = _unwrap_annotation(arguments[-1]) if arguments else None
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
-def _plain_type(annotation: Any) -> Any:
+def _unwrap_annotation(annotation: Any) -> Any:
     """Take off Annotated and `| None`."""
     if get_origin(annotation) is Annotated:
-        return _plain_type(get_args(annotation)[0])
+        return _unwrap_annotation(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         rest = [item for item in get_args(annotation) if item is not type(None)]
-        return _plain_type(rest[0]) if len(rest) == 1 else None
+        return _unwrap_annotation(rest[0]) if len(rest) == 1 else None
     return annotation
 
 
-def _odd_values(document: Document, raw: Any, value: Any, path: PathKey) -> Iterator[Fault]:
+def _coerced_value_faults(
+    document: YamlDocument, raw: Any, value: Any, path: FieldPath
+) -> Iterator[Fault]:
     """Values that pydantic takes with another meaning: `true` as 1, numbers without bound."""
     if isinstance(raw, dict) and isinstance(value, dict):
         for key, inner in raw.items():
-            yield from _odd_values(document, inner, value.get(key), (*path, key))
+            yield from _coerced_value_faults(document, inner, value.get(key), (*path, key))
     elif isinstance(raw, list) and isinstance(value, list | tuple):
         for index, (inner, taken) in enumerate(zip(raw, value, strict=True)):
-            yield from _odd_values(document, inner, taken, (*path, index))
+            yield from _coerced_value_faults(document, inner, taken, (*path, index))
     elif isinstance(raw, bool) and not isinstance(value, bool):
-        yield document.fault(path, f"is {kind_of(raw)}", f'quote it if it is text: "{raw}"')
+        yield document.fault(path, f"is {describe_value(raw)}", f'quote it if it is text: "{raw}"')
     elif isinstance(value, float) and not math.isfinite(value):
-        yield document.fault(path, f"is {kind_of(raw)}, which has no bound", "write a number")
+        yield document.fault(
+            path, f"is {describe_value(raw)}, which has no bound", "write a number"
+        )

@@ -8,33 +8,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.yaml_lines import PathKey
-from lakehouse_backfill.errors import BackfillError, ConfigError, with_faults
+from lakehouse_backfill.config.yaml_lines import FieldPath
+from lakehouse_backfill.errors import BackfillError, ConfigError, problem_with_faults
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 @contextmanager
-def located(path: Path, project: Path, prefix: str = "") -> Iterator[None]:
+def locate_errors(path: Path, project: Path, prefix: str = "") -> Iterator[None]:
     """Add file and line to an error that names a field (below `prefix`) of the file at `path`."""
     try:
         yield
     except BackfillError as error:
         if error.field and not error.faults:
             error.field = prefix + error.field
-            _locate(error, path, project)
+            _add_location(error, path, project)
         raise
 
 
-def _locate(error: BackfillError, path: Path, project: Path) -> None:
+def _add_location(error: BackfillError, path: Path, project: Path) -> None:
     try:
-        document = yaml_lines.load(path, places.shown(path, project))
+        document = yaml_lines.load_yaml(path, places.display_path(path, project))
     except ConfigError:
         return  # the file went away or broke meanwhile; the error itself still says what is wrong
-    fault = document.fault(_key(error.field), error.problem, error.fix)
+    fault = document.fault(_field_path(error.field), error.problem, error.fix)
     error.faults = (fault,)
-    error.problem = with_faults(f"{document.file} has 1 fault", error.faults)
+    error.problem = problem_with_faults(f"{document.file} has 1 fault", error.faults)
 
 
-def _key(field: str) -> PathKey:
+def _field_path(field: str) -> FieldPath:
     return tuple(int(index) if index else name for name, index in _STEP.findall(field))

@@ -7,16 +7,16 @@ from datetime import datetime
 from pathlib import Path
 
 from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.extents import order_fault
-from lakehouse_backfill.config.faults import merge, near, validate
-from lakehouse_backfill.config.transforms import declared_in
-from lakehouse_backfill.config.yaml_lines import Document, PathKey, refuse
-from lakehouse_backfill.core.planning.anti_patterns import ANY, WISHES
-from lakehouse_backfill.core.runs.gate_names import GATES
+from lakehouse_backfill.config.extents import range_order_faults
+from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
+from lakehouse_backfill.config.transforms import transforms_in_file
+from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
+from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
+from lakehouse_backfill.core.runs.gate_names import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.said import name_fault, reason_fault
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.unbuilt import STATE, UNBUILT
-from lakehouse_backfill.errors import Fault, Unsupported, with_faults
+from lakehouse_backfill.domain.unbuilt import NOT_YET_SUPPORTED, NOTHING_PLANNED
+from lakehouse_backfill.errors import Fault, Unsupported, problem_with_faults
 
 _PARTITIONS = ("target", "partitions")
 
@@ -31,34 +31,34 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
         ConfigError: the manifest is wrong, or its scope has no bounds (M5).
         Unsupported: it is right, but asks for what this release does not do.
     """
-    document = yaml_lines.load(path, places.shown(path, project))
-    manifest, faults = validate(RunManifest, document)
+    document = yaml_lines.load_yaml(path, places.display_path(path, project))
+    manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
-    faults = merge(list(_habit_faults(document)), faults)
-    faults = merge(faults, _between(document, project))
+    faults = merge_faults(list(_anti_pattern_faults(document)), faults)
+    faults = merge_faults(faults, _cross_field_faults(document, project))
     unbuilt = list(_unbuilt_faults(document))
     if faults or not unbuilt:
-        refuse(document.file, merge(faults, unbuilt))
+        raise_faults(document.file, merge_faults(faults, unbuilt))
     else:
-        raise _unsupported(document.file, tuple(unbuilt))
+        raise _unsupported_error(document.file, tuple(unbuilt))
     # refuse() has raised unless the manifest is there.
     return manifest or RunManifest.model_validate(document.data)
 
 
-def _between(document: Document, project: Path) -> Iterator[Fault]:
+def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
     yield from _partition_faults(document)
     yield from _source_faults(document)
     yield from _gate_faults(document)
     yield from _file_faults(document, project)
     yield from _suite_faults(document)
     yield from _deadline_faults(document)
-    yield from _said_faults(document)
+    yield from _request_text_faults(document)
 
 
-def _habit_faults(document: Document) -> Iterator[Fault]:
-    for wish in WISHES:
-        paths: list[PathKey] = [wish.path]
-        if ANY in wish.path:
+def _anti_pattern_faults(document: YamlDocument) -> Iterator[Fault]:
+    for wish in ANTI_PATTERNS:
+        paths: list[FieldPath] = [wish.path]
+        if ANY_NAME in wish.path:
             group, _, field = wish.path
             names = document.get(group)
             paths = [(group, n, field) for n in (names if isinstance(names, dict) else ())]
@@ -69,7 +69,7 @@ def _habit_faults(document: Document) -> Iterator[Fault]:
                 yield document.fault(path, problem, wish.instead)
 
 
-def _partition_faults(document: Document) -> Iterator[Fault]:
+def _partition_faults(document: YamlDocument) -> Iterator[Fault]:
     if not isinstance(document.get(*_PARTITIONS), dict):
         return
     first, stop = document.get(*_PARTITIONS, "from"), document.get(*_PARTITIONS, "to")
@@ -78,13 +78,13 @@ def _partition_faults(document: Document) -> Iterator[Fault]:
         problem = "is given beside from/to, so the scope is said twice"
         yield document.fault((*_PARTITIONS, "values"), problem, "keep the range or the values")
     elif not values and (first is None or stop is None):
-        yield _unbounded(document, first is None, stop is None)
+        yield _unbounded_fault(document, first is None, stop is None)
     elif not values:
-        yield from order_fault(document, _PARTITIONS)
+        yield from range_order_faults(document, _PARTITIONS)
     yield from _except_faults(document)
 
 
-def _unbounded(document: Document, no_from: bool, no_to: bool) -> Fault:  # noqa: FBT001 (a table of cases)
+def _unbounded_fault(document: YamlDocument, no_from: bool, no_to: bool) -> Fault:  # noqa: FBT001 (a table of cases)
     if no_from and no_to:
         problem = "is unbounded: it names neither from and to, nor values"
         fix = (
@@ -102,12 +102,12 @@ def _unbounded(document: Document, no_from: bool, no_to: bool) -> Fault:  # noqa
     return document.fault((*_PARTITIONS, there), problem, fix)
 
 
-def _except_faults(document: Document) -> Iterator[Fault]:
+def _except_faults(document: YamlDocument) -> Iterator[Fault]:
     excepted, values = document.get(*_PARTITIONS, "except"), document.get(*_PARTITIONS, "values")
     if not isinstance(excepted, list):
         return
     for index, item in enumerate(excepted):
-        path: PathKey = (*_PARTITIONS, "except", index)
+        path: FieldPath = (*_PARTITIONS, "except", index)
         if isinstance(values, list) and values:
             if item not in values:
                 yield document.fault(path, f"is {item}, which is not in values", "remove it")
@@ -115,7 +115,7 @@ def _except_faults(document: Document) -> Iterator[Fault]:
             yield document.fault(path, f"is {item}, which is outside from/to", "remove it")
 
 
-def _is_outside(document: Document, item: object) -> bool:
+def _is_outside(document: YamlDocument, item: object) -> bool:
     first, stop = document.get(*_PARTITIONS, "from"), document.get(*_PARTITIONS, "to")
     try:
         return bool(item < first or item >= stop)
@@ -123,10 +123,10 @@ def _is_outside(document: Document, item: object) -> bool:
         return False  # another type than the range: pydantic or the plan names that
 
 
-def _source_faults(document: Document) -> Iterator[Fault]:
+def _source_faults(document: YamlDocument) -> Iterator[Fault]:
     sources, references = document.get("sources"), document.get("reference_data")
     for name in sources if isinstance(sources, dict) else ():
-        yield from order_fault(document, ("sources", name, "range"))
+        yield from range_order_faults(document, ("sources", name, "range"))
         if isinstance(references, dict) and name in references:
             problem = "is also the name of a source"
             yield document.fault(("reference_data", name), problem, "rename one of them")
@@ -136,33 +136,39 @@ def _source_faults(document: Document) -> Iterator[Fault]:
             yield document.fault((group, "output"), problem, "rename it")
 
 
-def _unbuilt_faults(document: Document) -> Iterator[Fault]:
-    for item in UNBUILT:
+def _unbuilt_faults(document: YamlDocument) -> Iterator[Fault]:
+    for item in NOT_YET_SUPPORTED:
         value = document.get(*item.path)
         if item.refuses(value):
             yield document.fault(item.path, item.problem(value), item.instead(value))
 
 
-def _unsupported(file: str, faults: tuple[Fault, ...]) -> Unsupported:
+def _unsupported_error(file: str, faults: tuple[Fault, ...]) -> Unsupported:
     problem = f"{file} asks for what is not built yet"
     fix = faults[0].fix if len(faults) == 1 else f"correct the lines named above in {file}"
-    return Unsupported(with_faults(problem, faults), state=STATE, fix=fix, faults=faults)
+    return Unsupported(
+        problem_with_faults(problem, faults), state=NOTHING_PLANNED, fix=fix, faults=faults
+    )
 
 
-def _gate_faults(document: Document) -> Iterator[Fault]:
+def _gate_faults(document: YamlDocument) -> Iterator[Fault]:
     gates = document.get("validation", "gates")
     for name in gates if isinstance(gates, dict) else ():
-        if name not in GATES:
-            close = near(name, list(GATES))
-            fix = close if close.startswith("known") else f"{close} known: {', '.join(GATES)}"
+        if name not in REPORTABLE_GATES:
+            close = suggest_name(name, list(REPORTABLE_GATES))
+            fix = (
+                close
+                if close.startswith("known")
+                else f"{close} known: {', '.join(REPORTABLE_GATES)}"
+            )
             problem = "is no gate that a run manifest may name"
             yield document.fault(("validation", "gates", name), problem, fix)
 
 
-def _file_faults(document: Document, project: Path) -> Iterator[Fault]:
+def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
     suites = document.get("validation", "suites")
     count = len(suites) if isinstance(suites, list) else 0
-    wanted: list[PathKey] = [("transform", "file"), ("validation", "golden")]
+    wanted: list[FieldPath] = [("transform", "file"), ("validation", "golden")]
     wanted += [("validation", "suites", index, "file") for index in range(count)]
     for path in wanted:
         yield from places.path_faults(document, path, project, must_exist=True)
@@ -174,9 +180,9 @@ def _file_faults(document: Document, project: Path) -> Iterator[Fault]:
         yield from _transform_faults(document, project, file)
 
 
-def _transform_faults(document: Document, project: Path, file: str) -> Iterator[Fault]:
-    path = places.inside(project, file)
-    offered = declared_in(path, file) if path is not None and path.is_file() else None
+def _transform_faults(document: YamlDocument, project: Path, file: str) -> Iterator[Fault]:
+    path = places.resolve_inside(project, file)
+    offered = transforms_in_file(path, file) if path is not None and path.is_file() else None
     wanted = (document.get("transform", "name"), document.get("transform", "version"))
     if offered is None or None in wanted or wanted in [(t.name, t.version) for t in offered]:
         return
@@ -186,7 +192,7 @@ def _transform_faults(document: Document, project: Path, file: str) -> Iterator[
     yield document.fault(("transform", field), problem, f"it offers {known}")
 
 
-def _suite_faults(document: Document) -> Iterator[Fault]:
+def _suite_faults(document: YamlDocument) -> Iterator[Fault]:
     suites = document.get("validation", "suites")
     inputs = [
         name
@@ -194,10 +200,10 @@ def _suite_faults(document: Document) -> Iterator[Fault]:
         for name in (document.get(group) if isinstance(document.get(group), dict) else ())
     ]
     for index in range(len(suites) if isinstance(suites, list) else 0):
-        path: PathKey = ("validation", "suites", index)
+        path: FieldPath = ("validation", "suites", index)
         on, parameters = document.get(*path, "on"), document.get(*path, "parameters")
         if isinstance(on, str) and on not in [*inputs, "output"]:
-            fix = near(on, [*inputs, "output"])
+            fix = suggest_name(on, [*inputs, "output"])
             yield document.fault((*path, "on"), f"is {on!r}, which is no input of the run", fix)
         for name in parameters if isinstance(parameters, dict) else ():
             origin = parameters[name]
@@ -207,7 +213,7 @@ def _suite_faults(document: Document) -> Iterator[Fault]:
                 yield document.fault((*path, "parameters", name), problem, fix)
 
 
-def _said_faults(document: Document) -> Iterator[Fault]:
+def _request_text_faults(document: YamlDocument) -> Iterator[Fault]:
     for name, fault_of in (("reason", reason_fault), ("requested_by", name_fault)):
         said = document.get("run", name)
         problem = fault_of(said) if isinstance(said, str) and said else None
@@ -216,7 +222,7 @@ def _said_faults(document: Document) -> Iterator[Fault]:
             yield document.fault(("run", name), problem, fix)
 
 
-def _deadline_faults(document: Document) -> Iterator[Fault]:
+def _deadline_faults(document: YamlDocument) -> Iterator[Fault]:
     deadline = document.get("run", "deadline")
     if isinstance(deadline, datetime) and deadline.tzinfo is None:
         fix = f"write {deadline.isoformat()}Z, or another offset from UTC"

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.faults import merge, near, validate
-from lakehouse_backfill.config.yaml_lines import Document, refuse
+from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
+from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
 
-EMBEDDED = "embedded"
+EMBEDDED_PROFILE = "embedded"
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 
-def embedded() -> Profiles:
+def embedded_profiles() -> Profiles:
     """Give the profiles of a project that declares none: one SQLite file and a folder."""
     catalog = {
         "name": "lake",
@@ -26,8 +26,8 @@ def embedded() -> Profiles:
     }
     return Profiles(
         api_version="lakehouse-backfill/v1",
-        default=EMBEDDED,
-        profiles={EMBEDDED: Profile(catalog=catalog)},
+        default=EMBEDDED_PROFILE,
+        profiles={EMBEDDED_PROFILE: Profile(catalog=catalog)},
     )
 
 
@@ -37,17 +37,19 @@ def load_profiles(project: Path) -> Profiles:
     Raises:
         ConfigError: the file is wrong; every fault is named.
     """
-    path = project / places.PROFILES
+    path = project / places.PROFILES_FILE
     if not path.exists():
-        return embedded()
-    document = yaml_lines.load(path, places.shown(path, project))
-    profiles, faults = validate(Profiles, document)
-    refuse(document.file, merge(faults, _between(document)))
+        return embedded_profiles()
+    document = yaml_lines.load_yaml(path, places.display_path(path, project))
+    profiles, faults = validate_document(Profiles, document)
+    raise_faults(document.file, merge_faults(faults, _cross_field_faults(document)))
     # refuse() has raised unless the profiles are there.
     return profiles or Profiles.model_validate(document.data)
 
 
-def choose(profiles: Profiles, name: str | None = None, project: Path | None = None) -> Profile:
+def choose_profile(
+    profiles: Profiles, name: str | None = None, project: Path | None = None
+) -> Profile:
     """Give the profile called `name`, or the default when that is the embedded lake of `project`.
 
     Anything but the embedded lake must be named, so that nobody restates a shared lake by a
@@ -59,8 +61,8 @@ def choose(profiles: Profiles, name: str | None = None, project: Path | None = N
     wanted = name or profiles.default
     if wanted not in profiles.profiles:
         raise ConfigError(
-            f"there is no profile {wanted!r}; {near(wanted, list(profiles.profiles))}",
-            fix=f"name one with --profile, or add it to {places.PROFILES.as_posix()}",
+            f"there is no profile {wanted!r}; {suggest_name(wanted, list(profiles.profiles))}",
+            fix=f"name one with --profile, or add it to {places.PROFILES_FILE.as_posix()}",
         )
     profile = profiles.profiles[wanted]
     if name is None and not is_embedded(profile, project):
@@ -84,23 +86,23 @@ def is_embedded(profile: Profile, project: Path | None = None) -> bool:
         return False
     file = Path(uri.partition("://")[2].partition("?")[0].removeprefix("/"))
     files = Path(warehouse.removeprefix("file:").replace("//", "/") or root)
-    return all(_lies_in(path, root) for path in (file, files))
+    return all(_is_inside(path, root) for path in (file, files))
 
 
-def _lies_in(path: Path, root: Path) -> bool:
+def _is_inside(path: Path, root: Path) -> bool:
     try:
         return path.is_absolute() and path.resolve().is_relative_to(root)
     except (OSError, ValueError, RuntimeError):
         return False
 
 
-def _between(document: Document) -> Iterator[Fault]:
+def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     profiles, default = document.get("profiles"), document.get("default")
     if not isinstance(profiles, dict):
         return
     if isinstance(default, str) and default not in profiles:
         problem = f"is {default!r}, which is no profile"
-        yield document.fault(("default",), problem, near(default, list(profiles)))
+        yield document.fault(("default",), problem, suggest_name(default, list(profiles)))
     for name in profiles:
         catalog = document.get("profiles", name, "catalog")
         if not isinstance(catalog, dict):

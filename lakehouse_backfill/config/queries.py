@@ -8,15 +8,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from lakehouse_backfill.config import places
-from lakehouse_backfill.domain.rollout import Query
+from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.errors import ConfigError, NotFound
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
-def reader_query(
+def load_reader_query(
     project: Path, reader: str, sql: str | None, columns: tuple[str, ...], tolerance: float
-) -> Query:
+) -> ReaderQuery:
     """Read what a reader asks; raises ConfigError, NotFound (the file).
 
     `sql` is a file of the project with one SELECT over `product`; `columns` are a shorter way to
@@ -27,9 +27,9 @@ def reader_query(
             "a comparison needs the reader's query, once",
             fix="add --sql FILE (one SELECT over `product`) or --columns A,B",
         )
-    text = _columns_query(columns) if columns else _text(project, str(sql))
+    text = _columns_query(columns) if columns else _read_query_file(project, str(sql))
     try:
-        return Query(reader=reader, sql=text, tolerance=_share(tolerance))
+        return ReaderQuery(reader=reader, sql=text, tolerance=_check_tolerance(tolerance))
     except ValidationError as error:
         raise ConfigError(
             f"{reader!r} is no name of a reader, or {sql} is empty",
@@ -37,7 +37,7 @@ def reader_query(
         ) from error
 
 
-def _share(tolerance: float) -> float:
+def _check_tolerance(tolerance: float) -> float:
     if not 0 <= tolerance < 1:
         raise ConfigError(
             f"the tolerance {tolerance} is no share", fix="write e.g. 0.001 for a thousandth"
@@ -47,7 +47,7 @@ def _share(tolerance: float) -> float:
 
 def _columns_query(columns: tuple[str, ...]) -> str:
     """Columns are plain names only, so that none of them can be anything but a column."""
-    wrong = [name for name in columns if not _NAME.fullmatch(name)]
+    wrong = [name for name in columns if not _COLUMN_NAME.fullmatch(name)]
     if wrong:
         raise ConfigError(
             f"{wrong[0]!r} is no plain column name", fix="write the query to a file: --sql FILE"
@@ -56,8 +56,8 @@ def _columns_query(columns: tuple[str, ...]) -> str:
     return f"SELECT {quoted} FROM product"  # noqa: S608 (names of letters, digits and _)
 
 
-def _text(project: Path, file: str) -> str:
-    path = places.inside(project, file)
+def _read_query_file(project: Path, file: str) -> str:
+    path = places.resolve_inside(project, file)
     if path is None:
         raise ConfigError(
             f"{file} lies outside the project",

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lakehouse_backfill.config.drafts import draft_contract, draft_manifest
-from lakehouse_backfill.config.schemas import KINDS, json_schema
+from lakehouse_backfill.config.drafts import (
+    draft_contract,
+    draft_manifest,
+)
+from lakehouse_backfill.config.schemas import SCHEMA_MODELS, json_schema
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 
-__all__ = ["draft_contract", "draft_manifest", "init", "project_files", "write_new"]
+__all__ = [
+    "create_project",
+    "draft_contract",
+    "draft_manifest",
+    "new_project_files",
+    "write_new_file",
+]
 
 _PROFILES = """\
 # yaml-language-server: $schema=../schemas/profiles.json
@@ -88,10 +97,11 @@ __pycache__/
 """
 
 
-def project_files() -> dict[str, str]:
+def new_project_files() -> dict[str, str]:
     """Give the files of a new project: path inside it -> content."""
     schemas = {
-        f"schemas/{kind}.json": json.dumps(json_schema(kind), indent=2) + "\n" for kind in KINDS
+        f"schemas/{kind}.json": json.dumps(json_schema(kind), indent=2) + "\n"
+        for kind in SCHEMA_MODELS
     }
     return {
         "README.md": _README,
@@ -104,14 +114,14 @@ def project_files() -> dict[str, str]:
     }
 
 
-def init(folder: Path) -> tuple[str, ...]:
+def create_project(folder: Path) -> tuple[str, ...]:
     """Create the files of a new project and name them. Writes nothing when one is there already.
 
     Raises:
         ConfigError: a file is there already; all of them are named.
         EnvironmentDown: the folder cannot be written.
     """
-    files = project_files()
+    files = new_project_files()
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise ConfigError(
@@ -120,11 +130,11 @@ def init(folder: Path) -> tuple[str, ...]:
             fix="choose another folder, or go on in this one: lakehouse-backfill doctor",
         )
     for name, content in files.items():
-        write_new(folder / name, content)
+        write_new_file(folder / name, content)
     return tuple(sorted(files))
 
 
-def write_new(path: Path, content: str) -> None:
+def write_new_file(path: Path, content: str) -> None:
     """Write a new text file and the folders above it; never over an existing one.
 
     Raises:
@@ -136,7 +146,7 @@ def write_new(path: Path, content: str) -> None:
         with path.open("x", encoding="utf-8", newline="\n") as stream:
             stream.write(content)
     except FileExistsError as error:
-        raise _exists(path) from error
+        raise _already_exists(path) from error
     except OSError as error:
         raise EnvironmentDown(
             f"{path} cannot be written: {error.strerror or error}",
@@ -145,7 +155,7 @@ def write_new(path: Path, content: str) -> None:
         ) from error
 
 
-def _exists(path: Path) -> BackfillError:
+def _already_exists(path: Path) -> BackfillError:
     return ConfigError(
         f"{path} is there already", state="nothing was overwritten", fix="move it away first"
     )

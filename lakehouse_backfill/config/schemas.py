@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.contract import Contract, Profiles
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import NotFound
 
-KINDS: dict[str, type[BaseModel]] = {
+SCHEMA_MODELS: dict[str, type[BaseModel]] = {
     "manifest": RunManifest,
     "contract": Contract,
     "profiles": Profiles,
@@ -23,8 +23,10 @@ def json_schema(kind: str) -> dict[str, Any]:
     Raises:
         NotFound: no such kind of declaration.
     """
-    model = KINDS.get(kind)
+    model = SCHEMA_MODELS.get(kind)
     if model is None:
-        raise NotFound(f"there is no schema {kind!r}", fix=f"use one of: {', '.join(KINDS)}")
+        raise NotFound(
+            f"there is no schema {kind!r}", fix=f"use one of: {', '.join(SCHEMA_MODELS)}"
+        )
     schema = model.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -30,22 +30,22 @@ def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
     for path in sorted((project / "jobs").rglob("*")):
         file = path.relative_to(project).as_posix()
         if path.suffix == ".py":
-            found += _in_python(path, file)
+            found += _python_transforms(path, file)
         elif path.suffix == ".sql":
-            found += _in_sql(path, file)
+            found += _sql_transforms(path, file)
     return tuple(found)
 
 
-def declared_in(path: Path, file: str) -> tuple[FoundTransform, ...] | None:
+def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | None:
     """List what a file declares; None when it cannot be told without running it."""
     if path.suffix == ".sql":
-        return tuple(_in_sql(path, file)) or None
+        return tuple(_sql_transforms(path, file)) or None
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return None
     decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
-    found = [_declared(one) for one in decorators]
+    found = [_decorator_arguments(one) for one in decorators]
     if not found or None in found:
         return None
     return tuple(FoundTransform(*item, file=file) for item in found if item is not None)
@@ -54,26 +54,26 @@ def declared_in(path: Path, file: str) -> tuple[FoundTransform, ...] | None:
 def newest_transform(project: Path, name: str) -> FoundTransform | None:
     """Give the highest version of the transform called `name`, or None."""
     named = [item for item in find_transforms(project) if item.name == name]
-    return max(named, key=_order, default=None)
+    return max(named, key=_version_order, default=None)
 
 
-def _order(item: FoundTransform) -> tuple[int, ...]:
+def _version_order(item: FoundTransform) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in item.version.split("."))
 
 
-def _in_python(path: Path, file: str) -> Iterator[FoundTransform]:
+def _python_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return  # `plan` names what is wrong with a transform; here it only cannot be suggested
     for node in ast.walk(tree):
         for decorator in getattr(node, "decorator_list", ()):
-            declared = _declared(decorator)
+            declared = _decorator_arguments(decorator)
             if declared is not None:
                 yield FoundTransform(*declared, file=file)
 
 
-def _declared(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
+def _decorator_arguments(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
     if not isinstance(node, ast.Call):
         return None
     called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
@@ -86,7 +86,7 @@ def _declared(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
         return None
 
 
-def _in_sql(path: Path, file: str) -> Iterator[FoundTransform]:
+def _sql_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
     try:
         fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):

@@ -21,7 +21,7 @@ from lakehouse_backfill.errors import ConfigError, Fault
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 40
-PathKey = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -49,14 +49,14 @@ for _name, (_pattern, _first) in _SCALARS.items():
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """What a file says, and on which line each of its fields stands."""
 
     file: str
     data: dict[str, Any]
-    lines: dict[PathKey, int] = field(default_factory=dict)
+    lines: dict[FieldPath, int] = field(default_factory=dict)
 
-    def line(self, path: PathKey) -> int:
+    def line(self, path: FieldPath) -> int:
         """Give the line of the field, or of the nearest field around it that is written down."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
@@ -75,12 +75,12 @@ class Document:
                 return None
         return found
 
-    def fault(self, path: PathKey, problem: str, fix: str) -> Fault:
+    def fault(self, path: FieldPath, problem: str, fix: str) -> Fault:
         """Make the fault of the field at `path`."""
-        return Fault(self.file, self.line(path), dotted(path), problem, fix)
+        return Fault(self.file, self.line(path), dotted_path(path), problem, fix)
 
 
-def dotted(path: PathKey) -> str:
+def dotted_path(path: FieldPath) -> str:
     """Write a path as people do: `target.partitions.values[2]`."""
     text = ""
     for step in path:
@@ -88,7 +88,7 @@ def dotted(path: PathKey) -> str:
     return text or "(file)"
 
 
-def refuse(file: str, faults: list[Fault]) -> None:
+def raise_faults(file: str, faults: list[Fault]) -> None:
     """Raise ConfigError with all faults in the order of their lines; return if there is none."""
     if not faults:
         return
@@ -98,12 +98,12 @@ def refuse(file: str, faults: list[Fault]) -> None:
     raise ConfigError(f"{file} has {count}", faults=ordered, fix=fix)
 
 
-def _single(fault: Fault) -> ConfigError:
+def _single_fault_error(fault: Fault) -> ConfigError:
     fix = f"correct the line named above in {fault.file}"
     return ConfigError(f"{fault.file} has 1 fault", faults=(fault,), fix=fix)
 
 
-def load(path: Path, shown_as: str | None = None) -> Document:
+def load_yaml(path: Path, shown_as: str | None = None) -> YamlDocument:
     """Read a YAML file with the line of every field.
 
     Raises ConfigError when it is absent, over 1 MB, not UTF-8, not YAML, or not a mapping.
@@ -119,41 +119,41 @@ def load(path: Path, shown_as: str | None = None) -> Document:
         fix = "check the path: a declaration is a short text file"
         raise ConfigError(f"{file} is larger than 1 MB", fix=fix)
     try:
-        return parse(content.decode("utf-8-sig"), file)
+        return parse_yaml(content.decode("utf-8-sig"), file)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         fault = Fault(file, line, "(file)", "is not UTF-8 text", "save the file as UTF-8")
-        raise _single(fault) from error
+        raise _single_fault_error(fault) from error
 
 
-def parse(text: str, file: str) -> Document:
+def parse_yaml(text: str, file: str) -> YamlDocument:
     """Read YAML text; raises ConfigError with the lines of everything that is wrong."""
     faults: list[Fault] = []
     try:
-        _inspect(text, file, faults)
-        refuse(file, faults)
+        _check_events(text, file, faults)
+        raise_faults(file, faults)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise _single(_syntax_fault(error, file)) from error
+        raise _single_fault_error(_syntax_fault(error, file)) from error
     if not isinstance(node, yaml.MappingNode):
         what = "is empty" if node is None else "does not start with a field"
         fix = "write `api_version: lakehouse-backfill/v1` as its first line"
-        raise _single(Fault(file, 1, "(file)", what, fix))
-    lines: dict[PathKey, int] = {(): 1}
-    data = _Builder(file, lines, faults).build(node, ())
-    refuse(file, faults)
-    return Document(file, data, lines)
+        raise _single_fault_error(Fault(file, 1, "(file)", what, fix))
+    lines: dict[FieldPath, int] = {(): 1}
+    data = _NodeBuilder(file, lines, faults).build(node, ())
+    raise_faults(file, faults)
+    return YamlDocument(file, data, lines)
 
 
-def _line(mark: object) -> int:
+def _line_number(mark: object) -> int:
     return int(getattr(mark, "line", 0)) + 1
 
 
-def _inspect(text: str, file: str, faults: list[Fault]) -> None:
+def _check_events(text: str, file: str, faults: list[Fault]) -> None:
     """Look at the events only: nothing is built yet, so nothing can blow up."""
     depth, documents = 0, 0
     for event in yaml.parse(text, Loader=_Loader):
-        line = _line(event.start_mark)
+        line = _line_number(event.start_mark)
         documents += isinstance(event, yaml.DocumentStartEvent)
         if documents > 1:
             fix = "remove everything from the second `---` on"
@@ -167,10 +167,10 @@ def _inspect(text: str, file: str, faults: list[Fault]) -> None:
             problem = f"is nested deeper than {MAX_DEPTH} levels"
             faults.append(Fault(file, line, "(file)", problem, "no declaration needs that"))
             return
-        faults.extend(_forbidden(event, file, line))
+        faults.extend(_forbidden_faults(event, file, line))
 
 
-def _forbidden(event: yaml.Event, file: str, line: int) -> list[Fault]:
+def _forbidden_faults(event: yaml.Event, file: str, line: int) -> list[Fault]:
     found = []
     anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
     if isinstance(event, yaml.AliasEvent):
@@ -189,32 +189,32 @@ def _syntax_fault(error: yaml.YAMLError, file: str) -> Fault:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML")
     fix = "check indentation (spaces, no tabs), colons and quotes on this line and the one before"
-    return Fault(file, _line(mark), "(file)", f"is not YAML: {problem}", fix)
+    return Fault(file, _line_number(mark), "(file)", f"is not YAML: {problem}", fix)
 
 
 @dataclass
-class _Builder:
+class _NodeBuilder:
     """Turns nodes into plain values, and notes lines and faults on the way."""
 
     file: str
-    lines: dict[PathKey, int]
+    lines: dict[FieldPath, int]
     faults: list[Fault]
 
-    def build(self, node: yaml.Node, path: PathKey) -> Any:
+    def build(self, node: yaml.Node, path: FieldPath) -> Any:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _item(self, node: yaml.Node, path: PathKey) -> Any:
-        self.lines[path] = _line(node.start_mark)
+    def _item(self, node: yaml.Node, path: FieldPath) -> Any:
+        self.lines[path] = _line_number(node.start_mark)
         return self.build(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: PathKey) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in node.value:
-            line = _line(key.start_mark)
+            line = _line_number(key.start_mark)
             if not isinstance(key, yaml.ScalarNode):
                 self._fault(line, path, "has a field name that is no text", "use a plain name")
                 continue
@@ -228,20 +228,20 @@ class _Builder:
             found[name] = self.build(value, inner)
         return found
 
-    def _scalar(self, node: yaml.Node, path: PathKey) -> Any:
+    def _scalar(self, node: yaml.Node, path: FieldPath) -> Any:
         kind = node.tag.removeprefix(_TAG)
         try:
-            return _PLAIN.get(kind, str)(node.value)
+            return _SCALAR_PARSERS.get(kind, str)(node.value)
         except (ValueError, OverflowError) as error:
-            line = _line(node.start_mark)
+            line = _line_number(node.start_mark)
             self._fault(line, path, f"is no {kind}: {error}", "correct it, or quote it as text")
             return None
 
-    def _fault(self, line: int, path: PathKey, problem: str, fix: str) -> None:
-        self.faults.append(Fault(self.file, line, dotted(path), problem, fix))
+    def _fault(self, line: int, path: FieldPath, problem: str, fix: str) -> None:
+        self.faults.append(Fault(self.file, line, dotted_path(path), problem, fix))
 
 
-def _timestamp(text: str) -> date | datetime:
+def _parse_timestamp(text: str) -> date | datetime:
     if len(text) == len("2013-02-15"):
         return date.fromisoformat(text)
     loader = yaml.SafeLoader("")
@@ -250,10 +250,10 @@ def _timestamp(text: str) -> date | datetime:
     return moment
 
 
-_PLAIN: dict[str, Any] = {
+_SCALAR_PARSERS: dict[str, Any] = {
     "null": lambda _: None,
     "bool": lambda text: text.lower() == "true",
     "int": int,
     "float": float,
-    "timestamp": _timestamp,
+    "timestamp": _parse_timestamp,
 }

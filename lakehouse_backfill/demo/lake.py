@@ -15,8 +15,8 @@ from lakehouse_backfill.project import Project
 
 PRODUCT = "silver.arrivals_daily"
 BAD_FROM, BAD_TO = date(2013, 2, 15), date(2013, 4, 1)
-DAY = timedelta(days=1)
-PARTS = ("catalog", "expectations", "jobs")
+ONE_DAY = timedelta(days=1)
+PROJECT_FOLDERS = ("catalog", "expectations", "jobs")
 
 
 def template_folder() -> Path:
@@ -39,7 +39,7 @@ def copy_project(folder: Path) -> None:
             fix=f"delete it (it is only a demo), or choose another folder: demo --dir {folder}-2",
         )
     source = template_folder()
-    for part in PARTS:
+    for part in PROJECT_FOLDERS:
         shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
 
 
@@ -89,7 +89,7 @@ class DemoLake:
     def live_job(self) -> None:
         """Do what the nightly job does meanwhile: overwrite 2013-12-31, write 2014-01-01."""
         for day in (date(2013, 12, 31), date(2014, 1, 1)):
-            rows = self._computed("1.0.0", day, day + DAY)
+            rows = self._computed("1.0.0", day, day + ONE_DAY)
             rows.writeTo(self._target).overwritePartitions()
 
     def flights_counted(self) -> int:
@@ -128,10 +128,10 @@ class DemoLake:
         }
         if first is None or stop is None:
             return job.run(context, frames)
-        departures = _between("CAST(time_hour AS DATE)", first - DAY, stop + DAY)
+        departures = _range_condition("CAST(time_hour AS DATE)", first - ONE_DAY, stop + ONE_DAY)
         frames["flights"] = frames["flights"].where(departures)
-        return job.run(context, frames).where(_between("arrival_date", first, stop))
+        return job.run(context, frames).where(_range_condition("arrival_date", first, stop))
 
 
-def _between(column: str, first: date, stop: date) -> str:
+def _range_condition(column: str, first: date, stop: date) -> str:
     return f"{column} >= DATE'{first.isoformat()}' AND {column} < DATE'{stop.isoformat()}'"

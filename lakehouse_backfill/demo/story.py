@@ -17,7 +17,7 @@ from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
 
 Echo = Callable[[str], None]
-WHO = "ana"
+DEMO_PERSON = "ana"
 JOB = "jobs/arrivals_daily"
 
 
@@ -44,7 +44,7 @@ class Narrator:
         self.steps.append({"name": name, "ok": True, "seconds": seconds})
 
 
-def run(folder: Path, echo: Echo) -> dict[str, Any]:
+def run_demo(folder: Path, echo: Echo) -> dict[str, Any]:
     """Run the whole demo in `folder` (absent or empty), and leave a project to work in.
 
     Every claim is checked on the way: a wrong number raises BackfillError.
@@ -55,15 +55,15 @@ def run(folder: Path, echo: Echo) -> dict[str, Any]:
     project = Project.open(folder)
     lake = DemoLake(project)
     _build(narrator, lake, folder)
-    first = _too_short(narrator, project)
-    second = _incomplete(narrator, project, first)
+    first = _try_short_range(narrator, project)
+    second = _try_incomplete_input(narrator, project, first)
     run_id = _plan(narrator, project, second)
     _stage_and_validate(narrator, project, run_id)
     outside = _live_job(narrator, lake)
     _publish(narrator, project, lake, run_id, outside)
-    _look_back(narrator, project, lake, run_id)
+    _compare_and_roll_back(narrator, project, lake, run_id)
     report = str(project.evidence(run_id)["report"])
-    _closing_words(echo, folder, report, run_id)
+    _echo_next_steps(echo, folder, report, run_id)
     return {"project": str(folder), "report": report, "run_id": run_id, "steps": narrator.steps}
 
 
@@ -76,17 +76,17 @@ def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
     with narrator.step("Build the history that a bad release left behind", why) as tell:
         lake.build_history()
         counted = lake.flights_counted()
-        _must(counted == 336_786, f"the history counts {counted} flights")
+        _require(counted == 336_786, f"the history counts {counted} flights")
         tell(f"{PRODUCT} counts {counted:,} flights: {counted - flights} too many", undo)
 
 
-def _too_short(narrator: Narrator, project: Project) -> str:
+def _try_short_range(narrator: Narrator, project: Project) -> str:
     why = "the first attempt declares one day too few on each side"
     with narrator.step("Plan, approve, stage, validate a range that is too short", why) as tell:
-        run_id = _until_validated(project, f"{JOB}/1-range-too-short.yaml", None)
+        run_id = _plan_to_validate(project, f"{JOB}/1-range-too-short.yaml", None)
         checks = project.evidence_document(run_id)["validation"]
         edge = next(check for check in checks["checks"] if check["group"] == "edge")
-        _must(not edge["passed"], "the edge check let an open range pass")
+        _require(not edge["passed"], "the edge check let an open range pass")
         closing = checks["edge"]
         tell(
             f"stopped: restate from {closing['closing_from']} to {closing['closing_to']} instead",
@@ -95,18 +95,18 @@ def _too_short(narrator: Narrator, project: Project) -> str:
     return run_id
 
 
-def _incomplete(narrator: Narrator, project: Project, revises: str) -> str:
+def _try_incomplete_input(narrator: Narrator, project: Project, revises: str) -> str:
     why = "the second attempt pins airports that lack four destinations"
     with narrator.step("Plan again, with incomplete reference data", why) as tell:
-        planned = project.plan(f"{JOB}/2-incomplete-airports.yaml", revise=revises, by=WHO)
+        planned = project.plan(f"{JOB}/2-incomplete-airports.yaml", revise=revises, by=DEMO_PERSON)
         run_id = str(planned["run_id"])
-        project.approve(run_id, WHO)
+        project.approve(run_id, DEMO_PERSON)
         try:
-            project.stage(run_id, WHO)
+            project.stage(run_id, DEMO_PERSON)
         except ChecksFailed as error:
             tell(error.problem, "nothing to undo: not a row was staged")
         else:
-            _must(False, "the input suite let unknown airports pass")  # noqa: FBT003
+            _require(False, "the input suite let unknown airports pass")  # noqa: FBT003
     return run_id
 
 
@@ -115,9 +115,9 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
     with narrator.step(
         "Plan the right range on the complete airports, and approve it", why
     ) as tell:
-        planned = project.plan(f"{JOB}/3-restate.yaml", revise=revises, by=WHO)
+        planned = project.plan(f"{JOB}/3-restate.yaml", revise=revises, by=DEMO_PERSON)
         run_id = str(planned["run_id"])
-        project.approve(run_id, WHO)
+        project.approve(run_id, DEMO_PERSON)
         estimate = planned["estimate"]
         tell(
             f"{len(planned['partitions'])} partitions in {len(planned['chunks'])} chunks; "
@@ -130,15 +130,15 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
 def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> None:
     why = "the output goes to a shadow table; readers see nothing of it"
     with narrator.step("Stage in chunks", why) as tell:
-        staged = project.stage(run_id, WHO)
+        staged = project.stage(run_id, DEMO_PERSON)
         tell(f"{staged['rows']:,} rows in {staged['chunks_done']} chunks", "cancel RUN")
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
-        result = project.validate(run_id, WHO)
+        result = project.validate(run_id, DEMO_PERSON)
         failed = [check["name"] for check in result["checks"] if not check["passed"]]
         passed = len(result["checks"]) - len(failed)
-        _must(result["passed"], f"validation failed: {failed}")
-        project.accept(run_id, WHO)
+        _require(result["passed"], f"validation failed: {failed}")
+        project.accept(run_id, DEMO_PERSON)
         found = result["diff"]["summary"]
         tell(
             f"{passed} checks passed; {found['changed']:,} rows change, "
@@ -162,10 +162,10 @@ def _publish(
 ) -> None:
     why = "one metadata-only commit: readers see all 45 partitions change at once"
     with narrator.step("Publish", why) as tell:
-        published = project.publish(run_id, WHO)
+        published = project.publish(run_id, DEMO_PERSON)
         counted = lake.flights_counted()
-        _must(counted == 336_776, f"{counted} flights after publication")
-        _must(lake.files_outside() == outside, "files outside the partitions changed")
+        _require(counted == 336_776, f"{counted} flights after publication")
+        _require(lake.files_outside() == outside, "files outside the partitions changed")
         tell(
             f"version {published['version']} in {published['seconds']} s; the table counts "
             f"{counted:,} flights, and the live job's files are untouched",
@@ -173,7 +173,9 @@ def _publish(
         )
 
 
-def _look_back(narrator: Narrator, project: Project, lake: DemoLake, run_id: str) -> None:
+def _compare_and_roll_back(
+    narrator: Narrator, project: Project, lake: DemoLake, run_id: str
+) -> None:
     outside = lake.files_outside()
     with narrator.step("Compare old and new by time travel", "every change can be seen") as tell:
         rows = project.versions(PRODUCT)["versions"]
@@ -186,13 +188,13 @@ def _look_back(narrator: Narrator, project: Project, lake: DemoLake, run_id: str
     with narrator.step(
         "Roll back, then publish again", "a way back that is never used is none"
     ) as tell:
-        project.rollback(PRODUCT, reason="demo: show the way back", by=WHO)
+        project.rollback(PRODUCT, reason="demo: show the way back", by=DEMO_PERSON)
         back = lake.flights_counted()
-        _must(back == 336_786, f"{back} flights after rollback")
-        _must(lake.files_outside() == outside, "the rollback lost live files")
-        again = project.publish(run_id, WHO)
+        _require(back == 336_786, f"{back} flights after rollback")
+        _require(lake.files_outside() == outside, "the rollback lost live files")
+        again = project.publish(run_id, DEMO_PERSON)
         counted = lake.flights_counted()
-        _must(counted == 336_776, f"{counted} flights in the end")
+        _require(counted == 336_776, f"{counted} flights in the end")
         tell(
             f"{back:,} after rollback, {counted:,} as version {again['version']}; "
             "the live partitions survived both",
@@ -200,16 +202,16 @@ def _look_back(narrator: Narrator, project: Project, lake: DemoLake, run_id: str
         )
 
 
-def _until_validated(project: Project, manifest: str, revises: str | None) -> str:
-    run_id = str(project.plan(manifest, revise=revises, by=WHO)["run_id"])
-    project.approve(run_id, WHO)
-    project.stage(run_id, WHO)
-    project.validate(run_id, WHO)
+def _plan_to_validate(project: Project, manifest: str, revises: str | None) -> str:
+    run_id = str(project.plan(manifest, revise=revises, by=DEMO_PERSON)["run_id"])
+    project.approve(run_id, DEMO_PERSON)
+    project.stage(run_id, DEMO_PERSON)
+    project.validate(run_id, DEMO_PERSON)
     return run_id
 
 
-def _closing_words(echo: Echo, folder: Path, report: str, run_id: str) -> None:
-    name = _program()
+def _echo_next_steps(echo: Echo, folder: Path, report: str, run_id: str) -> None:
+    name = _program_name()
     echo(f"\nThe evidence page: {report}")
     echo(
         "\nThe project stays; try next:\n"
@@ -226,7 +228,7 @@ def _closing_words(echo: Echo, folder: Path, report: str, run_id: str) -> None:
     )
 
 
-def _program() -> str:
+def _program_name() -> str:
     """Name the program as this user can type it from another folder."""
     if shutil.which("lakehouse-backfill"):
         return "lakehouse-backfill"
@@ -234,6 +236,6 @@ def _program() -> str:
     return shlex.quote(str(here)) if here.is_file() else "lakehouse-backfill"
 
 
-def _must(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)
+def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)
     if not holds:
         raise BackfillError(f"the demo is broken: {otherwise}", fix="please report this")

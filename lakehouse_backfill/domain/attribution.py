@@ -15,15 +15,15 @@ Cause = Literal[
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "unexplained"
 ]
 #: Where a row is counted: under its cause, or where it has more than one.
-Class = Cause | Literal["several"]
-CLASSES: tuple[Class, ...] = (
+CauseClass = Cause | Literal["several"]
+CAUSE_CLASSES: tuple[CauseClass, ...] = (
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "several",
     "unexplained",
 )  # fmt: skip
 
 #: What the old side was made of: by a run whose plan is known, by inputs as they were when the
 #: partition was last written (the code is unknown), or nobody can say.
-Basis = Literal["run", "assumed", "none"]
+AttributionBasis = Literal["run", "assumed", "none"]
 
 
 class Factor(Value):
@@ -37,13 +37,13 @@ class Factor(Value):
         return f"{words} of {self.input}" if self.input else words
 
 
-def spoken(factors: Iterable[Mapping[str, Any]]) -> str:
+def describe_factors(factors: Iterable[Mapping[str, Any]]) -> str:
     """Say which factors took part, given in their JSON form."""
     return " + ".join(str(Factor.model_validate(each)) for each in factors)
 
 
 @dataclass(frozen=True)
-class State:
+class ComparedState:
     """What a row is looked up in; `swapped` are the factors that are new in a computed one."""
 
     kind: Literal["replaced", "published", "was_kept", "computed", "kept", "candidate"]
@@ -75,10 +75,10 @@ class InputChange(Value):
     told_by: str = ""
 
 
-class Explained(Value):
+class ExplainedRows(Value):
     """The changed rows that share their causes; `columns`: rows in which each column differs."""
 
-    cause: Class
+    cause: CauseClass
     factors: tuple[Factor, ...]
     rows: int
     columns: dict[str, int]
@@ -93,9 +93,9 @@ class PartitionCauses(Value):
 
     partition: str
     changed_rows: int
-    basis: Basis
+    basis: AttributionBasis
     made_by: str | None
-    groups: tuple[Explained, ...]
+    groups: tuple[ExplainedRows, ...]
     inputs: tuple[InputChange, ...] = ()
     live: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Attribution(Value):
     def counts(self) -> dict[str, int]:
         """Rows of each class over the sampled partitions, those with rows only."""
         found: dict[str, int] = {}
-        for name in CLASSES:
+        for name in CAUSE_CLASSES:
             rows = sum(g.rows for p in self.partitions for g in p.groups if g.cause == name)
             if rows:
                 found[name] = rows

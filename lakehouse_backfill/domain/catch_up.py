@@ -27,7 +27,7 @@ class Erasure(Value):
     key: tuple[str, ...]
 
 
-class LeftOut(Value):
+class ExcludedRows(Value):
     """Everything that names rows which must not be in a product's partitions any more."""
 
     field: ScopeField
@@ -40,7 +40,7 @@ class LeftOut(Value):
         return not self.tombstones and not self.erasures
 
 
-class Carried(Value):
+class CarriedChunk(Value):
     """A chunk whose files are taken over from the shadow of an earlier revision.
 
     `run_id` computed it, from `inputs` (name -> snapshot id); rows and checksum are those that
@@ -69,24 +69,24 @@ class CatchUp(Value):
     drifts: tuple[Drift, ...]
     drifted: tuple[str, ...]
     accepted_digest: str
-    carried: tuple[Carried, ...] = ()
-    erased: tuple[Carried, ...] = ()
+    carried: tuple[CarriedChunk, ...] = ()
+    erased: tuple[CarriedChunk, ...] = ()
     erasures: tuple[Erasure, ...] = ()
 
-    def carried_chunk(self, chunk_id: str) -> Carried | None:
+    def carried_chunk(self, chunk_id: str) -> CarriedChunk | None:
         """Give what is known of a chunk that is taken over as it is; None: it is not."""
         return next((item for item in self.carried if item.chunk_id == chunk_id), None)
 
-    def erased_chunk(self, chunk_id: str) -> Carried | None:
+    def erased_chunk(self, chunk_id: str) -> CarriedChunk | None:
         """Give what is known of a chunk that is taken over without some rows; None: it is not."""
         return next((item for item in self.erased if item.chunk_id == chunk_id), None)
 
-    def origin(self, chunk_id: str) -> Carried | None:
+    def origin(self, chunk_id: str) -> CarriedChunk | None:
         """Give who computed a chunk, and from what; None: this run did."""
         return self.carried_chunk(chunk_id) or self.erased_chunk(chunk_id)
 
 
-class Gone(Value):
+class DeletedRows(Value):
     """Rows of an old state whose key a new state does not hold any more.
 
     `is_only_deletion`: every row of the new state stood in the old one. `samples` are some keys.
@@ -98,7 +98,7 @@ class Gone(Value):
     is_only_deletion: bool
 
 
-class Named(Value):
+class TombstonedRows(Value):
     """Rows of a state that tombstones or erasures name, and the partitions that hold them."""
 
     rows: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lakehouse_backfill.domain.schema_change import AddedColumn
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 from lakehouse_backfill.domain.watched import AnomalyReport, Distribution
 
 CheckGroup = Literal[
@@ -61,7 +61,7 @@ class ColumnDiff(Value):
     old: dict[str, Any]
     new: dict[str, Any]
     shift: float | None = None
-    distribution: Distribution | None = later(
+    distribution: Distribution | None = added_later(
         None, "How its values are spread on both sides, and how far that moved."
     )
 
@@ -106,10 +106,10 @@ class Diff(Value):
     samples: tuple[DiffSample, ...]
     files: SharedFiles
     engine: Literal["local", "spark"]
-    how: str = later("", "How the work was divided, and why.")
+    how: str = added_later("", "How the work was divided, and why.")
     duplicate_keys: int = 0
     cells: tuple[CellDiff, ...] = ()
-    added_columns: tuple[AddedColumn, ...] = later(
+    added_columns: tuple[AddedColumn, ...] = added_later(
         (), "Columns that the run adds, with the compared rows that hold a value in them."
     )
 
@@ -169,10 +169,12 @@ class MeasureTotal(Value):
     old: int | float | str | None
     new: int | float | str | None
     series: tuple[MeasurePoint, ...] = ()
-    of: str | None = later(None, "The measure whose rows are counted by value; this is one value.")
+    of: str | None = added_later(
+        None, "The measure whose rows are counted by value; this is one value."
+    )
 
 
-class Validation(Value):
+class ValidationResult(Value):
     """Everything that `accept` is bound to."""
 
     run_id: str
@@ -183,7 +185,7 @@ class Validation(Value):
     balances: tuple[PartitionBalance, ...]
     totals: tuple[MeasureTotal, ...]
     edge: EdgeReport | None
-    anomalies: tuple[AnomalyReport, ...] = later(
+    anomalies: tuple[AnomalyReport, ...] = added_later(
         (), "Numbers of the partitions beside those of earlier partitions."
     )
 

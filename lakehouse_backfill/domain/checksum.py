@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakehouse_backfill.domain.value import Value
 
-ALGORITHM = "lhb-rowhash-1"
+CHECKSUM_ALGORITHM = "lhb-rowhash-1"
 _MASK = (1 << 64) - 1
 
 
@@ -19,7 +19,7 @@ class Checksum(Value):
     xor: int
     total: int
     shape: str
-    algorithm: str = ALGORITHM
+    algorithm: str = CHECKSUM_ALGORITHM
 
     def __add__(self, other: Checksum) -> Checksum:
         if (self.algorithm, self.shape) != (other.algorithm, other.shape):

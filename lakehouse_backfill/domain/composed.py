@@ -11,7 +11,7 @@ from lakehouse_backfill.domain.value import Value
 _PREFIX = "lakehouse-backfill.counted."
 
 
-class Counts(Value):
+class ChunkCounts(Value):
     """Row counts of one chunk, or of all; None: the publish mode does not count this.
 
     `carried_rows` came from the base unchanged. `stray_rows` are the job's, inside the partitions,
@@ -39,16 +39,16 @@ class Counts(Value):
         return {f"{_PREFIX}{name}": str(count) for name, count in self.known.items()}
 
     @classmethod
-    def from_properties(cls, summary: Mapping[str, str]) -> Counts:
+    def from_properties(cls, summary: Mapping[str, str]) -> ChunkCounts:
         """Read the counts from the summary of a snapshot."""
         found = {name: summary.get(f"{_PREFIX}{name}") for name in cls.model_fields}
         return cls(**{name: int(text) for name, text in found.items() if text is not None})
 
     @classmethod
-    def of(cls, record: ChunkRecord) -> Counts:
+    def of(cls, record: ChunkRecord) -> ChunkCounts:
         """Read the counts of a row of the ledger."""
         return cls(**{name: getattr(record, name) for name in cls.model_fields})
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: ChunkCounts) -> ChunkCounts:
         mine, more = self.known, other.known
-        return Counts(**{name: mine.get(name, 0) + more.get(name, 0) for name in mine | more})
+        return ChunkCounts(**{name: mine.get(name, 0) + more.get(name, 0) for name in mine | more})

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from lakehouse_backfill.domain import defaults
 from lakehouse_backfill.domain.declared import Name, SuiteRef, TableName, Text, Threshold
-from lakehouse_backfill.domain.defaults import KEEP_DAYS, KEEP_VERSIONS
+from lakehouse_backfill.domain.defaults import DEFAULT_KEEP_DAYS, DEFAULT_KEEP_VERSIONS
 from lakehouse_backfill.domain.hooks import AfterPublish, Hook
-from lakehouse_backfill.domain.rollout import Corrections
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.rollout import CorrectionSink
+from lakehouse_backfill.domain.value import Value, added_later
 
 
 class ContractColumn(Value):
@@ -36,7 +36,7 @@ class Measure(Value):
     name: Name
     sum: Name | None = Field(None, description="Column to sum up.")
     count: Name | None = Field(None, description="Column whose non-null values are counted.")
-    counts_by: Name | None = later(
+    counts_by: Name | None = added_later(
         None, "Column of few values, e.g. a state: the rows of each value are a total of their own."
     )
 
@@ -47,10 +47,10 @@ class SourceTotal(Value):
     measure: Name = Field(description="A measure of this contract, over the whole candidate.")
     source: Name = Field(description="A source of the run manifest.")
     sum: Name | None = Field(None, description="Column of the source to sum; rows if absent.")
-    counts_by: Name | None = later(
+    counts_by: Name | None = added_later(
         None, "Column of the source whose values are counted, for a measure with counts_by."
     )
-    partition: Name | None = later(
+    partition: Name | None = added_later(
         None,
         "Column of the source that says the product's partition: the run's partitions are compared "
         "one by one, instead of both tables as a whole.",
@@ -88,7 +88,7 @@ class Consumer(Value):
     name: Text
     contact: str = ""
     tolerates_restatement: bool = Field(description="Whether history may change under them.")
-    reads: Literal["batch", "stream"] = later(
+    reads: Literal["batch", "stream"] = added_later(
         "batch", "`stream`: follows the table's snapshots, e.g. a Spark streaming reader."
     )
 
@@ -106,10 +106,12 @@ class KeepVersions(Value):
     """Which accepted versions can be gone back to: the newest `count`, and all of the last days."""
 
     count: int = Field(
-        KEEP_VERSIONS, ge=2, description="How many at least, with the accepted one; at least 2."
+        DEFAULT_KEEP_VERSIONS,
+        ge=2,
+        description="How many at least, with the accepted one; at least 2.",
     )
     days: int = Field(
-        KEEP_DAYS, ge=0, description="How long one that was superseded is kept in any case."
+        DEFAULT_KEEP_DAYS, ge=0, description="How long one that was superseded is kept in any case."
     )
 
 
@@ -120,7 +122,9 @@ class Roles(Value):
     accept: tuple[Text, ...] = ()
     publish: tuple[Text, ...] = ()
     waive: tuple[Text, ...] = ()
-    validators: tuple[Text, ...] = later((), "Who may read a candidate before it is published.")
+    validators: tuple[Text, ...] = added_later(
+        (), "Who may read a candidate before it is published."
+    )
 
 
 class Contract(Value):
@@ -158,7 +162,9 @@ class Contract(Value):
     thresholds: tuple[Threshold, ...] = Field(
         (), description="Changes of a measure that the owner must have looked at."
     )
-    watch: Watch = later(Watch(), "What is said of numbers and distributions that are unusual.")
+    watch: Watch = added_later(
+        Watch(), "What is said of numbers and distributions that are unusual."
+    )
     suites: tuple[SuiteRef, ...] = Field((), description="Suites that every run must pass.")
     assumptions: tuple[Assumption, ...] = Field(
         (), description="What every run takes for granted of its pinned input, each with a suite."
@@ -174,26 +180,26 @@ class Contract(Value):
         description="How many days a row may be kept, or `unlimited`; no run is approved before "
         "it is said.",
     )
-    corrections: Corrections | None = later(
+    corrections: CorrectionSink | None = added_later(
         None, "Where correction events go, for runs that publish in that mode."
     )
-    deletions: Literal["block", "reapply"] = later(
-        defaults.DELETIONS,
+    deletions: Literal["block", "reapply"] = added_later(
+        defaults.DEFAULT_DELETIONS,
         "Rows that were deleted from the table while a run was open, or since the version that is "
         "rolled back to: `block` stops, `reapply` leaves them out there too. Without a key it is "
         "always `block`.",
     )
-    tombstones: tuple[Tombstones, ...] = later(
+    tombstones: tuple[Tombstones, ...] = added_later(
         (), "Tables that name rows which no run may write, publish or bring back."
     )
-    keep_versions: KeepVersions = later(
+    keep_versions: KeepVersions = added_later(
         KeepVersions(),
         "Accepted versions that rollback can lead to; older ones are let go by `maintain`.",
     )
-    hooks: tuple[Hook, ...] = later(
+    hooks: tuple[Hook, ...] = added_later(
         (), "Commands and webhooks that are called around publication: pause, rebuild, tell."
     )
-    after_publish: AfterPublish | None = later(
+    after_publish: AfterPublish | None = added_later(
         None, "What is checked once readers see a publication, and what a failure does."
     )
     roles: Roles = Field(default_factory=Roles, description="Who may decide what.")

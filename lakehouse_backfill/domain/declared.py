@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 TableName = Annotated[
@@ -36,7 +36,7 @@ class Threshold(Value):
 
     measure: Name = Field(description="A measure of the contract.")
     max_change: float = Field(ge=0, description="Share of the old total, e.g. 0.2.")
-    each_partition: bool = later(
+    each_partition: bool = added_later(
         False,  # noqa: FBT003 (a default, not an argument)
         "Whether it holds for each partition by itself, not only for all of them together.",
     )

@@ -9,14 +9,16 @@ from pydantic import Field
 from lakehouse_backfill.domain.declared import Name, SuiteRef, Text
 from lakehouse_backfill.domain.value import Value
 
-Moment = Literal["before_publish", "after_publish", "after_rollback", "on_halt"]
+HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt"]
 
 
 class Hook(Value):
     """A command or a webhook that is called at a moment of a run; exactly one of the two."""
 
     name: Name = Field(description="Name of the hook, unique in the contract.")
-    on: Moment = Field(description="When it is called; a failed before_publish stops the publish.")
+    on: HookMoment = Field(
+        description="When it is called; a failed before_publish stops the publish."
+    )
     command: tuple[Text, ...] = Field(
         (), description="Program and arguments; no shell. It gets the message as JSON on stdin."
     )
@@ -31,7 +33,7 @@ class HookCall(Value):
     """How one call of a hook ended."""
 
     hook: str
-    on: Moment
+    on: HookMoment
     is_ok: bool
     detail: str
     seconds: float

@@ -13,9 +13,9 @@ from pydantic import Field, StringConstraints
 from lakehouse_backfill.domain import defaults
 from lakehouse_backfill.domain.declared import Name, PartitionValue, SuiteRef, TableName, Text
 from lakehouse_backfill.domain.predicate import RowValue
-from lakehouse_backfill.domain.rollout import Corrections, DualRead, Progressive
+from lakehouse_backfill.domain.rollout import CorrectionSink, DualRead, Progressive
 from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 
 API_VERSION = "lakehouse-backfill/v1"
 RunKind = Literal[
@@ -28,7 +28,7 @@ RunKind = Literal[
     "replay",
     "reconciliation",
 ]
-Mode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
+RunMode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
 ReasonCode = Literal[
     "new_field",
     "bug_fix",
@@ -48,15 +48,15 @@ PublishMode = Literal[
     "pointer_swap",
     "correction_events",
 ]
-Moment = datetime | date
+InstantOrDay = datetime | date
 TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
 
-class Intent(Value):
+class RunIntent(Value):
     """Who asks for what, and why."""
 
     kind: RunKind = Field("restatement", description="What sort of run this is.")
-    mode: Mode = Field("backfill", description="Execution mode; written into every output.")
+    mode: RunMode = Field("backfill", description="Execution mode; written into every output.")
     requested_by: Text = Field(description="Person or system that asks for the run.")
     reason: Text = Field(description="Why, in a sentence that a consumer understands.")
     reason_code: ReasonCode = Field(description="The reason as a code, for reports.")
@@ -71,7 +71,7 @@ class TransformRef(Value):
         description="Semantic version of the transform, e.g. 1.2.0."
     )
     file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/transform.py.")
-    writer: Literal["job", "external"] = later(
+    writer: Literal["job", "external"] = added_later(
         "job",
         "`external`: another engine writes the shadow table, by what `file` says (a script, a "
         "query: kept as evidence, never run); see `lakehouse-backfill shadow open`.",
@@ -92,8 +92,8 @@ class InputRange(Value):
     """The rows of one source that the run may read: `from <= column < to`."""
 
     column: Name = Field(description="Column of the source, a date or a timestamp.")
-    from_: Moment = Field(alias="from", description="First instant or day that may be read.")
-    to: Moment = Field(description="First instant or day that may not be read any more.")
+    from_: InstantOrDay = Field(alias="from", description="First instant or day that may be read.")
+    to: InstantOrDay = Field(description="First instant or day that may not be read any more.")
 
 
 class Source(Value):
@@ -167,19 +167,19 @@ class Target(Value):
         description="Only these rows of the partitions: column and its value, or a list of values "
         "(null: no value); all columns must match. All other rows stay as they are.",
     )
-    merge: MergeBy | None = later(
+    merge: MergeBy | None = added_later(
         None, "How publish_mode merge decides; required there, refused elsewhere."
     )
-    progressive: Progressive | None = later(
+    progressive: Progressive | None = added_later(
         None, "Publish in steps, each checked before the next; all at once if absent."
     )
-    dual_read: DualRead | None = later(
+    dual_read: DualRead | None = added_later(
         None, "Readers that compare old and new before the switch; none if absent."
     )
-    corrections: Corrections | None = later(
+    corrections: CorrectionSink | None = added_later(
         None, "Where publish_mode correction_events writes; the contract's if absent."
     )
-    schema_change: tuple[SchemaStep, ...] = later(
+    schema_change: tuple[SchemaStep, ...] = added_later(
         (), "Columns that are added, widened or renamed by the commit of the publication."
     )
 
@@ -195,36 +195,36 @@ class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
     side_effects: bool = Field(
-        default=defaults.SIDE_EFFECTS,
+        default=defaults.DEFAULT_SIDE_EFFECTS,
         description="Whether the job may act outside its shadow; only false is built.",
     )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
     manual_publish: bool = Field(
-        default=defaults.MANUAL_PUBLISH, description="`run` stops before publication."
+        default=defaults.DEFAULT_MANUAL_PUBLISH, description="`run` stops before publication."
     )
     on_conflict: Literal["fail", "catch_up"] = Field(
-        defaults.ON_CONFLICT,
+        defaults.DEFAULT_ON_CONFLICT,
         description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
         "computes just those partitions again, from what is there by then.",
     )
-    catch_up_attempts: int = later(
-        defaults.CATCH_UP_ATTEMPTS,
+    catch_up_attempts: int = added_later(
+        defaults.DEFAULT_CATCH_UP_ATTEMPTS,
         "How often `catch_up` tries before it says that the table is too busy.",
         ge=1,
         le=20,
     )
-    publish_window: PublishWindow | None = later(
+    publish_window: PublishWindow | None = added_later(
         None, "When the run may be published; at any time if absent."
     )
-    freeze: bool = later(
+    freeze: bool = added_later(
         False,  # noqa: FBT003 (a default, not an argument)
         "Whether any live commit on the target since the plan, also in other partitions, stops "
         "the publication.",
     )
     on_deletions: Literal["block", "allow"] = Field(
-        defaults.ON_DELETIONS,
+        defaults.DEFAULT_ON_DELETIONS,
         description="When a partition would lose all of its rows; only block is built.",
     )
 
@@ -239,10 +239,11 @@ class Compute(Value):
     """Where the run computes and stages."""
 
     pool: Text = Field(
-        defaults.OF_PROFILE, description="Compute pool; only the Spark of the profile is built."
+        defaults.DEFAULT_COMPUTE_PLACE,
+        description="Compute pool; only the Spark of the profile is built.",
     )
     scratch: Text = Field(
-        defaults.OF_PROFILE,
+        defaults.DEFAULT_COMPUTE_PLACE,
         description="Place for temporary data; only that of the profile's Spark is built.",
     )
     staging_location: Literal["shadow", "under_target"] = Field(
@@ -261,10 +262,10 @@ class Validation(Value):
     """The gates of the run; those of the contract always apply too."""
 
     count_tolerance: float = Field(
-        defaults.COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
+        defaults.DEFAULT_COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
     )
     checksum: Literal["required", "report"] = Field(
-        defaults.CHECKSUM, description="Whether a checksum that differs blocks."
+        defaults.DEFAULT_CHECKSUM, description="Whether a checksum that differs blocks."
     )
     gates: dict[Name, Literal["block", "report"]] = Field(
         default_factory=dict,
@@ -286,7 +287,7 @@ class RunManifest(Value):
     """The whole declared intent of a run."""
 
     api_version: Literal["lakehouse-backfill/v1"] = Field(description="Version of this format.")
-    run: Intent
+    run: RunIntent
     product: TableName = Field(description="The product to restate; has a contract.")
     transform: TransformRef
     sources: dict[Name, Source] = Field(min_length=1, description="Inputs by name.")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 
 from lakehouse_backfill.domain.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
-from lakehouse_backfill.errors import ConfigError, concerning
+from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 MAX_PARTITIONS = 100_000
 _EXAMPLES = {
@@ -21,7 +21,7 @@ _EXAMPLES = {
 }
 
 
-def label_of(field: ScopeField, value: Bound | None) -> str:
+def partition_label(field: ScopeField, value: Bound | None) -> str:
     """Give the label of the partition that holds rows whose column is `value`."""
     if value is None:
         return NULL_LABEL
@@ -34,22 +34,22 @@ def label_of(field: ScopeField, value: Bound | None) -> str:
     return _time_label(field, value)
 
 
-def whole_label(field: ScopeField, value: Bound | None) -> str:
+def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
     """Give the label of the partition that `value` names, as `label_of` does.
 
     Raises ConfigError when it is no value of the column, or a moment inside a partition: a run
     changes whole partitions, so naming a part of one would change more than was said.
     """
-    with _readable(field, value):
-        label = label_of(field, value)
+    with _reporting_bad_value(field, value):
+        label = partition_label(field, value)
         is_whole = value is None or not _is_timed(field)
         is_exact = is_whole or (value is not None and _start(field, label) == _as_instant(value))
     if not is_exact:
-        raise _inside(field, value, label)
+        raise _inside_partition_error(field, value, label)
     return label
 
 
-def bounds(field: ScopeField, label: str) -> RowRange:
+def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Give the rows of the partition `label`; raises ValueError when it is no label of `field`."""
     column = field.column
     if label == NULL_LABEL:
@@ -59,13 +59,13 @@ def bounds(field: ScopeField, label: str) -> RowRange:
     if field.type in ("int", "long"):
         return RowRange(column, equals=int(label))
     if field.transform == "identity" and field.type != "date":
-        return RowRange(column, equals=_typed(field, datetime.fromisoformat(label)))
-    lower, after = _start(field, label), shift(field, label, 1)
-    upper = None if after is None else _typed(field, _start(field, after))
-    return RowRange(column, lower=_typed(field, lower), upper=upper)
+        return RowRange(column, equals=_as_column_value(field, datetime.fromisoformat(label)))
+    lower, after = _start(field, label), shift_label(field, label, 1)
+    upper = None if after is None else _as_column_value(field, _start(field, after))
+    return RowRange(column, lower=_as_column_value(field, lower), upper=upper)
 
 
-def shift(field: ScopeField, label: str, steps: int) -> str | None:
+def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
     """Give the label `steps` partitions later (or earlier).
 
     None where there is no order, and beyond the years 1 to 9999 (9999-12-31 means "for ever").
@@ -82,18 +82,18 @@ def shift(field: ScopeField, label: str, steps: int) -> str | None:
         return None
 
 
-def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
+def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
     """Yield the labels of `[first, stop)`; raises ConfigError when a bound splits a partition."""
     if field.type == "string" or (field.transform == "identity" and "timestamp" in field.type):
         raise ConfigError(
             f"partitions of {field.column} have no order, so no range",
             fix="name them in target.partitions.values",
         )
-    with concerning("target.partitions.from"):
+    with attach_error_field("target.partitions.from"):
         label = _aligned(field, first)
-    with concerning("target.partitions.to"):
+    with attach_error_field("target.partitions.to"):
         end = _aligned(field, stop)
-    key = sort_key(field)
+    key = label_sort_key(field)
     if key(label) >= key(end):
         raise ConfigError(
             f"the range from {first} to {stop} holds no partition",
@@ -109,14 +109,14 @@ def between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
                 f"the range of {field.column} holds more than {MAX_PARTITIONS} partitions",
                 fix="split the restatement into several runs",
             )
-        label = shift(field, label, 1) or end
+        label = shift_label(field, label, 1) or end
 
 
-def ranges(scope: Scope) -> tuple[RowRange, ...]:
+def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
     """Give the rows of the scope as few ranges: neighbours are merged."""
     merged: list[RowRange] = []
-    for label in sorted(scope.partitions, key=sort_key(scope.field)):
-        rows = bounds(scope.field, label)
+    for label in sorted(scope.partitions, key=label_sort_key(scope.field)):
+        rows = partition_row_range(scope.field, label)
         last = merged[-1] if merged else None
         if last and rows.lower is not None and last.upper == rows.lower:
             merged[-1] = RowRange(rows.column, lower=last.lower, upper=rows.upper)
@@ -125,7 +125,7 @@ def ranges(scope: Scope) -> tuple[RowRange, ...]:
     return tuple(merged)
 
 
-def sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
+def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
     """Give the sort key of labels: numbers by value, times and texts as text, null first."""
 
     def key(label: str) -> tuple[int, int, str]:
@@ -138,22 +138,22 @@ def sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201
     return key
 
 
-def within(field: ScopeField, coarse: ScopeField, label: str) -> list[str]:
+def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str]:
     """List the labels of `field` inside the partition `label` of a coarser unit, in order."""
-    whole = bounds(coarse, label)
-    first = label_of(field, whole.lower)
+    whole = partition_row_range(coarse, label)
+    first = partition_label(field, whole.lower)
     found: list[str] = []
     current: str | None = first
     while current is not None:
-        inside = bounds(field, current)
+        inside = partition_row_range(field, current)
         if whole.upper is not None and inside.lower is not None and not inside.lower < whole.upper:  # type: ignore[operator]
             break
         found.append(current)
-        current = shift(field, current, 1)
+        current = shift_label(field, current, 1)
     return found
 
 
-def describe(labels: tuple[str, ...], limit: int = 3) -> str:
+def describe_labels(labels: tuple[str, ...], limit: int = 3) -> str:
     """Say the labels for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
     if len(labels) <= limit:
         return ", ".join(labels) or "no partition"
@@ -161,18 +161,18 @@ def describe(labels: tuple[str, ...], limit: int = 3) -> str:
 
 
 def _aligned(field: ScopeField, value: Bound) -> str:
-    with _readable(field, value):
+    with _reporting_bad_value(field, value):
         if field.type in ("int", "long"):
             return str(int(str(value)))
         label = _time_label(field, value)
         is_exact = _start(field, label) == _as_instant(value)
     if not is_exact:
-        raise _inside(field, value, label)
+        raise _inside_partition_error(field, value, label)
     return label
 
 
 @contextmanager
-def _readable(field: ScopeField, value: Bound | None) -> Iterator[None]:
+def _reporting_bad_value(field: ScopeField, value: Bound | None) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:
@@ -183,10 +183,10 @@ def _readable(field: ScopeField, value: Bound | None) -> Iterator[None]:
         ) from error
 
 
-def _inside(field: ScopeField, value: Bound | None, label: str) -> ConfigError:
+def _inside_partition_error(field: ScopeField, value: Bound | None, label: str) -> ConfigError:
     return ConfigError(
         f"{value} lies inside partition {label} of {field.transform}({field.column})",
-        fix=f"use {label} or {shift(field, label, 1)}",
+        fix=f"use {label} or {shift_label(field, label, 1)}",
     )
 
 
@@ -246,7 +246,7 @@ def _as_date(value: Bound) -> date:
     return value if isinstance(value, date) else date.fromisoformat(str(value))
 
 
-def _typed(field: ScopeField, moment: datetime) -> Bound:
+def _as_column_value(field: ScopeField, moment: datetime) -> Bound:
     if field.type == "date":
         return moment.date()
     if field.type == "timestamp":

@@ -10,14 +10,14 @@ from typing import Any
 from uuid import UUID
 
 
-def plain_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Give `value` as JSON can hold it.
 
     Decimals and UUIDs become text, dates and times ISO text, bytes base64, NaN and infinities
     `"NaN"`, `"Infinity"`, `"-Infinity"`; lists, structs and maps are converted inside.
     """
     if isinstance(value, float):
-        return _plain_float(value)
+        return _float_to_json(value)
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, UUID):
@@ -27,13 +27,13 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode("ascii")
     if isinstance(value, dict):
-        return {str(name): plain_value(inner) for name, inner in value.items()}
+        return {str(name): to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_value(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     return value
 
 
-def _plain_float(value: float) -> float | str:
+def _float_to_json(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

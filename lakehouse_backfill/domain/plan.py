@@ -11,9 +11,9 @@ from lakehouse_backfill.domain.catch_up import CatchUp, TombstonePin
 from lakehouse_backfill.domain.contract import Consumer, Contract
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.scope import Chunk, Scope
-from lakehouse_backfill.domain.table import Column, Place
-from lakehouse_backfill.domain.value import Value, digest, later
-from lakehouse_backfill.domain.ways import ChosenWay
+from lakehouse_backfill.domain.table import Column, SpecPartitions
+from lakehouse_backfill.domain.value import Value, added_later, digest
+from lakehouse_backfill.domain.ways import ChosenWritePath
 
 
 class SourcePin(Value):
@@ -46,7 +46,7 @@ class TargetPin(Value):
     format_version: int | None
 
 
-class Resolved(Value):
+class ResolvedManifest(Value):
     """Everything that decides what the run computes and changes.
 
     Its digest is the manifest hash. `files` gives the SHA-256 of every file of the project that
@@ -66,8 +66,8 @@ class Resolved(Value):
     config_hash: str = ""
     files: dict[str, str] = Field(default_factory=dict)
     environment: str = "dev"
-    tombstones: tuple[TombstonePin, ...] = later((), "Tables that name rows to leave out.")
-    catch_up: CatchUp | None = later(None, "For a revision that was made as live data moved.")
+    tombstones: tuple[TombstonePin, ...] = added_later((), "Tables that name rows to leave out.")
+    catch_up: CatchUp | None = added_later(None, "For a revision that was made as live data moved.")
 
     @property
     def manifest_hash(self) -> str:
@@ -91,7 +91,7 @@ class Estimate(Value):
     basis: str
 
 
-class ConflictWith(Value):
+class ConflictingRun(Value):
     """An open run whose partitions overlap."""
 
     run_id: str
@@ -99,7 +99,7 @@ class ConflictWith(Value):
     partitions: tuple[str, ...]
 
 
-class Question(Value):
+class ChecklistQuestion(Value):
     """One of the 16 questions of the design checklist, with its answer.
 
     Without an answer, `how` names the file and the field that would give it.
@@ -118,18 +118,22 @@ class Plan(Value):
     revises: str | None
     created_at: datetime
     created_by: str
-    resolved: Resolved
+    resolved: ResolvedManifest
     manifest_hash: str
     estimate: Estimate
-    conflicts: tuple[ConflictWith, ...]
-    checklist: tuple[Question, ...]
+    conflicts: tuple[ConflictingRun, ...]
+    checklist: tuple[ChecklistQuestion, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     manifest_file: str
     shadow_table: str
-    way: ChosenWay | None = later(None, "Who writes the commits on the target, and why.")
-    code_of: str = later("", "The run whose archived code is executed, if not its own.")
-    places: tuple[Place, ...] = later((), "Partition tuples that hold files of the scope, by spec.")
+    way: ChosenWritePath | None = added_later(
+        None, "Who writes the commits on the target, and why."
+    )
+    code_of: str = added_later("", "The run whose archived code is executed, if not its own.")
+    places: tuple[SpecPartitions, ...] = added_later(
+        (), "Partition tuples that hold files of the scope, by spec."
+    )
 
     @property
     def product(self) -> str:

@@ -7,15 +7,15 @@ from datetime import timezone
 from functools import reduce
 from typing import Any, get_args
 
-from lakehouse_backfill.domain.publication import Action, Pointer, Publication
+from lakehouse_backfill.domain.publication import Pointer, Publication, PublicationAction
 from lakehouse_backfill.domain.value import digest
 
 #: Says who is at work, while an act is pending; what is accepted does not depend on it.
-_PASSING = {"driver"}
+_TRANSIENT_FIELDS = {"driver"}
 _SEALED: dict[str, Any] = {"exclude": {"seal"}, "exclude_defaults": True, "warnings": False}
 
 
-def after(pointer: Pointer, row: Publication) -> Pointer:
+def apply_to_pointer(pointer: Pointer, row: Publication) -> Pointer:
     """Give the pointer as it is once `row` is written.
 
     reserve sets `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
@@ -33,12 +33,12 @@ def after(pointer: Pointer, row: Publication) -> Pointer:
     return pointer.model_copy(update={**changed, "accepted": accepted, "pending": None})
 
 
-def sealed(pointer: Pointer, row: Publication) -> Publication:
+def seal_publication(pointer: Pointer, row: Publication) -> Publication:
     """Give a row as it is written: its seal covers it and, by the seal before, all before it."""
-    return row.model_copy(update={"seal": seal_of(pointer.head, row)})
+    return row.model_copy(update={"seal": publication_seal(pointer.head, row)})
 
 
-def seal_of(previous: str, row: Publication) -> str:
+def publication_seal(previous: str, row: Publication) -> str:
     """SHA-256 over everything that the row says and the seal of the product's row before it.
 
     Fields at their defaults are left out: one that a later release adds changes no older seal.
@@ -47,7 +47,7 @@ def seal_of(previous: str, row: Publication) -> str:
     return digest({"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)})
 
 
-def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
+def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
     """Say how the pointer that commands go by differs from what its rows lead to, oldest first.
 
     None when it does not. Rows are sealed one by one: who edits a row, all seals after it and the
@@ -55,14 +55,14 @@ def fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) ->
     """
     rows = tuple(rows)
     for row in rows:
-        if row.action not in get_args(Action) or not isinstance(row.version, int):
+        if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
             return f"{product}: a row of its versions was edited: '{row.action}' is no act"
     if pointer is None:
         return f"{product}: its pointer is gone, or was edited: it cannot be read"
-    told = reduce(after, rows, Pointer())
+    told = reduce(apply_to_pointer, rows, Pointer())
     for name in ("accepted", "pending"):
         said, held = getattr(told, name), getattr(pointer, name)
-        if _plain(said) != _plain(held):
+        if _durable_fields(said) != _durable_fields(held):
             what = _difference(said, held)
             return f"{product}: {name} in its pointer is not that of its rows: {what}"
     if told.last_version != pointer.last_version:
@@ -84,9 +84,9 @@ def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -
     for row in rows:
         if not row.seal and not previous:
             continue
-        if row.seal != seal_of(previous, row):
+        if row.seal != publication_seal(previous, row):
             return (
-                f"{product}: the row of {_named(row)} was edited, or the one before it is gone: "
+                f"{product}: the row of {_describe_row(row)} was edited, or the one before it is gone: "
                 "its seal is not that of its content"
             )
         previous = row.seal
@@ -95,16 +95,20 @@ def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -
     return None
 
 
-def _plain(row: Publication | None) -> dict[str, object] | None:
-    return None if row is None else {k: v for k, v in vars(row).items() if k not in _PASSING}
+def _durable_fields(row: Publication | None) -> dict[str, object] | None:
+    return (
+        None if row is None else {k: v for k, v in vars(row).items() if k not in _TRANSIENT_FIELDS}
+    )
 
 
 def _difference(told: Publication | None, held: Publication | None) -> str:
     if told is None or held is None:
-        return f"{_named(held)}, and {_named(told)} by its rows"
-    differing = (name for name, value in (_plain(told) or {}).items() if vars(held)[name] != value)
-    return f"{_named(held)} differs in {', '.join(sorted(differing))}"
+        return f"{_describe_row(held)}, and {_describe_row(told)} by its rows"
+    differing = (
+        name for name, value in (_durable_fields(told) or {}).items() if vars(held)[name] != value
+    )
+    return f"{_describe_row(held)} differs in {', '.join(sorted(differing))}"
 
 
-def _named(row: Publication | None) -> str:
+def _describe_row(row: Publication | None) -> str:
     return "none" if row is None else f"version {row.version} ({row.action} by {row.by})"

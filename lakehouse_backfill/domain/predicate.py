@@ -7,4 +7,4 @@ from datetime import date, datetime
 
 RowValue = bool | date | datetime | int | str | None
 #: Column -> the values that a row may have there; a row is named when all columns match.
-Predicate = Mapping[str, tuple[RowValue, ...]]
+RowPredicate = Mapping[str, tuple[RowValue, ...]]

@@ -7,15 +7,15 @@ from typing import Literal
 from lakehouse_backfill.domain.value import Value
 
 
-class Load(Value):
+class FileTotals(Value):
     """Files with the rows and bytes that metadata gives them; rows that deletes hide count too."""
 
     files: int = 0
     rows: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Load) -> Load:
-        return Load(
+    def __add__(self, other: FileTotals) -> FileTotals:
+        return FileTotals(
             files=self.files + other.files,
             rows=self.rows + other.rows,
             bytes=self.bytes + other.bytes,
@@ -27,8 +27,8 @@ class PartitionPreview(Value):
 
     partition: str | None
     proven_by: Literal["shared files", "fingerprints"] | None
-    old: Load
-    new: Load
+    old: FileTotals
+    new: FileTotals
 
 
 class DiffPreview(Value):
@@ -43,12 +43,12 @@ class DiffPreview(Value):
     new: str
     key: tuple[str, ...]
     identical: bool
-    shared: Load
-    equal_by_fingerprint: Load
-    old_to_read: Load
-    new_to_read: Load
+    shared: FileTotals
+    equal_by_fingerprint: FileTotals
+    old_to_read: FileTotals
+    new_to_read: FileTotals
     partitions: tuple[PartitionPreview, ...]
-    shared_to_count: Load = Load()
+    shared_to_count: FileTotals = FileTotals()
 
     @property
     def bytes_to_read(self) -> int:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from lakehouse_backfill.domain.schema_change import SchemaStep
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 
-Action = Literal["baseline", "reserve", "publish", "rollback", "release", "expire"]
+PublicationAction = Literal["baseline", "reserve", "publish", "rollback", "release", "expire"]
 
 
 class Publication(Value):
@@ -25,7 +25,7 @@ class Publication(Value):
     product: str
     version: int
     token: str
-    action: Action
+    action: PublicationAction
     run_id: str | None
     table: str
     snapshot_id: int | None
@@ -45,7 +45,7 @@ class Publication(Value):
     returns_to: int | None = None
     #: The process that acts, while the act is pending.
     driver: str | None = None
-    seal: str = later("", "SHA-256 of the row and the seal of the product's row before it.")
+    seal: str = added_later("", "SHA-256 of the row and the seal of the product's row before it.")
 
 
 class Pointer(Value):
@@ -55,8 +55,8 @@ class Pointer(Value):
     pending: Publication | None = None
     last_version: int = 0
     #: How often versions were let go: who worked out a way back before one of them, looks again.
-    expirations: int = later(0, "How many versions were let go.")
-    head: str = later("", "The seal of the product's newest row.")
+    expirations: int = added_later(0, "How many versions were let go.")
+    head: str = added_later("", "The seal of the product's newest row.")
 
 
 class ChunkCommit(Value):
@@ -68,7 +68,7 @@ class ChunkCommit(Value):
     properties: dict[str, str]
 
 
-class Swap(Value):
+class CommitResult(Value):
     """One metadata-only commit: the run's files of a table replaced. Seconds are wall-clock."""
 
     table: str
@@ -108,7 +108,7 @@ class AdoptRequest(Value):
     base_schema_id: int | None = None
 
 
-class Restore(Value):
+class PartitionRestore(Value):
     """Partitions that go back to their content in `restore_snapshot_id` (None: to no rows).
 
     Refused when a commit after `since_snapshot_id` changed them.
@@ -119,14 +119,14 @@ class Restore(Value):
     since_snapshot_id: int
 
 
-class Rewrite(Value):
+class RequiredRewrite(Value):
     """Partitions that cannot go back by adding their files again, and why."""
 
     partitions: tuple[str, ...]
     because: str
 
 
-class Rewritten(Value):
+class RewrittenShadow(Value):
     """A shadow that holds the earlier content of partitions as new files, deletes applied."""
 
     shadow: str
@@ -144,8 +144,8 @@ class RevertRequest(Value):
 
     target: str
     scope: Scope
-    restores: tuple[Restore, ...]
+    restores: tuple[PartitionRestore, ...]
     token: str
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, Any]
-    rewritten: Rewritten | None = None
+    rewritten: RewrittenShadow | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.domain.catch_up import LeftOut
+from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.value import Value
 
@@ -22,4 +22,4 @@ class RestoreChunk(Value):
     columns: tuple[tuple[str, str], ...]
     properties: dict[str, str]
     #: What names rows that do not come back.
-    left_out: LeftOut | None = None
+    left_out: ExcludedRows | None = None

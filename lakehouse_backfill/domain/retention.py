@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lakehouse_backfill.domain.value import Value
 
-Kind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
+RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
 
 
 class PinLease(Value):
@@ -49,11 +49,11 @@ class RunFacts(Value):
     needs: tuple[str, ...] = ()
 
 
-class Item(Value):
+class RetentionItem(Value):
     """One thing that is kept or let go, and why; `until` None: no end is known yet."""
 
     name: str
-    kind: Kind
+    kind: RetentionKind
     because: str
     product: str = ""
     owner: str = ""
@@ -64,7 +64,7 @@ class Item(Value):
     version: int | None = None
 
 
-class Leftover(Value):
+class LeftoverFiles(Value):
     """Files of a shadow that was let go and that no table lists; `command`: what takes them away.
 
     No command while other shadows of the product may still use them.
@@ -76,7 +76,7 @@ class Leftover(Value):
     command: str | None
 
 
-class LetGo(Value):
+class ExpirationResult(Value):
     """What one commit did to a table: tags and snapshots out; tags that must stay, and why."""
 
     tags: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class LetGo(Value):
     kept: dict[str, str] = Field(default_factory=dict)
 
 
-class Litter(Value):
+class OrphanFiles(Value):
     """Files of control tables that nothing reaches any more."""
 
     files: int = 0

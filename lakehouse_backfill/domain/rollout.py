@@ -16,7 +16,7 @@ from lakehouse_backfill.domain.declared import (
     Text,
     Threshold,
 )
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 
 
 class Progressive(Value):
@@ -57,7 +57,7 @@ class DualRead(Value):
     )
 
 
-class Corrections(Value):
+class CorrectionSink(Value):
     """Where correction events go, and how a changed row is told (U9)."""
 
     table: TableName = Field(description="Table of events; created when it does not exist.")
@@ -72,7 +72,7 @@ class Corrections(Value):
     )
 
 
-class Query(Value):
+class ReaderQuery(Value):
     """A reader's question to the product: SQL over the relation `product`."""
 
     reader: Name
@@ -87,14 +87,14 @@ class TableState(Value):
     snapshot_id: int | None
 
 
-class Answer(Value):
+class QueryAnswer(Value):
     """What a query gave: its number of rows, and a digest that does not depend on their order."""
 
     rows: int
     digest: str
 
 
-class Comparison(Value):
+class QueryComparison(Value):
     """A reader's query on the accepted version and on a candidate."""
 
     reader: str
@@ -103,20 +103,20 @@ class Comparison(Value):
     old: TableState
     new: TableState
     columns: tuple[str, ...]
-    old_answer: Answer
-    new_answer: Answer
+    old_answer: QueryAnswer
+    new_answer: QueryAnswer
     equal: bool
     #: Rows that only one side gave, the first few; as JSON holds them.
     only_old: tuple[dict[str, Any], ...] = ()
     only_new: tuple[dict[str, Any], ...] = ()
     by: str = ""
     at: datetime | None = None
-    seconds: tuple[float, float] | None = later(
+    seconds: tuple[float, float] | None = added_later(
         None, "How long the query took on the accepted version and on the candidate."
     )
 
 
-class Differing(NamedTuple):
+class DifferingRow(NamedTuple):
     """One row that differs, as plain JSON values; None on the side that lacks it."""
 
     partition: str | None
@@ -125,10 +125,10 @@ class Differing(NamedTuple):
     new: Mapping[str, Any] | None
 
 
-class EventsRequest(Value):
+class CorrectionEventsRequest(Value):
     """Write the events of one publication."""
 
-    sink: Corrections
+    sink: CorrectionSink
     product: str
     run_id: str
     version: int
@@ -136,10 +136,10 @@ class EventsRequest(Value):
     token: str
     tag: str
     produced_at: datetime
-    evidence_digest: str = later("", "Digest of the archive of what was accepted.")
+    evidence_digest: str = added_later("", "Digest of the archive of what was accepted.")
 
 
-class Compensation(Value):
+class CompensationRequest(Value):
     """Take back, by reverse events, what publications wrote; `partitions` None: all of it."""
 
     table: str

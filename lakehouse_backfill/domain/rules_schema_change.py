@@ -11,61 +11,61 @@ from lakehouse_backfill.domain.schema_change import SchemaChange, SchemaStep
 from lakehouse_backfill.domain.table import Column
 
 
-def added(change: SchemaChange) -> tuple[str, ...]:
+def added_column_names(change: SchemaChange) -> tuple[str, ...]:
     """Name the columns that come."""
     return tuple(step.add for step in change if step.add is not None)
 
 
-def renamed(change: SchemaChange) -> dict[str, str]:
+def renamed_columns(change: SchemaChange) -> dict[str, str]:
     """Give the new name of each column that gets one."""
     return {step.rename: step.to or "" for step in change if step.rename is not None}
 
 
-def widened(change: SchemaChange) -> dict[str, str]:
+def widened_columns(change: SchemaChange) -> dict[str, str]:
     """Give the new type of each column that gets one, by its name of before."""
-    return {step.widen: plain(step.to or "") for step in change if step.widen is not None}
+    return {step.widen: normalise_type(step.to or "") for step in change if step.widen is not None}
 
 
-def plain(kind: str) -> str:
+def normalise_type(kind: str) -> str:
     """Give a type's text without spaces, as types are compared."""
     return re.sub(r"\s+", "", kind)
 
 
-def of_plan(plan: Plan) -> SchemaChange:
+def declared_schema_change(plan: Plan) -> SchemaChange:
     """Give what the run declares."""
     return plan.resolved.manifest.target.schema_change
 
 
-def describe(step: SchemaStep) -> str:
+def describe_schema_step(step: SchemaStep) -> str:
     """Say in words what a step does."""
     if step.add is not None:
-        return f"add {step.add} {plain(step.type or '')}"
+        return f"add {step.add} {normalise_type(step.type or '')}"
     if step.widen is not None:
-        return f"widen {step.widen} to {plain(step.to or '')}"
+        return f"widen {step.widen} to {normalise_type(step.to or '')}"
     return f"rename {step.rename} to {step.to}"
 
 
-def differing(
+def schema_differences(
     before: Iterable[Column], after: Iterable[Column], change: SchemaChange
 ) -> tuple[str, ...]:
     """Name what is not as the change makes it of `before`; empty: `after` is exactly that.
 
     Columns that were there are known by their ids, those that come by name, type and a later id.
     """
-    names, types = renamed(change), widened(change)
+    names, types = renamed_columns(change), widened_columns(change)
     wanted = {
         column.field_id: (
             names.get(column.name, column.name),
-            types.get(column.name, plain(column.type)),
+            types.get(column.name, normalise_type(column.type)),
             column.required,
         )
         for column in before
     }
     last = max(wanted, default=0)
-    coming = {step.add: plain(step.type or "") for step in change if step.add is not None}
+    coming = {step.add: normalise_type(step.type or "") for step in change if step.add is not None}
     wrong = []
     for column in after:
-        found = (column.name, plain(column.type), column.required)
+        found = (column.name, normalise_type(column.type), column.required)
         if column.field_id in wanted:
             if wanted.pop(column.field_id) != found:
                 wrong.append(column.name)
@@ -74,17 +74,25 @@ def differing(
     return (*wrong, *(name for name, _, _ in wanted.values()), *coming)
 
 
-def notes(change: SchemaChange, contract: Contract) -> tuple[str, ...]:
+def schema_change_notes(change: SchemaChange, contract: Contract) -> tuple[str, ...]:
     """Say in the plan what changes, for whom, and what the contract does not say yet."""
     if not change:
         return ()
-    said = {column.name: plain(column.type) for column in contract.columns}
-    found = [f"columns change in the commit of the publication: {', '.join(map(describe, change))}"]
-    missing = [name for name in (*added(change), *renamed(change).values()) if name not in said]
+    said = {column.name: normalise_type(column.type) for column in contract.columns}
+    found = [
+        f"columns change in the commit of the publication: {', '.join(map(describe_schema_step, change))}"
+    ]
+    missing = [
+        name
+        for name in (*added_column_names(change), *renamed_columns(change).values())
+        if name not in said
+    ]
     if missing:
         found.append(f"the contract does not list {', '.join(missing)}: add it before the next run")
-    stale = [name for name in renamed(change) if name in said]
-    stale += [name for name, kind in widened(change).items() if said.get(name, kind) != kind]
+    stale = [name for name in renamed_columns(change) if name in said]
+    stale += [
+        name for name, kind in widened_columns(change).items() if said.get(name, kind) != kind
+    ]
     if stale:
         found.append(
             f"the contract says {', '.join(dict.fromkeys(stale))} as before: correct it once the "

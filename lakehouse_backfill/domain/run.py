@@ -11,7 +11,7 @@ from pydantic import Field
 from lakehouse_backfill.domain.value import Value
 
 
-class State(str, Enum):
+class RunState(str, Enum):
     """Where a run stands; the legal moves are in `rules.lifecycle`."""
 
     DRAFT = "draft"
@@ -46,8 +46,8 @@ class Event(Value):
     at: datetime
     actor: str
     verb: str
-    from_state: State
-    to_state: State
+    from_state: RunState
+    to_state: RunState
     mode: str
     detail: dict[str, Any] = Field(default_factory=dict)
     product: str = ""
@@ -67,7 +67,7 @@ class RunStatus(Value):
 
     run_id: str
     product: str
-    state: State
+    state: RunState
     seq: int
     at: datetime
     driver: str | None = None

@@ -14,7 +14,7 @@ from typing import Literal
 from lakehouse_backfill.domain.value import Value
 
 Bound = date | datetime | int | str
-Transform = Literal["identity", "hour", "day", "month", "year"]
+PartitionTransform = Literal["identity", "hour", "day", "month", "year"]
 ColumnType = Literal["date", "timestamp", "timestamptz", "int", "long", "string"]
 NULL_LABEL = "null"
 
@@ -23,7 +23,7 @@ class ScopeField(Value):
     """The partition field that scopes a run: a source column and Iceberg's transform of it."""
 
     column: str
-    transform: Transform
+    transform: PartitionTransform
     type: ColumnType
 
 

@@ -124,7 +124,7 @@ class ScanEstimate(Value):
     size_bytes: int
 
 
-class Place(Value):
+class SpecPartitions(Value):
     """What labels of a scope stand for: partition tuples of one spec, as `name=value/name=value`.
 
     `spans` gives, for tuples of a coarser spec, the labels that each holds rows of.

@@ -8,10 +8,10 @@ from lakehouse_backfill.domain.scope import RowRange, Scope
 from lakehouse_backfill.domain.value import Value
 
 #: In the summary of a swap by rows: what is left to do for it, a `Rewriting` as JSON.
-REWRITING = "lakehouse-backfill.rewriting"
+REWRITE_PROPERTY = "lakehouse-backfill.rewriting"
 
 
-class RowsOf(Value):
+class PartitionContent(Value):
     """What partitions are to hold: their rows in a table's snapshot; none when it is None."""
 
     scope: Scope
@@ -19,19 +19,19 @@ class RowsOf(Value):
     snapshot_id: int | None = None
 
 
-class Rewriting(Value):
+class PendingRewrite(Value):
     """What a swap by rows leaves in its summary: what to prove, and how to tag both states.
 
     Only the snapshot is one commit there; whoever finds it without its tags goes on from this.
     """
 
-    contents: tuple[RowsOf, ...]
+    contents: tuple[PartitionContent, ...]
     before: str | None = None
     after: str | None = None
 
 
 @dataclass(frozen=True)
-class Inspected:
+class InspectedState:
     """The state of a table that a decision was made on; a commit on any other is refused."""
 
     table: str
@@ -43,7 +43,7 @@ class Inspected:
 
 
 @dataclass(frozen=True)
-class Entering:
+class AddedFile:
     """A file that comes in, by path, and its data sequence number; None: the commit's own."""
 
     path: str
@@ -51,7 +51,7 @@ class Entering:
 
 
 @dataclass(frozen=True)
-class Columns:
+class NewSchema:
     """The columns that a table has from a commit on: Iceberg's JSON of the schema, and numbers."""
 
     schema: str
@@ -60,19 +60,19 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class SwapOrder:
+class SwapCommit:
     """Files out and files in, in one snapshot; a delete file is named by path and offset.
 
     `sources` are the snapshots (table, id) that list the files that come in. `ranges` are the rows
     of the partitions concerned: only manifests that may hold them need be read.
     """
 
-    base: Inspected
+    base: InspectedState
     ranges: tuple[RowRange, ...]
     token: str
     removed: tuple[str, ...] = ()
     removed_deletes: tuple[str, ...] = ()
-    added: tuple[Entering, ...] = ()
+    added: tuple[AddedFile, ...] = ()
     sources: tuple[tuple[str, int], ...] = ()
     #: Tags on snapshots that are there, and the name of the tag on the new one.
     tags: dict[str, int] = field(default_factory=dict)
@@ -83,13 +83,13 @@ class SwapOrder:
     #: What readers of the snapshot are told: overwrite, or append where nothing goes.
     operation: str = "overwrite"
     #: The columns after the swap; None: as they are.
-    columns: Columns | None = None
+    columns: NewSchema | None = None
     #: The same as rows, for who writes no files of others: every partition of the swap.
-    contents: tuple[RowsOf, ...] = ()
+    contents: tuple[PartitionContent, ...] = ()
 
 
 @dataclass(frozen=True)
-class CloneOrder:
+class CloneCommit:
     """Metadata of a clone: the text of `metadata_location` with only one snapshot and these."""
 
     table: str

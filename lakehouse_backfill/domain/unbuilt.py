@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lakehouse_backfill.domain.defaults import OF_PROFILE
+from lakehouse_backfill.domain.defaults import DEFAULT_COMPUTE_PLACE
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import Unsupported
 
-STATE = "nothing was planned, pinned or changed"
+NOTHING_PLANNED = "nothing was planned, pinned or changed"
 
 
-class Unbuilt(NamedTuple):
+class NotYetSupported(NamedTuple):
     """A field with values that are refused, and what can be done today instead."""
 
     path: tuple[str, ...]
@@ -30,13 +30,13 @@ class Unbuilt(NamedTuple):
         return f"{shown[:60]} is not built yet"
 
 
-UNBUILT = (
-    Unbuilt(
+NOT_YET_SUPPORTED = (
+    NotYetSupported(
         ("safety", "side_effects"),
         lambda value: value is True,
         lambda _: "write false; act on other systems after the publication, from its event",
     ),
-    Unbuilt(
+    NotYetSupported(
         ("safety", "on_deletions"),
         lambda value: value == "allow",
         lambda _: (
@@ -44,29 +44,29 @@ UNBUILT = (
             "target.partitions.except"
         ),
     ),
-    Unbuilt(
+    NotYetSupported(
         ("compute", "pool"),
-        lambda value: isinstance(value, str) and value != OF_PROFILE,
-        lambda _: f"write {OF_PROFILE}, and choose the Spark with --profile NAME",
+        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
+        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and choose the Spark with --profile NAME",
     ),
-    Unbuilt(
+    NotYetSupported(
         ("compute", "scratch"),
-        lambda value: isinstance(value, str) and value != OF_PROFILE,
-        lambda _: f"write {OF_PROFILE}, and set spark.local.dir in the profile",
+        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
+        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and set spark.local.dir in the profile",
     ),
 )
 
 
-def require_built(manifest: RunManifest) -> None:
+def require_supported(manifest: RunManifest) -> None:
     """Raise Unsupported when the manifest asks for what this release does not do."""
-    for item in UNBUILT:
+    for item in NOT_YET_SUPPORTED:
         value: Any = manifest
         for step in item.path:
             value = getattr(value, step)
         if item.refuses(value):
             raise Unsupported(
                 f"{item.field}: {item.problem(value)}",
-                state=STATE,
+                state=NOTHING_PLANNED,
                 fix=item.instead(value),
                 field=item.field,
             )

@@ -16,7 +16,7 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
-def later(default: Any, description: str, **bounds: Any) -> Any:
+def added_later(default: Any, description: str, **bounds: Any) -> Any:
     """Declare a field that came after values were stored: it is left out while it has its default.
 
     So the JSON, and with it the hash, of a value that was stored before stays what it was.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lakehouse_backfill.domain.value import Value, later
+from lakehouse_backfill.domain.value import Value, added_later
 
 
 class Anomaly(Value):
@@ -32,7 +32,7 @@ class AnomalyReport(Value):
     found: tuple[Anomaly, ...] = ()
 
 
-class Bar(Value):
+class DistributionBar(Value):
     """A share of the rows on both sides: of one category, or of the numbers from `low` on."""
 
     name: str
@@ -52,8 +52,8 @@ class Distribution(Value):
     test: Literal["psi", "ks"]
     value: float
     limit: float
-    bars: tuple[Bar, ...] = ()
-    is_unjudged: bool = later(
+    bars: tuple[DistributionBar, ...] = ()
+    is_unjudged: bool = added_later(
         default=False,
         description="Whether one range of numbers holds nearly all of both sides: nothing is told.",
     )

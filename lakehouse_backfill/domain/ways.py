@@ -6,7 +6,7 @@ from typing import Literal
 
 from lakehouse_backfill.domain.value import Value
 
-Way = Literal["pyiceberg", "java", "rewrite"]
+WritePath = Literal["pyiceberg", "java", "rewrite"]
 
 
 class TableFacts(Value):
@@ -23,15 +23,15 @@ class TableFacts(Value):
     registers: bool = True
 
 
-class Engine(Value):
+class JvmState(Value):
     """What this process can do: whether its JVM runs already, and is one of its own."""
 
     is_up: bool = False
     is_connect: bool = False
 
 
-class ChosenWay(Value):
+class ChosenWritePath(Value):
     """The way, and the reason as a sentence."""
 
-    way: Way
+    way: WritePath
     why: str

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lakehouse_backfill.domain.attribution import Factor, InputChange, State
+from lakehouse_backfill.domain.attribution import ComparedState, Factor, InputChange
 from lakehouse_backfill.domain.carrying import TableState
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 
 
 @dataclass(frozen=True)
-class SwapRequest:
+class InputSwapRequest:
     """One partition: `replaced` against `candidate`, which `new` made.
 
     `old` made what readers had (None: its code is unknown, `new`'s is taken), from `old_pins`;
@@ -33,7 +33,7 @@ class SwapRequest:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class RowPattern:
     """Changed rows that went through the states alike.
 
     `values` has one number per state: -1 where the row is absent, else the place of the first
@@ -47,20 +47,20 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Swapped:
+class InputSwapResult:
     """What was swapped, the states that were compared in their order, and what rows did."""
 
     factors: tuple[Factor, ...]
-    states: tuple[State, ...]
-    patterns: tuple[Pattern, ...]
+    states: tuple[ComparedState, ...]
+    patterns: tuple[RowPattern, ...]
     inputs: tuple[InputChange, ...]
     notes: tuple[str, ...]
 
 
-class Attributing(Protocol):
+class ChangeAttributor(Protocol):
     """Running archived code on chosen pins; nothing is written anywhere."""
 
-    def swap(self, request: SwapRequest) -> Swapped:
+    def swap(self, request: InputSwapRequest) -> InputSwapResult:
         """Compute the states of a partition and compare them by key.
 
         A state that cannot be computed (old code on a new input) is left out, and a note says so.

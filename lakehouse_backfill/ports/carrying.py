@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lakehouse_backfill.domain.carrying import CarryRequest, TableState
-from lakehouse_backfill.domain.catch_up import Gone, LeftOut, Named
+from lakehouse_backfill.domain.catch_up import DeletedRows, ExcludedRows, TombstonedRows
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.fault_points import side_effect
@@ -24,13 +24,17 @@ class Carrying(Protocol):
         ...
 
 
-class Erasing(Protocol):
+class DeletionFinder(Protocol):
     """Looking for deleted rows; reads key columns, and starts no JVM."""
 
-    def gone(self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]) -> Gone:
+    def gone(
+        self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
+    ) -> DeletedRows:
         """Count the rows of `old` whose key `new` does not hold in the scope, and say where."""
         ...
 
-    def named(self, state: TableState, partitions: tuple[str, ...], left_out: LeftOut) -> Named:
+    def named(
+        self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
+    ) -> TombstonedRows:
         """Count the rows of the partitions that tombstones or erasures name."""
         ...

@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.inspection import ChunkFacts, Period
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.predicate import RowPredicate
 from lakehouse_backfill.domain.restoring import RestoreChunk
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.schema_change import SchemaChange
@@ -36,7 +36,7 @@ Frame = Any
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSides:
     """What one reading of both sides gave; a partition without rows has no checksum.
 
     The checksums of their files stand beside it, by label and path, where a file reads as its table
@@ -100,7 +100,7 @@ class Measuring(Protocol):
         snapshot_id: int | None,
         scope: Scope,
         ignore: tuple[str, ...] = (),
-        beside: Predicate | None = None,
+        beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
         """Checksum of each partition of the scope; partitions without rows are left out.
 
@@ -120,7 +120,7 @@ class Measuring(Protocol):
         old_is_known: bool = False,
         old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
-    ) -> Measured:
+    ) -> MeasuredSides:
         """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
 
         Of `earlier` partitions of the old side rows and measures are read too, where there are

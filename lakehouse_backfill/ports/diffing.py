@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.preview import DiffPreview
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.tolerance import Tolerance
@@ -44,7 +44,7 @@ class Differ(Protocol):
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
         ...
 
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every row that differs, whole and as plain values, without limit on their number.
 
         In the order of partition and key. A key that one side holds more than once is not paired:

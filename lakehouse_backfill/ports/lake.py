@@ -14,18 +14,18 @@ from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
-    Restore,
+    CommitResult,
+    PartitionRestore,
+    RequiredRewrite,
     RevertRequest,
-    Rewrite,
-    Swap,
 )
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import (
     LiveFile,
-    Place,
     ScanEstimate,
     Snapshot,
+    SpecPartitions,
     TableInfo,
     TableRef,
 )
@@ -65,7 +65,9 @@ class Tables(Protocol):
         """
         ...
 
-    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+    def places(
+        self, table: str, snapshot_id: int | None, scope: Scope
+    ) -> tuple[SpecPartitions, ...]:
         """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
 
         Raises Unsupported when a file lies in the scope and in partitions beside it.
@@ -161,7 +163,7 @@ class Publisher(Protocol):
     """Metadata-only commits on a target; always a child of its current head."""
 
     @side_effect
-    def adopt(self, request: AdoptRequest) -> Swap:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
 
         Raises TargetChanged (names snapshot, operation, writer, partitions), TooBusy,
@@ -170,7 +172,7 @@ class Publisher(Protocol):
         ...
 
     @side_effect
-    def revert(self, request: RevertRequest) -> Swap:
+    def revert(self, request: RevertRequest) -> CommitResult:
         """Put partitions back to earlier contents, with their original sequence numbers.
 
         Rewritten ones get the files of their shadow. Raises Unsupported when a partition that has
@@ -179,8 +181,8 @@ class Publisher(Protocol):
         ...
 
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
-    ) -> tuple[Rewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Say which partitions cannot go back by adding their files again, and why."""
         ...
 
@@ -200,7 +202,7 @@ class Publisher(Protocol):
         """
         ...
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         """Look in the target for the commit of publication `token`.
 
         A swap by rows that was cut off is finished by who finds it, for which Spark may start and

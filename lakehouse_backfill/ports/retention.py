@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
-from lakehouse_backfill.domain.retention import LetGo, Litter, PinLease
+from lakehouse_backfill.domain.retention import ExpirationResult, OrphanFiles, PinLease
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -43,12 +43,16 @@ class Upkeep(Protocol):
         """Say when a table was last committed to; None when there is no such table."""
         ...
 
-    def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def would_let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         """Say what `let_go` would do now."""
         ...
 
     @side_effect
-    def let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
 
         A tag that is gone, or names another snapshot by now, is left alone. A tag without which the
@@ -78,11 +82,11 @@ class ControlUpkeep(Protocol):
         """Take the fences of runs away that are closed for good; one commit per table."""
         ...
 
-    def litter(self, before: datetime) -> Litter:
+    def litter(self, before: datetime) -> OrphanFiles:
         """Count the files that no snapshot of a control table reaches, written before then."""
         ...
 
     @side_effect
-    def sweep(self, before: datetime) -> Litter:
+    def sweep(self, before: datetime) -> OrphanFiles:
         """Delete them; each is looked up again among what the table reaches right before."""
         ...

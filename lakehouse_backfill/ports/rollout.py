@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.rollout import (
-    Comparison,
-    Compensation,
-    Differing,
-    EventsRequest,
-    Query,
+    CompensationRequest,
+    CorrectionEventsRequest,
+    DifferingRow,
+    QueryComparison,
+    ReaderQuery,
     TableState,
 )
 from lakehouse_backfill.fault_points import side_effect
 
 
-class Reading(Protocol):
+class QueryRunner(Protocol):
     """Running a reader's own query."""
 
-    def compare(self, query: Query, old: TableState, new: TableState) -> Comparison:
+    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
         """Run the query on both states and compare the results as multisets of rows.
 
         The query reaches nothing but the relation `product`: no file, no network, no setting.
@@ -33,7 +33,7 @@ class Corrections(Protocol):
     """A table of correction events."""
 
     @side_effect
-    def write(self, request: EventsRequest, rows: Iterable[Differing]) -> Swap:
+    def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
         """Write the events of a publication by one append; a token that has landed writes none.
 
         The table is made when it does not exist, and `rows` are read once, if at all. Raises
@@ -42,10 +42,10 @@ class Corrections(Protocol):
         ...
 
     @side_effect
-    def compensate(self, request: Compensation) -> Swap:
+    def compensate(self, request: CompensationRequest) -> CommitResult:
         """Write the reverse of what publications wrote, newest first, by one append; once."""
         ...
 
-    def find(self, table: str, token: str) -> Swap | None:
+    def find(self, table: str, token: str) -> CommitResult | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""
         ...

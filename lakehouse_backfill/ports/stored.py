@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.stored import MetadataFile
 from lakehouse_backfill.domain.table import LiveFile
 
 
-class Stored(Protocol):
+class StoredFiles(Protocol):
     """Files of one snapshot's partitions; the cost follows them, not the table."""
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:

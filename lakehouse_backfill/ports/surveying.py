@@ -8,7 +8,7 @@ from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.ways import TableFacts
 
 
-class Surveying(Protocol):
+class TableSurveyor(Protocol):
     """Looking at a table before it is changed, at its metadata alone."""
 
     def survey(self, table: str, scope: Scope | None) -> TableFacts | None:

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lakehouse_backfill.domain.table_commit import CloneOrder, Columns, RowsOf, SwapOrder
+from lakehouse_backfill.domain.table_commit import (
+    CloneCommit,
+    NewSchema,
+    PartitionContent,
+    SwapCommit,
+)
 
 
-class Prepared(Protocol):
+class PreparedSnapshot(Protocol):
     """A snapshot whose manifests are written, and that nobody sees yet."""
 
     def commit(self) -> None:
@@ -25,7 +30,7 @@ class Prepared(Protocol):
         ...
 
 
-class SwapCommits(Protocol):
+class SwapCommitter(Protocol):
     """Swaps of partitions, each in one commit."""
 
     @property
@@ -33,7 +38,7 @@ class SwapCommits(Protocol):
         """Whether rows are written anew instead of files taken over."""
         ...
 
-    def prepare(self, order: SwapOrder) -> Prepared:
+    def prepare(self, order: SwapCommit) -> PreparedSnapshot:
         """Write the manifests of a swap; what an earlier attempt wrote is used again.
 
         Raises TooBusy when the table is not in the inspected state any more, NotFound when a file
@@ -42,15 +47,17 @@ class SwapCommits(Protocol):
         ...
 
 
-class RowProof(Protocol):
+class RowVerifier(Protocol):
     """Proving that what was written anew is what was to be written."""
 
-    def require_equal(self, table: str, snapshot_id: int, contents: tuple[RowsOf, ...]) -> None:
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+    ) -> None:
         """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
         ...
 
 
-class TagCommits(Protocol):
+class TagCommitter(Protocol):
     """Tags, each in one commit."""
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
@@ -58,7 +65,7 @@ class TagCommits(Protocol):
         ...
 
 
-class UpkeepCommits(Protocol):
+class UpkeepCommitter(Protocol):
     """Letting go of tags and snapshots."""
 
     def take_out(
@@ -71,10 +78,10 @@ class UpkeepCommits(Protocol):
         ...
 
 
-class CloneCommits(Protocol):
+class CloneCommitter(Protocol):
     """Clones of tables."""
 
-    def write_clone(self, order: CloneOrder) -> None:
+    def write_clone(self, order: CloneCommit) -> None:
         """Write the metadata file of a clone; no catalog knows of it yet."""
         ...
 
@@ -82,10 +89,10 @@ class CloneCommits(Protocol):
         """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
         ...
 
-    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:
+    def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:
         """Give the table other columns, unless its UUID is not `found_uuid`."""
         ...
 
 
-class TableCommits(SwapCommits, TagCommits, UpkeepCommits, CloneCommits, Protocol):
+class TableCommitter(SwapCommitter, TagCommitter, UpkeepCommitter, CloneCommitter, Protocol):
     """All of them, on tables of any format."""

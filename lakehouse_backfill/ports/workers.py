@@ -7,13 +7,13 @@ from typing import Protocol
 
 #: Answers for consecutive parts of a question; the first argument is what all parts have in common.
 #: It may be called more than once for a part, so it has no side effects.
-Work = Callable[[bytes, Sequence[bytes]], bytes]
+PartFunction = Callable[[bytes, Sequence[bytes]], bytes]
 
 
 class Workers(Protocol):
     """Processes that have this product installed, on any machine."""
 
-    def count(self, work: Work) -> int:
+    def count(self, work: PartFunction) -> int:
         """Tell how many can do this work at a time.
 
         Raises Unsupported where they lack this product, or something that the work needs.
@@ -21,7 +21,7 @@ class Workers(Protocol):
         ...
 
     def answers(
-        self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
+        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
         """Work on each task's parts together; yields the answers in the order of the parts.
 

@@ -14,7 +14,7 @@ MAX_RANGES = 50
 MAX_CHARACTERS = 10_000
 
 
-def steps(publication: Publication) -> list[str] | None:
+def pyiceberg_program(publication: Publication) -> list[str] | None:
     """Give the program's lines; None when there is nothing that a person would read.
 
     One commit to the catalog: the rows of the run's partitions are replaced by those of the
@@ -24,7 +24,7 @@ def steps(publication: Publication) -> list[str] | None:
     if ranges is None:
         return None
     predicates = [_predicate(rows) for rows in ranges]
-    which = predicates[0] if len(predicates) == 1 else _any(predicates)
+    which = predicates[0] if len(predicates) == 1 else _any_predicate(predicates)
     return [
         "from pyiceberg.catalog import load_catalog",
         "from pyiceberg.expressions import (",
@@ -33,7 +33,7 @@ def steps(publication: Publication) -> list[str] | None:
         'catalog = load_catalog("NAME")  # the properties stand in catalog/profiles.yaml',
         f"table = catalog.load_table({publication.table!r})",
         f"restated = {which}",
-        *_restore(publication.before_snapshot_id),
+        *_restore_lines(publication.before_snapshot_id),
     ]
 
 
@@ -41,16 +41,16 @@ def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
     """Give the rows to put back; None when nothing was published, or too many to be read."""
     if publication.action != "publish" or publication.scope is None:
         return None
-    ranges = partitions.ranges(publication.scope)
+    ranges = partitions.scope_row_ranges(publication.scope)
     size = sum(len(str(rows.equals)) for rows in ranges)
     return ranges if len(ranges) <= MAX_RANGES and size <= MAX_CHARACTERS else None
 
 
-def _any(predicates: list[str]) -> str:
+def _any_predicate(predicates: list[str]) -> str:
     return "Or(\n    " + ",\n    ".join(predicates) + ")"
 
 
-def _restore(before: int | None) -> list[str]:
+def _restore_lines(before: int | None) -> list[str]:
     if before is None:
         return ["table.delete(restated)  # there were no rows before"]
     return [
@@ -63,16 +63,16 @@ def _predicate(rows: RowRange) -> str:
     if rows.is_null:
         return f"IsNull({rows.column!r})"
     if rows.equals is not None:
-        return f"EqualTo({rows.column!r}, {_literal(rows.equals)})"
+        return f"EqualTo({rows.column!r}, {_python_literal(rows.equals)})"
     sides = []
     if rows.lower is not None:
-        sides.append(f"GreaterThanOrEqual({rows.column!r}, {_literal(rows.lower)})")
+        sides.append(f"GreaterThanOrEqual({rows.column!r}, {_python_literal(rows.lower)})")
     if rows.upper is not None:
-        sides.append(f"LessThan({rows.column!r}, {_literal(rows.upper)})")
+        sides.append(f"LessThan({rows.column!r}, {_python_literal(rows.upper)})")
     return sides[0] if len(sides) == 1 else f"And({', '.join(sides)})"
 
 
-def _literal(value: Bound) -> str:
+def _python_literal(value: Bound) -> str:
     """Times as ISO text, which PyIceberg reads; everything as a Python literal, never as code."""
     if isinstance(value, (date, datetime)):
         return repr(value.isoformat())

@@ -11,10 +11,10 @@ from lakehouse_backfill.report.break_glass import readable_ranges
 
 #: Characters that mean the same to the parser, to the `spark-sql` shell, which replaces `${…}`
 #: even inside quotes, and to a terminal. All others are written as escapes.
-_PLAIN = frozenset(ascii_letters + digits + " _.,:+-/=()[]<>@#%&*!?|")
+_SAFE_CHARACTERS = frozenset(ascii_letters + digits + " _.,:+-/=()[]<>@#%&*!?|")
 
 
-def statements(publication: Publication) -> list[str] | None:
+def sql_statements(publication: Publication) -> list[str] | None:
     """Give the lines of the statements; None when there is nothing that a person would read.
 
     One commit: the rows of the run's partitions are replaced by those of the snapshot from before,
@@ -24,8 +24,8 @@ def statements(publication: Publication) -> list[str] | None:
     ranges = readable_ranges(publication)
     if ranges is None or publication.scope is None:
         return None
-    table = ".".join(quoted(part) for part in publication.table.split("."))
-    condition = where(publication.scope.field, ranges)
+    table = ".".join(quote_identifier(part) for part in publication.table.split("."))
+    condition = sql_condition(publication.scope.field, ranges)
     catalog = ["-- NAME: the catalog, as your Spark session calls it", "USE NAME;"]
     first = [*catalog, f"REFRESH TABLE {table};"]
     before = publication.before_snapshot_id
@@ -43,36 +43,36 @@ def statements(publication: Publication) -> list[str] | None:
     ]
 
 
-def where(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
+def sql_condition(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
     """Give the condition that holds for exactly the rows of the ranges."""
-    name = quoted(field.column)
+    name = quote_identifier(field.column)
     single = [rows.equals for rows in ranges if rows.equals is not None]
-    parts = [_one(field, rows) for rows in ranges if rows.equals is None]
+    parts = [_range_condition(field, rows) for rows in ranges if rows.equals is None]
     if len(single) == 1:
-        parts.append(f"{name} = {literal(field, single[0])}")
+        parts.append(f"{name} = {sql_literal(field, single[0])}")
     elif single:
-        parts.append(f"{name} IN ({', '.join(literal(field, value) for value in single)})")
+        parts.append(f"{name} IN ({', '.join(sql_literal(field, value) for value in single)})")
     return "\n  OR ".join(parts)
 
 
-def _one(field: ScopeField, rows: RowRange) -> str:
-    name = quoted(field.column)
+def _range_condition(field: ScopeField, rows: RowRange) -> str:
+    name = quote_identifier(field.column)
     if rows.is_null:
         return f"{name} IS NULL"
     sides = []
     if rows.lower is not None:
-        sides.append(f"{name} >= {literal(field, rows.lower)}")
+        sides.append(f"{name} >= {sql_literal(field, rows.lower)}")
     if rows.upper is not None:
-        sides.append(f"{name} < {literal(field, rows.upper)}")
+        sides.append(f"{name} < {sql_literal(field, rows.upper)}")
     return f"({' AND '.join(sides)})"
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Quote an identifier, whatever it holds."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def literal(field: ScopeField, value: Bound) -> str:
+def sql_literal(field: ScopeField, value: Bound) -> str:
     """Write a typed literal; instants carry their zone, so the session's zone does not matter."""
     if isinstance(value, datetime):
         kind = "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"
@@ -81,11 +81,11 @@ def literal(field: ScopeField, value: Bound) -> str:
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, int):
         return f"{value}L" if field.type == "long" else str(value)
-    return "'" + "".join(_character(character) for character in value) + "'"
+    return "'" + "".join(_escape_character(character) for character in value) + "'"
 
 
-def _character(character: str) -> str:
-    if character in _PLAIN:
+def _escape_character(character: str) -> str:
+    if character in _SAFE_CHARACTERS:
         return character
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -7,19 +7,19 @@ from typing import Any
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval.waive import FailedGate
-from lakehouse_backfill.core.comparison.diffing import Compared
-from lakehouse_backfill.core.evidence.standing import Standing
+from lakehouse_backfill.core.comparison.diffing import DiffResult
+from lakehouse_backfill.core.evidence.standing import SafetySummary
 from lakehouse_backfill.core.planning import external, modes, row_predicate
-from lakehouse_backfill.core.runs.audit import Verdict
-from lakehouse_backfill.core.validation.rejudge import Rejudged
-from lakehouse_backfill.core.validation.spent import Spent
+from lakehouse_backfill.core.runs.audit import AuditVerdict
+from lakehouse_backfill.core.validation.rejudge import AcceptedValidation
+from lakehouse_backfill.core.validation.spent import ValidationTiming
 from lakehouse_backfill.domain import rules_schema_change
-from lakehouse_backfill.domain.checks import Diff, Validation
+from lakehouse_backfill.domain.checks import Diff, ValidationResult
 from lakehouse_backfill.domain.manifest import Target
-from lakehouse_backfill.domain.plan import Plan, Resolved
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.preview import DiffPreview, EngineChoice
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import ChunkRecord, RunStatus, State
+from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.domain.value import Value
 
@@ -44,8 +44,8 @@ def shadow_opened(status: RunStatus, table: TableInfo, plan: Plan) -> Result:
         "base_snapshot_id": plan.resolved.target.snapshot_id,
         "scope_column": plan.resolved.scope.field.column,
         "partitions": list(plan.resolved.scope.partitions),
-        "lineage": external.lineage(plan),
-        "next": commands.typed("shadow", "close", plan.run_id),
+        "lineage": external.expected_lineage(plan),
+        "next": commands.command_line("shadow", "close", plan.run_id),
     }
 
 
@@ -53,13 +53,15 @@ def _mode(target: Target) -> Result:
     """Say how a run is published, and which rows of its partitions it takes (null: all)."""
     return {
         "publish_mode": target.publish_mode,
-        "publishing": modes.MEANING[target.publish_mode],
-        "rows": row_predicate.describe(target) or None,
-        "schema_change": [rules_schema_change.describe(step) for step in target.schema_change],
+        "publishing": modes.MODE_MEANINGS[target.publish_mode],
+        "rows": row_predicate.describe_row_predicate(target) or None,
+        "schema_change": [
+            rules_schema_change.describe_schema_step(step) for step in target.schema_change
+        ],
     }
 
 
-def _pins_of(resolved: Resolved) -> list[Result]:
+def _pins_of(resolved: ResolvedManifest) -> list[Result]:
     """Name the snapshots that the run reads and changes."""
     pins: list[Result] = [
         {
@@ -113,20 +115,23 @@ def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> R
         "way": plain(plan.way) if plan.way else None,
         "notes": list(plan.notes),
         "warnings": list(plan.warnings),
-        "undo": f"{commands.typed('cancel', plan.run_id)}; after publication: "
-        + commands.typed("rollback", plan.product, "--reason", "TEXT"),
+        "undo": f"{commands.command_line('cancel', plan.run_id)}; after publication: "
+        + commands.command_line("rollback", plan.product, "--reason", "TEXT"),
         "warm_up_proof": proof,
     }
 
 
 def validation_result(
-    status: RunStatus, validation: Validation, digest: str, spent: Spent | None = None
+    status: RunStatus,
+    validation: ValidationResult,
+    digest: str,
+    spent: ValidationTiming | None = None,
 ) -> Result:
     """Say what `validate` found."""
     edge = plain(validation.edge) if validation.edge else None
     return state(status) | {
         # Gates that were waived for exactly this result do not keep it from passing.
-        "passed": status.state is State.VALIDATED,
+        "passed": status.state is RunState.VALIDATED,
         "digest": digest,
         "checks": [plain(check) for check in validation.checks],
         "diff": diff_result(validation.diff),
@@ -138,7 +143,7 @@ def validation_result(
     }
 
 
-def rejudged(product: str, found: Rejudged) -> Result:
+def rejudged(product: str, found: AcceptedValidation) -> Result:
     """Say what the suites found of an accepted version."""
     return {
         "product": product,
@@ -153,7 +158,7 @@ def rejudged(product: str, found: Rejudged) -> Result:
 
 def run_line(
     status: RunStatus,
-    standing: Standing,
+    standing: SafetySummary,
     gates: tuple[FailedGate, ...] = (),
     waivers: Sequence[Result] = (),
 ) -> Result:
@@ -181,7 +186,7 @@ def run_line(
 def gates_result(status: RunStatus, gates: tuple[FailedGate, ...]) -> Result:
     """Say which gates stopped a run, which were waived, and how the others can be."""
     found = state(status) | {"gates": [vars(gate) for gate in gates]}
-    if gates and status.state is State.HALTED and all(gate.waived_by for gate in gates):
+    if gates and status.state is RunState.HALTED and all(gate.waived_by for gate in gates):
         found["next_command"] = f"lakehouse-backfill run {status.run_id}"
     return found
 
@@ -203,7 +208,7 @@ def chunk_lines(plan: Plan, records: tuple[ChunkRecord, ...]) -> Result:
     }
 
 
-def audit_result(found: Verdict) -> Result:
+def audit_result(found: AuditVerdict) -> Result:
     """What a look at the logs of all runs found."""
     return {**vars(found), "intact": found.intact}
 
@@ -217,7 +222,7 @@ def diff_result(diff: Diff) -> Result:
     return data
 
 
-def compared_result(found: Compared) -> Result:
+def compared_result(found: DiffResult) -> Result:
     """A diff with the engine that made it, and why."""
     return diff_result(found.diff) | {"engine_choice": plain(found.choice)}
 

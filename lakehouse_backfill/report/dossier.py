@@ -6,20 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.approval.waivers import INPUT, RESULT, Judged, Waiver, waiver_of
-from lakehouse_backfill.core.evidence.standing import Standing
-from lakehouse_backfill.domain.checks import CheckResult, Validation
+from lakehouse_backfill.core.approval.waivers import (
+    INPUT_SCOPE,
+    RESULT_SCOPE,
+    Waiver,
+    WaiverSubject,
+    find_waiver,
+)
+from lakehouse_backfill.core.evidence.standing import SafetySummary
+from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
-from lakehouse_backfill.report.markup import moment
+from lakehouse_backfill.report.markup import format_moment
 
 #: Verbs by which a person ends a run -> what the page says of it.
-ENDINGS = {"reject": "rejected", "cancel": "cancelled", "roll back": "rolled back"}
+ENDING_WORDS = {"reject": "rejected", "cancel": "cancelled", "roll back": "rolled back"}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """A check, what it was about (input, a chunk's id, result), and who let a failed one pass."""
 
     check: CheckResult
@@ -29,7 +35,7 @@ class Verdict:
     @property
     def subject(self) -> str:
         """Say what it was about; a chunk and the result may have checks of one name."""
-        return subject_of(self.scope)
+        return describe_subject(self.scope)
 
     @property
     def is_open(self) -> bool:
@@ -39,7 +45,7 @@ class Verdict:
     @property
     def is_chunk(self) -> bool:
         """Whether it is about a chunk."""
-        return self.scope not in (INPUT, RESULT)
+        return self.scope not in (INPUT_SCOPE, RESULT_SCOPE)
 
 
 @dataclass(frozen=True)
@@ -47,14 +53,14 @@ class Dossier:
     """Everything that the page shows; None: the run has not come that far."""
 
     run: RunStatus
-    standing: Standing
+    standing: SafetySummary
     plan: Plan
     scope: str
     events: tuple[Event, ...]
     approvals: tuple[dict[str, Any], ...]
     chunks: tuple[ChunkRecord, ...]
     input_checks: tuple[CheckResult, ...]
-    validation: Validation | None
+    validation: ValidationResult | None
     validation_digest: str | None
     publication: Publication | None
     chunk_checks: tuple[dict[str, Any], ...] = ()
@@ -65,22 +71,26 @@ class Dossier:
     attribution: dict[str, Any] | None = None
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> tuple[CheckVerdict, ...]:
         """All checks: of the input, of each chunk, of the result; with the waivers that hold."""
-        found = list(self._judge(self.input_checks, Judged(INPUT, self.plan.manifest_hash)))
+        found = list(
+            self._judge(self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash))
+        )
         for chunk in self.chunk_checks:
             name = str(chunk["chunk_id"])
             checks = tuple(CheckResult.model_validate(check) for check in chunk["checks"])
-            found += self._judge(checks, Judged(name, f"{name}@{chunk['checksum']}"))
+            found += self._judge(checks, WaiverSubject(name, f"{name}@{chunk['checksum']}"))
         if self.validation is not None:
-            judged = Judged(RESULT, self.validation_digest or "")
+            judged = WaiverSubject(RESULT_SCOPE, self.validation_digest or "")
             found += self._judge(self.validation.checks, judged)
         return tuple(found)
 
-    def _judge(self, checks: tuple[CheckResult, ...], judged: Judged) -> Iterator[Verdict]:
+    def _judge(
+        self, checks: tuple[CheckResult, ...], judged: WaiverSubject
+    ) -> Iterator[CheckVerdict]:
         for check in checks:
-            waiver = None if check.passed else waiver_of(check, judged, self.waivers)
-            yield Verdict(check, judged.scope, waiver)
+            waiver = None if check.passed else find_waiver(check, judged, self.waivers)
+            yield CheckVerdict(check, judged.scope, waiver)
 
     @property
     def is_first(self) -> bool:
@@ -94,7 +104,7 @@ class Dossier:
         newest = max(moves, key=lambda event: event.seq, default=None)
         if newest is None or newest.to_state is not self.run.state:
             return None
-        return newest if newest.verb in ENDINGS else None
+        return newest if newest.verb in ENDING_WORDS else None
 
     @property
     def ended(self) -> str:
@@ -102,8 +112,8 @@ class Dossier:
         event = self.ending
         if event is None:
             return ""
-        done, reason = ENDINGS[event.verb], event.detail.get("reason") or "no reason given"
-        return f"{done.capitalize()} by {event.actor}: {reason} ({moment(event.at)})"
+        done, reason = ENDING_WORDS[event.verb], event.detail.get("reason") or "no reason given"
+        return f"{done.capitalize()} by {event.actor}: {reason} ({format_moment(event.at)})"
 
     @property
     def chain_head(self) -> str:
@@ -116,16 +126,16 @@ class Dossier:
         return ", ".join(names) or "nobody yet"
 
 
-def subject_of(scope: str) -> str:
+def describe_subject(scope: str) -> str:
     """Say what the checks of a scope are about."""
-    return scope if scope in (INPUT, RESULT) else f"chunk {scope}"
+    return scope if scope in (INPUT_SCOPE, RESULT_SCOPE) else f"chunk {scope}"
 
 
-def _waiver(item: dict[str, Any]) -> Waiver:
+def _read_waiver(item: dict[str, Any]) -> Waiver:
     return Waiver(
         gate=str(item["gate"]),
         group=str(item["group"]),
-        judged=Judged(str(item["scope"]), str(item["bound_to"])),
+        judged=WaiverSubject(str(item["scope"]), str(item["bound_to"])),
         by=str(item["by"]),
         at=str(item["at"]),
         observed=item.get("observed"),
@@ -133,23 +143,23 @@ def _waiver(item: dict[str, Any]) -> Waiver:
     )
 
 
-def read(document: dict[str, Any]) -> Dossier:
+def read_dossier(document: dict[str, Any]) -> Dossier:
     """Read an evidence document; raises ValidationError when it is none."""
     validation, publication = document.get("validation"), document.get("publication")
     return Dossier(
         run=RunStatus.model_validate(document["run"]),
-        standing=Standing(**document["standing"]),
+        standing=SafetySummary(**document["standing"]),
         plan=Plan.model_validate(document["plan"]),
         scope=str(document["scope"]),
         events=tuple(Event.model_validate(event) for event in document["events"]),
         approvals=tuple(document["approvals"]),
         chunks=tuple(ChunkRecord.model_validate(chunk) for chunk in document["chunks"]),
         input_checks=tuple(CheckResult.model_validate(item) for item in document["input_checks"]),
-        validation=Validation.model_validate(validation) if validation else None,
+        validation=ValidationResult.model_validate(validation) if validation else None,
         validation_digest=document.get("validation_digest"),
         publication=Publication.model_validate(publication) if publication else None,
         chunk_checks=tuple(document.get("chunk_checks") or ()),
-        waivers=tuple(_waiver(item) for item in document.get("waivers") or ()),
+        waivers=tuple(_read_waiver(item) for item in document.get("waivers") or ()),
         code=tuple(document.get("code") or ()),
         dual_reads=tuple(document.get("dual_reads") or ()),
         steps=tuple(document.get("steps") or ()),

@@ -10,16 +10,16 @@ from typing import Any
 
 from lakehouse_backfill.domain.stored import StoredCheck
 from lakehouse_backfill.domain.value import digest
-from lakehouse_backfill.report.page import render
+from lakehouse_backfill.report.page import render_page
 
-Document = Mapping[str, Any]
+EvidenceDocument = Mapping[str, Any]
 #: What changes without an event of the run: who reads the archive later sees another one.
-_PASSING = frozenset({"run", "standing", "dual_reads", "steps"})
+_VOLATILE_FIELDS = frozenset({"run", "standing", "dual_reads", "steps"})
 #: What an older archive must share with a newer one.
-_LASTING = ("plan", "scope", "code")
+_CONSTANT_FIELDS = ("plan", "scope", "code")
 
 
-def checks(folder: Path, document: Document) -> tuple[StoredCheck, ...]:
+def check_evidence_files(folder: Path, document: EvidenceDocument) -> tuple[StoredCheck, ...]:
     """Compare the run's files in the folder with the document that the lake gives now.
 
     The archive may be older than the lake: then its events must be the first ones of the log. The
@@ -27,19 +27,19 @@ def checks(folder: Path, document: Document) -> tuple[StoredCheck, ...]:
     """
     run_id = str(document["run"]["run_id"])
     archive, page = folder / f"{run_id}.json", folder / f"{run_id}.html"
-    written = _sums(folder / f"{run_id}.sha256")
+    written = _read_checksums(folder / f"{run_id}.sha256")
     found = []
     if archive.is_file():
-        found.append(_archive(archive, document))
+        found.append(_check_archive(archive, document))
     if page.is_file():
-        found.append(_page(page, archive, written))
+        found.append(_check_page(page, archive, written))
     if not found:
         because = f"neither {archive.name} nor {page.name} is in {folder}"
         return (StoredCheck(name="evidence files", ok=None, because=because),)
     return tuple(found)
 
 
-def _sums(file: Path) -> dict[str, str]:
+def _read_checksums(file: Path) -> dict[str, str]:
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -48,11 +48,11 @@ def _sums(file: Path) -> dict[str, str]:
     return {name: mark for mark, name in pairs}
 
 
-def _archive(file: Path, document: Document) -> StoredCheck:
+def _check_archive(file: Path, document: EvidenceDocument) -> StoredCheck:
     name = f"evidence file {file.name}"
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
-        differing = _differing(held, document)
+        differing = _differing_fields(held, document)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         because = f"it is no archive any more: {type(error).__name__}"
         return StoredCheck(name=name, ok=False, because=because)
@@ -64,11 +64,11 @@ def _archive(file: Path, document: Document) -> StoredCheck:
     return StoredCheck(name=name, ok=True, because=because)
 
 
-def _differing(held: Document, document: Document) -> list[str]:
+def _differing_fields(held: EvidenceDocument, document: EvidenceDocument) -> list[str]:
     events = list(document["events"])[: len(held["events"])]
-    names = set(_LASTING)
+    names = set(_CONSTANT_FIELDS)
     if len(held["events"]) == len(document["events"]):
-        names = (set(held) | set(document)) - _PASSING
+        names = (set(held) | set(document)) - _VOLATILE_FIELDS
     wrong = [name for name in sorted(names) if held.get(name) != document.get(name)]
     if list(held["events"]) != events:
         wrong.append("events")
@@ -79,13 +79,13 @@ def _differing(held: Document, document: Document) -> list[str]:
     return sorted(set(wrong))
 
 
-def _page(file: Path, archive: Path, written: Mapping[str, str]) -> StoredCheck:
+def _check_page(file: Path, archive: Path, written: Mapping[str, str]) -> StoredCheck:
     name, data = f"evidence file {file.name}", file.read_bytes()
     mark = hashlib.sha256(data).hexdigest()
     if written.get(file.name) == mark:
         return StoredCheck(name=name, ok=True, expected=mark, found=mark, because="its checksum")
     try:
-        text = render(json.loads(archive.read_text(encoding="utf-8")))
+        text = render_page(json.loads(archive.read_text(encoding="utf-8")))
         made = text.encode("utf-8", "backslashreplace")
     except (OSError, ValueError, KeyError, TypeError):
         made = b""

@@ -12,10 +12,10 @@ from typing import Any
 #: Longer values are cut on the page; the archive beside it holds them whole.
 MAX_TEXT = 400
 #: A decimal with more places than this is rounded.
-_MAX_DIGITS = 6
+_MAX_DECIMALS = 6
 #: Stands for a value that is not there.
-NOTHING = "–"  # noqa: RUF001 (a dash)
-VOID = frozenset({"meta", "rect", "path", "line", "br"})
+NO_VALUE = "–"  # noqa: RUF001 (a dash)
+VOID_TAGS = frozenset({"meta", "rect", "path", "line", "br"})
 
 
 class Markup(str):
@@ -28,18 +28,18 @@ def escape(value: Any) -> Markup:
     """Give `value` as escaped text; finished HTML is passed through."""
     if isinstance(value, Markup):
         return value
-    text = NOTHING if value is None else str(value)
+    text = NO_VALUE if value is None else str(value)
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
-    return Markup(_written(text))
+    return Markup(_escape_html(text))
 
 
-def whole(text: str) -> Markup:
+def escape_uncut(text: str) -> Markup:
     """Give `text` escaped and uncut: for code that people copy."""
-    return Markup(_written(text))
+    return Markup(_escape_html(text))
 
 
-def visible(text: str) -> str:
+def show_invisible(text: str) -> str:
     """Write out each character that a reader could not see, or that turns what stands around it.
 
     A text that reads from right to left, or is cut by a control character, would show something
@@ -47,18 +47,18 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(map(_visible, text.replace("\r\n", "\n")))
+    return "".join(map(_show_character, text.replace("\r\n", "\n")))
 
 
-def _visible(one: str) -> str:
+def _show_character(one: str) -> str:
     # Spaces of other widths are no control characters, though Python does not print them.
     if one.isprintable() or one in "\n\t" or unicodedata.category(one) == "Zs":
         return one
     return f"\\u{ord(one):04x}" if ord(one) <= 0xFFFF else f"\\U{ord(one):08x}"
 
 
-def _written(text: str) -> str:
-    return html.escape(visible(text), quote=True)
+def _escape_html(text: str) -> str:
+    return html.escape(show_invisible(text), quote=True)
 
 
 def shorten(text: str, length: int) -> str:
@@ -71,13 +71,13 @@ def join(parts: Iterable[Any]) -> Markup:
     return Markup("".join(escape(part) for part in parts))
 
 
-def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+def html_tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """Make one element; `class_` gives class, `data_label` gives data-label.
 
     An attribute that is None or False is left out, one that is True has no value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID and not children:
+    if name in VOID_TAGS and not children:
         return Markup(f"<{name}{written}>" if name in ("meta", "br") else f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
@@ -86,44 +86,44 @@ def _attribute(key: str, value: Any) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{_written(str(value))}"'
+    return f" {name}" if value is True else f' {name}="{_escape_html(str(value))}"'
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Write a number with thousands separated; other values as they are."""
     if value is None:
-        return NOTHING
+        return NO_VALUE
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Decimal):
         digits = value.normalize().as_tuple().exponent
-        if isinstance(digits, int) and -_MAX_DIGITS <= digits <= _MAX_DIGITS:
+        if isinstance(digits, int) and -_MAX_DECIMALS <= digits <= _MAX_DECIMALS:
             return f"{value:,f}"
         value = float(value)
     # %g turns to powers of ten from a million on, where money still wants its digits.
     return f"{value:,.2f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
-def signed(value: float | Decimal) -> str:
+def format_signed(value: float | Decimal) -> str:
     """Write a change with its sign, with a true minus."""
-    text = number(abs(value))
+    text = format_number(abs(value))
     if value == 0:
         return "±0"
     return f"+{text}" if value > 0 else f"−{text}"  # noqa: RUF001 (a minus, not a hyphen)
 
 
-def share(part: float | Decimal, of: float | Decimal) -> str:
+def format_percent(part: float | Decimal, of: float | Decimal) -> str:
     """Write `part` of `of` in per cent."""
     if not of:
-        return NOTHING
+        return NO_VALUE
     percent = 100 * float(part) / float(of)
     text = f"{percent:.1f} %" if abs(percent) >= 0.1 or percent == 0 else f"{percent:.2g} %"
     return text.replace("-", "−", 1) if percent < 0 else text  # noqa: RUF001 (a minus)
 
 
-def moment(value: datetime | str) -> str:
+def format_moment(value: datetime | str) -> str:
     """Write an instant to the second, in UTC."""
     at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -21,16 +21,18 @@ from lakehouse_backfill.report import (
     summary,
     way_back,
 )
-from lakehouse_backfill.report.dossier import Dossier, read
-from lakehouse_backfill.report.markup import Markup, join, moment, tag
-from lakehouse_backfill.report.parts import section
+from lakehouse_backfill.report.dossier import Dossier, read_dossier
+from lakehouse_backfill.report.markup import Markup, format_moment, html_tag, join
+from lakehouse_backfill.report.parts import page_section
 from lakehouse_backfill.report.style import style_sheet
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 #: The page asks nobody for anything, and runs nothing, even if a value got through the escaping.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_CONTENT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
 #: Bytes of the sections together: with head and style sheet the page stays below 2 MB.
-MAX_BYTES = 1_900_000
+MAX_PAGE_BYTES = 1_900_000
 #: The sections, in their order: anchor and short name.
 _LINKS = (
     ("why", "why"), ("where", "where"), ("totals", "totals"), ("checks", "checks"),
@@ -40,7 +42,7 @@ _LINKS = (
 )  # fmt: skip
 
 
-def write(document: dict[str, Any], folder: Path) -> Path:
+def write_evidence_files(document: dict[str, Any], folder: Path) -> Path:
     """Write `<run_id>.json` and `<run_id>.html` into `folder`; give the page's path.
 
     Each file appears whole or not at all: it is written beside its place and renamed. Last comes
@@ -48,15 +50,15 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     Raises ConfigError (a run id that is no plain name), EnvironmentDown (the folder).
     """
     run_id = str(document["run"]["run_id"])
-    if not _PLAIN.fullmatch(run_id):
+    if not _RUN_ID.fullmatch(run_id):
         raise ConfigError(f"{run_id[:100]!r} is no run id", fix="lakehouse-backfill status --all")
     page = folder / f"{run_id}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {page.with_suffix(".json"): archive(document), page: render(document)}
+        texts = {page.with_suffix(".json"): archive_json(document), page: render_page(document)}
         for path, text in texts.items():
-            _replace(path, text)
-        _replace(page.with_suffix(".sha256"), sums(texts))
+            _replace_file(path, text)
+        _replace_file(page.with_suffix(".sha256"), checksum_lines(texts))
     except OSError as error:
         raise EnvironmentDown(
             f"the evidence page cannot be written: {error}",
@@ -66,95 +68,102 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     return page
 
 
-def sums(texts: Mapping[Path, str]) -> str:
+def checksum_lines(texts: Mapping[Path, str]) -> str:
     """Give the lines that `sha256sum --check` reads."""
-    marks = {path.name: hashlib.sha256(_bytes(text)).hexdigest() for path, text in texts.items()}
+    marks = {
+        path.name: hashlib.sha256(_encode_text(text)).hexdigest() for path, text in texts.items()
+    }
     return "".join(f"{mark}  {name}\n" for name, mark in marks.items())
 
 
-def _bytes(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     # Half a character (a lone surrogate) has no UTF-8; JSON reads it back from its escape.
     return text.encode("utf-8", "backslashreplace")
 
 
-def archive(document: dict[str, Any]) -> str:
+def archive_json(document: dict[str, Any]) -> str:
     """Give the document as JSON for people and programs: sorted, indented, no NaN."""
     return (
         json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 
-def render(document: dict[str, Any]) -> str:
+def render_page(document: dict[str, Any]) -> str:
     """Give the whole page; the same document gives the same text."""
-    dossier = read(document)
-    head = tag(
+    dossier = read_dossier(document)
+    head = html_tag(
         "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{dossier.plan.product}: evidence of {dossier.run.run_id}"),
-        tag("style", Markup(style_sheet())),
+        html_tag("meta", charset="utf-8"),
+        html_tag("meta", http_equiv="Content-Security-Policy", content=_CONTENT_POLICY),
+        html_tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        html_tag("title", f"{dossier.plan.product}: evidence of {dossier.run.run_id}"),
+        html_tag("style", Markup(style_sheet())),
     )
-    return f"<!doctype html>\n{tag('html', head, _body(dossier), lang='en')}\n"
+    return f"<!doctype html>\n{html_tag('html', head, _page_body(dossier), lang='en')}\n"
 
 
-def _body(dossier: Dossier) -> Markup:
-    links = [tag("a", text, href=f"#{anchor}") for anchor, text in _LINKS]
-    top = tag("header", summary.heading(dossier), summary.answers(dossier), tag("nav", join(links)))
-    main = tag("main", *_fitting(dossier, _sections(dossier)))
+def _page_body(dossier: Dossier) -> Markup:
+    links = [html_tag("a", text, href=f"#{anchor}") for anchor, text in _LINKS]
+    top = html_tag(
+        "header",
+        summary.page_heading(dossier),
+        summary.answer_cards(dossier),
+        html_tag("nav", join(links)),
+    )
+    main = html_tag("main", *_fit_sections(dossier, _page_sections(dossier)))
     run = dossier.run
-    foot = tag(
+    foot = html_tag(
         "footer",
-        tag(
+        html_tag(
             "p",
-            (f"State of {moment(run.at)}. The archive {run.run_id}.json holds all of it."),
+            (f"State of {format_moment(run.at)}. The archive {run.run_id}.json holds all of it."),
         ),
     )
-    return tag("body", top, main, foot)
+    return html_tag("body", top, main, foot)
 
 
-def _sections(dossier: Dossier) -> list[Markup]:
+def _page_sections(dossier: Dossier) -> list[Markup]:
     return [
-        summary.why(dossier),
-        changes.where(dossier),
-        series.totals(dossier),
-        proof.checks(dossier),
-        proof.edge(dossier),
-        changes.columns(dossier),
-        changes.samples(dossier),
-        causes.why(dossier),
-        _decided(dossier),
-        origin.lineage(dossier),
-        origin.identity(dossier),
-        proof.work(dossier),
-        way_back.next_steps(dossier),
+        summary.why_section(dossier),
+        changes.where_section(dossier),
+        series.totals_section(dossier),
+        proof.checks_section(dossier),
+        proof.edge_section(dossier),
+        changes.columns_section(dossier),
+        changes.samples_section(dossier),
+        causes.causes_section(dossier),
+        _decisions_and_rollout(dossier),
+        origin.lineage_section(dossier),
+        origin.identity_section(dossier),
+        proof.work_section(dossier),
+        way_back.next_steps_section(dossier),
     ]
 
 
-def _decided(dossier: Dossier) -> Markup:
+def _decisions_and_rollout(dossier: Dossier) -> Markup:
     """What people decided, and what readers found when they compared."""
-    return join([proof.decisions(dossier), rollout.shown(dossier)])
+    return join([proof.decisions_section(dossier), rollout.rollout_section(dossier)])
 
 
-def _fitting(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
+def _fit_sections(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
     """Leave the largest sections to the archive until the rest fits; each part has its own limits.
 
     So this is for values that nobody foresaw: the promise of `MAX_BYTES` holds for them too.
     """
     sizes = [len(each.encode()) for each in sections]
-    while sum(sizes) > MAX_BYTES:
+    while sum(sizes) > MAX_PAGE_BYTES:
         largest = sizes.index(max(sizes))
         anchor, title = _LINKS[largest]
         text = f"This part is too large for a page: {dossier.run.run_id}.json holds it."
-        sections[largest] = section(anchor, title.capitalize(), tag("p", text))
+        sections[largest] = page_section(anchor, title.capitalize(), html_tag("p", text))
         sizes[largest] = len(sections[largest].encode())
     return sections
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(_bytes(text))
+        beside.write_bytes(_encode_text(text))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.publication.follow_up import Followed
-from lakehouse_backfill.core.publication.landing import Published
-from lakehouse_backfill.core.publication.rollback import RolledBack
+from lakehouse_backfill.core.publication.follow_up import PostPublishOutcome
+from lakehouse_backfill.core.publication.landing import PublishResult
+from lakehouse_backfill.core.publication.rollback import RollbackResult
 from lakehouse_backfill.core.versions import rollout
-from lakehouse_backfill.core.versions.publications import Return
+from lakehouse_backfill.core.versions.publications import RollbackTarget
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.report.data import Result, state
 
 
-def publish_result(status: RunStatus, published: Published) -> Result:
+def publish_result(status: RunStatus, published: PublishResult) -> Result:
     """Say what became visible; `was_published`: it had been before, nothing was changed."""
     row, swap = published.publication, published.swap
     return state(status) | {
@@ -31,7 +31,7 @@ def publish_result(status: RunStatus, published: Published) -> Result:
     }
 
 
-def followed(found: Followed) -> Result:
+def followed(found: PostPublishOutcome) -> Result:
     """Say which checks and hooks followed a publication, and how they ended."""
     return {
         "checks_after": [check.model_dump(mode="json") for check in found.checks],
@@ -49,11 +49,11 @@ def publish_preview(plan: Plan, pointer: Pointer) -> Result:
         "table": plan.resolved.target.table,
         "partitions": list(plan.resolved.scope.partitions),
         "publish_mode": plan.resolved.manifest.target.publish_mode,
-        "steps": rollout.preview(plan),
+        "steps": rollout.preview_steps(plan),
     }
 
 
-def rollback_result(done: RolledBack) -> Result:
+def rollback_result(done: RollbackResult) -> Result:
     """Say where `rollback` led."""
     row, swap = done.publication, done.swap
     return {
@@ -84,7 +84,7 @@ def returned(row: Publication) -> Result:
     }
 
 
-def rollback_preview(product: str, way: Return, columns: tuple[str, ...] = ()) -> Result:
+def rollback_preview(product: str, way: RollbackTarget, columns: tuple[str, ...] = ()) -> Result:
     """Say what `rollback` would do; `columns` are changes of the table's columns that stay."""
     return {
         "product": product,

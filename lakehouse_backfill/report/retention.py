@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.retention.maintain import Maintained
-    from lakehouse_backfill.domain.retention import Item
+    from lakehouse_backfill.core.retention.maintain import MaintainResult
+    from lakehouse_backfill.domain.retention import RetentionItem
 
 
-def maintained_result(done: Maintained, *, dry_run: bool) -> dict[str, Any]:
+def maintained_result(done: MaintainResult, *, dry_run: bool) -> dict[str, Any]:
     """Give both lists, each item with its reason, and what is left to clean up by other means."""
     return {
         "dry_run": dry_run,
@@ -25,7 +25,7 @@ def maintained_result(done: Maintained, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _line(item: Item) -> dict[str, Any]:
+def _line(item: RetentionItem) -> dict[str, Any]:
     return {
         "name": item.name,
         "kind": item.kind,

@@ -38,14 +38,14 @@ COLOURS: dict[str, tuple[str, str]] = {
 }
 
 
-def _variables(side: int) -> str:
+def _css_variables(side: int) -> str:
     return "".join(f"--{name}:{pair[side]};" for name, pair in COLOURS.items())
 
 
 def style_sheet() -> str:
     """Give the whole style sheet."""
-    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}"
-    light = f":root{{color-scheme:light dark;{_variables(0)}}}"
+    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{_css_variables(1)}}}}}"
+    light = f":root{{color-scheme:light dark;{_css_variables(0)}}}"
     return f"{light}\n{dark}\n{_BODY}{_PARTS}{_NARROW}{_PRINT}"
 
 

@@ -4,104 +4,125 @@ from __future__ import annotations
 
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.manifest import Target
-from lakehouse_backfill.domain.run import State
-from lakehouse_backfill.report.amounts import amount
-from lakehouse_backfill.report.dossier import ENDINGS, Dossier, Verdict
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.report.amounts import parse_amount
+from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
 from lakehouse_backfill.report.markup import (
-    NOTHING,
+    NO_VALUE,
     Markup,
+    format_moment,
+    format_number,
+    format_percent,
+    format_signed,
+    html_tag,
     join,
-    moment,
-    number,
-    share,
-    signed,
-    tag,
 )
-from lakehouse_backfill.report.parts import Column, code, facts, mark, section, table
+from lakehouse_backfill.report.parts import (
+    TableColumn,
+    code_text,
+    fact_list,
+    page_section,
+    page_table,
+    verdict_mark,
+)
 
-_TONES = {
-    State.PUBLISHED: ("good", "✓"),
-    State.FAILED: ("bad", "✗"),
-    State.REJECTED: ("bad", "✗"),
-    State.HALTED: ("bad", "✗"),
-    State.PUBLISH_HALTED: ("bad", "✗"),
-    State.ROLLED_BACK: ("warn", "↩"),
-    State.CANCELLED: ("warn", NOTHING),
-    State.SUPERSEDED: ("warn", NOTHING),
+_STATE_TONES = {
+    RunState.PUBLISHED: ("good", "✓"),
+    RunState.FAILED: ("bad", "✗"),
+    RunState.REJECTED: ("bad", "✗"),
+    RunState.HALTED: ("bad", "✗"),
+    RunState.PUBLISH_HALTED: ("bad", "✗"),
+    RunState.ROLLED_BACK: ("warn", "↩"),
+    RunState.CANCELLED: ("warn", NO_VALUE),
+    RunState.SUPERSEDED: ("warn", NO_VALUE),
 }
 #: Names on the first screen; the sections below have the others.
-_NAMED = 3
+_MAX_NAMES = 3
 
 
-def heading(dossier: Dossier) -> Markup:
+def page_heading(dossier: Dossier) -> Markup:
     """Say which run this is and where it stands."""
     intent, run = dossier.plan.resolved.manifest.run, dossier.run
-    tone, symbol = _TONES.get(run.state, ("warn", "…"))
+    tone, symbol = _STATE_TONES.get(run.state, ("warn", "…"))
     state = run.state.value.replace("_", " ")
-    if dossier.publication and run.state is State.PUBLISHED:
+    if dossier.publication and run.state is RunState.PUBLISHED:
         state = f"published as version {dossier.publication.version}"
-    elif run.state is State.REJECTED and dossier.ending is None:
+    elif run.state is RunState.REJECTED and dossier.ending is None:
         state = "rejected by checks"
     elif dossier.ending is not None:
-        state = f"{ENDINGS[dossier.ending.verb]} by {dossier.ending.actor}"
+        state = f"{ENDING_WORDS[dossier.ending.verb]} by {dossier.ending.actor}"
     return join(
         [
-            tag("p", f"Evidence of run {run.run_id}", class_="soft small"),
-            tag("h1", f"{intent.kind.capitalize()} of {dossier.plan.product}"),
-            tag("p", tag("span", f"{symbol} {state}", class_=f"verdict {tone}")),
-            tag("p", intent.reason),
+            html_tag("p", f"Evidence of run {run.run_id}", class_="soft small"),
+            html_tag("h1", f"{intent.kind.capitalize()} of {dossier.plan.product}"),
+            html_tag("p", html_tag("span", f"{symbol} {state}", class_=f"verdict {tone}")),
+            html_tag("p", intent.reason),
         ]
     )
 
 
-def answers(dossier: Dossier) -> Markup:
+def answer_cards(dossier: Dossier) -> Markup:
     """Answer the four first questions."""
-    return tag(
-        "div", _what(dossier), _how_much(dossier), _safe(dossier), _who(dossier), class_="answers"
+    return html_tag(
+        "div",
+        _scope_answer(dossier),
+        _size_answer(dossier),
+        _safety_answer(dossier),
+        _approval_answer(dossier),
+        class_="answers",
     )
 
 
-def _answer(question: str, big: object, *lines: object) -> Markup:
-    shown = [tag("p", line) for line in lines if line]
-    return tag("div", tag("h2", question), tag("p", big, class_="big"), *shown, class_="answer")
+def _answer_card(question: str, big: object, *lines: object) -> Markup:
+    shown = [html_tag("p", line) for line in lines if line]
+    return html_tag(
+        "div", html_tag("h2", question), html_tag("p", big, class_="big"), *shown, class_="answer"
+    )
 
 
-def _what(dossier: Dossier) -> Markup:
+def _scope_answer(dossier: Dossier) -> Markup:
     resolved, labels = dossier.plan.resolved, dossier.plan.resolved.scope.partitions
     many = f"{len(labels):,} partitions" if len(labels) > 1 else "1 partition"
-    return _answer(
+    return _answer_card(
         "What changes?",
         many,
         dossier.scope.removeprefix(f"{many}, "),
-        join(["of ", code(resolved.target.table), " by ", code(resolved.scope.field.column)]),
+        join(
+            [
+                "of ",
+                code_text(resolved.target.table),
+                " by ",
+                code_text(resolved.scope.field.column),
+            ]
+        ),
         "Nothing outside these partitions.",
-        _columns(resolved.manifest.target),
-        _intolerant(dossier),
+        _schema_change_note(resolved.manifest.target),
+        _intolerant_consumers(dossier),
     )
 
 
-def _columns(target: Target) -> Markup:
+def _schema_change_note(target: Target) -> Markup:
     """Say which columns the publication changes, for all readers of the table."""
     if not target.schema_change:
         return Markup("")
-    said = ", ".join(map(rules_schema_change.describe, target.schema_change))
-    return tag("span", f"Columns of the table: {said}")
+    said = ", ".join(map(rules_schema_change.describe_schema_step, target.schema_change))
+    return html_tag("span", f"Columns of the table: {said}")
 
 
-def _intolerant(dossier: Dossier) -> Markup:
+def _intolerant_consumers(dossier: Dossier) -> Markup:
     """Name the consumers who do not want what they have read to change."""
     consumers = dossier.plan.resolved.contract.consumers or ()
     names = [item.name for item in consumers if not item.tolerates_restatement]
     if not names:
         return Markup("")
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    text = f"! Restatement not tolerated by {', '.join(names[:_NAMED])}{more}"
-    return tag("span", text, class_="warn")
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    text = f"! Restatement not tolerated by {', '.join(names[:_MAX_NAMES])}{more}"
+    return html_tag("span", text, class_="warn")
 
 
-def _how_much(dossier: Dossier) -> Markup:
+def _size_answer(dossier: Dossier) -> Markup:
     if dossier.validation is None:
-        return _answer("By how much?", "not known yet", "The run was not validated.")
+        return _answer_card("By how much?", "not known yet", "The run was not validated.")
     found = dossier.validation.diff.summary
     touched = found.added + found.removed + found.changed
     lines: list[object] = [
@@ -109,34 +130,43 @@ def _how_much(dossier: Dossier) -> Markup:
         f"{found.unchanged:,} unchanged"
     ]
     for total in dossier.validation.totals[:2]:
-        before, after = amount(total.old), amount(total.new)
+        before, after = parse_amount(total.old), parse_amount(total.new)
         if dossier.is_first and after is not None:
-            lines.append(f"{total.name}: none → {number(after)}")
+            lines.append(f"{total.name}: none → {format_number(after)}")
         elif before is not None and after is not None:
-            change = signed(after - before)
-            lines.append(f"{total.name}: {number(before)} → {number(after)} ({change})")
-    old = f"{share(touched, max(found.old_rows, found.new_rows))} of the rows there"
+            change = format_signed(after - before)
+            lines.append(
+                f"{total.name}: {format_number(before)} → {format_number(after)} ({change})"
+            )
+    old = f"{format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there"
     if dossier.is_first:
         old = "first rows: nothing was there before"
-    return _answer("By how much?", f"{touched:,} rows", old, *lines)
+    return _answer_card("By how much?", f"{touched:,} rows", old, *lines)
 
 
-def _safe(dossier: Dossier) -> Markup:
+def _safety_answer(dossier: Dossier) -> Markup:
     counted = [each for each in dossier.verdicts if each.check.blocking]
     if dossier.validation is None and not counted:
-        verdict = mark(good=True, yes="nothing was changed") if _untouched(dossier) else "unknown"
-        return _answer("Is it safe?", verdict, dossier.standing.is_safe)
+        verdict = (
+            verdict_mark(good=True, yes="nothing was changed")
+            if _is_target_untouched(dossier)
+            else "unknown"
+        )
+        return _answer_card("Is it safe?", verdict, dossier.standing.is_safe)
     failed = [each for each in counted if each.is_open]
-    lines: list[object] = [f"Failed: {_named(each)}" for each in failed[:_NAMED]]
+    lines: list[object] = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]
     waived = [(each, each.waiver.by) for each in counted if each.waiver]
-    lines += [f"Waived by {who}: {_named(each)}" for each, who in waived[:_NAMED]]
+    lines += [f"Waived by {who}: {_verdict_name(each)}" for each, who in waived[:_MAX_NAMES]]
     if dossier.validation is None:
         lines.append("The output is not validated yet.")
-    big = _passed(counted)
-    if dossier.run.state is State.ROLLED_BACK:
+    big = _passed_mark(counted)
+    if dossier.run.state is RunState.ROLLED_BACK:
         # That it passed its checks is not what matters of a run that was taken back.
-        big, lines = tag("span", "↩ taken back", class_="mark warn"), [_count(counted), *lines]
-    return _answer(
+        big, lines = (
+            html_tag("span", "↩ taken back", class_="mark warn"),
+            [_passed_text(counted), *lines],
+        )
+    return _answer_card(
         "Is it safe?",
         big,
         *lines,
@@ -145,41 +175,43 @@ def _safe(dossier: Dossier) -> Markup:
     )
 
 
-def _named(verdict: Verdict) -> str:
+def _verdict_name(verdict: CheckVerdict) -> str:
     return f"{verdict.check.name} ({verdict.subject})"
 
 
-def _count(counted: list[Verdict]) -> str:
+def _passed_text(counted: list[CheckVerdict]) -> str:
     passed = sum(1 for each in counted if each.check.passed)
     return f"{passed:,} of {len(counted):,} checks passed"
 
 
-def _passed(counted: list[Verdict]) -> Markup:
+def _passed_mark(counted: list[CheckVerdict]) -> Markup:
     passed = sum(1 for each in counted if each.check.passed)
     failed = any(each.is_open for each in counted)
-    words = _count(counted)
+    words = _passed_text(counted)
     if passed < len(counted) and not failed:
-        return tag("span", f"! {words}, {len(counted) - passed} waived", class_="mark warn")
-    return mark(good=not failed, yes=words, no=words)
+        return html_tag("span", f"! {words}, {len(counted) - passed} waived", class_="mark warn")
+    return verdict_mark(good=not failed, yes=words, no=words)
 
 
-def _untouched(dossier: Dossier) -> bool:
+def _is_target_untouched(dossier: Dossier) -> bool:
     return dossier.run.state not in (
-        State.PUBLISHING, State.PUBLISH_HALTED, State.PUBLISHED, State.ROLLED_BACK,
+        RunState.PUBLISHING, RunState.PUBLISH_HALTED, RunState.PUBLISHED, RunState.ROLLED_BACK,
     )  # fmt: skip
 
 
-def _who(dossier: Dossier) -> Markup:
+def _approval_answer(dossier: Dossier) -> Markup:
     publication, ending = dossier.publication, dossier.ending
     if ending is not None and ending.verb == "reject":
-        return _answer(
+        return _answer_card(
             "Who approved?",
-            mark(good=False, no=f"rejected by {ending.actor}"),
+            verdict_mark(good=False, no=f"rejected by {ending.actor}"),
             dossier.ended,
             f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
         )
-    published = f"{publication.by}, {moment(publication.at)}" if publication else "nobody yet"
-    return _answer(
+    published = (
+        f"{publication.by}, {format_moment(publication.at)}" if publication else "nobody yet"
+    )
+    return _answer_card(
         "Who approved?",
         dossier.deciders("approve"),
         f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
@@ -189,30 +221,34 @@ def _who(dossier: Dossier) -> Markup:
     )
 
 
-def why(dossier: Dossier) -> Markup:
+def why_section(dossier: Dossier) -> Markup:
     """Say why history changes, and who relies on it."""
     contract, intent = dossier.plan.resolved.contract, dossier.plan.resolved.manifest.run
     pairs = [
         ("Reason", f"{intent.reason} ({intent.reason_code})"),
         ("Requested by", intent.requested_by),
         ("Execution mode", intent.mode),
-        ("Deadline", moment(intent.deadline) if intent.deadline else "none"),
+        ("Deadline", format_moment(intent.deadline) if intent.deadline else "none"),
         ("Product", contract.description),
         ("Owner", contract.owner),
         ("Classification", contract.classification or "not declared"),
     ]
     columns = (
-        Column("Consumer", is_wide=True),
-        Column("Contact"),
-        Column("Restatement", is_word=True),
+        TableColumn("Consumer", is_wide=True),
+        TableColumn("Contact"),
+        TableColumn("Restatement", is_word=True),
     )
     rows = [
-        (item.name, item.contact or NOTHING, _tolerates(tolerates=item.tolerates_restatement))
+        (item.name, item.contact or NO_VALUE, _tolerance_mark(tolerates=item.tolerates_restatement))
         for item in contract.consumers or ()
     ]
-    consumers = table(columns, rows) if rows else tag("p", "The contract names no consumer.")
-    return section("why", "Why, and for whom", facts(pairs), tag("h3", "Consumers"), consumers)
+    consumers = (
+        page_table(columns, rows) if rows else html_tag("p", "The contract names no consumer.")
+    )
+    return page_section(
+        "why", "Why, and for whom", fact_list(pairs), html_tag("h3", "Consumers"), consumers
+    )
 
 
-def _tolerates(*, tolerates: bool) -> Markup:
-    return mark(good=tolerates, yes="tolerated", no="not tolerated")
+def _tolerance_mark(*, tolerates: bool) -> Markup:
+    return verdict_mark(good=tolerates, yes="tolerated", no="not tolerated")

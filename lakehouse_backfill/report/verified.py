@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.domain.stored import StoredCheck
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.evidence.guarantees import Guaranteed
-    from lakehouse_backfill.core.evidence.reproduce import Reproduced
-    from lakehouse_backfill.core.evidence.verify import Verified
+    from lakehouse_backfill.core.evidence.guarantees import ProductGuarantees
+    from lakehouse_backfill.core.evidence.reproduce import ReproduceResult
+    from lakehouse_backfill.core.evidence.verify import VerifyResult
 
 
 def check_line(check: StoredCheck) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def check_line(check: StoredCheck) -> dict[str, Any]:
     return check.model_dump(mode="json")
 
 
-def verified(found: Verified, files: tuple[StoredCheck, ...], *, deep: bool) -> dict[str, Any]:
+def verified(found: VerifyResult, files: tuple[StoredCheck, ...], *, deep: bool) -> dict[str, Any]:
     """Give all comparisons of a run, and which data was read for them."""
     checks = [check_line(check) for check in (*found.checks, *files)]
     return {
@@ -30,7 +30,7 @@ def verified(found: Verified, files: tuple[StoredCheck, ...], *, deep: bool) -> 
     }
 
 
-def reproduced(found: Reproduced) -> dict[str, Any]:
+def reproduced(found: ReproduceResult) -> dict[str, Any]:
     """Give what came out again, partition by partition."""
     return {
         "run_id": found.run_id,
@@ -42,7 +42,7 @@ def reproduced(found: Reproduced) -> dict[str, Any]:
     }
 
 
-def guaranteed(found: tuple[Guaranteed, ...]) -> dict[str, Any]:
+def guaranteed(found: tuple[ProductGuarantees, ...]) -> dict[str, Any]:
     """Give what was sampled of each product, and what held."""
     checks = [
         {"product": one.product, "run_id": one.run_id, "chunk_id": one.chunk_id} | check_line(check)

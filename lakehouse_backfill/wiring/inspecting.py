@@ -11,7 +11,7 @@ from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import Frame, Inspecting
 
 
-class Counting(Protocol):
+class LocalCounting(Protocol):
     """The part of `Inspecting` that gives numbers; raises Unsupported for what it leaves alone."""
 
     def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ class Counting(Protocol):
 class InspectingBySize(Inspecting):
     """Both give the same numbers; to begin takes Spark longer than counting few rows."""
 
-    def __init__(self, near: Counting, spark: Inspecting) -> None:
+    def __init__(self, near: LocalCounting, spark: Inspecting) -> None:
         self._near = near
         self._spark = spark
 

@@ -7,19 +7,19 @@ from typing import Protocol
 
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.preview import DiffPreview
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.diffing import Differ, DiffRequest
 
 
-class _Diffs(Protocol):
+class _TaskDiffer(Protocol):
     def diff(self, request: DiffRequest) -> Diff: ...
 
 
-class SparkWays:
+class SparkDifferWithFallback:
     """The Differ on Spark: `how` of its answer says which way was taken, and why."""
 
-    def __init__(self, tasks: _Diffs, shuffle: Differ) -> None:
+    def __init__(self, tasks: _TaskDiffer, shuffle: Differ) -> None:
         self._tasks = tasks
         self._shuffle = shuffle
 
@@ -31,7 +31,7 @@ class SparkWays:
             how = f"rows shuffled by key: {error.problem}"
         return self._shuffle.diff(request).model_copy(update={"how": how})
 
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every row that differs, by a shuffle."""
         return self._shuffle.differing(request)
 

@@ -11,39 +11,39 @@ from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
-    Restore,
+    CommitResult,
+    PartitionRestore,
+    RequiredRewrite,
     RevertRequest,
-    Rewrite,
-    Swap,
 )
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.domain.ways import ChosenWay, Engine, Way
+from lakehouse_backfill.domain.ways import ChosenWritePath, JvmState, WritePath
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.carrying import Carrying
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows
-from lakehouse_backfill.ports.surveying import Surveying
+from lakehouse_backfill.ports.surveying import TableSurveyor
 
 Port = TypeVar("Port")
 
 
-class Ways:
+class WritePathChooser:
     """Looks at a table and says by which way it is changed."""
 
-    def __init__(self, surveying: Surveying, engine: Callable[[], Engine]) -> None:
+    def __init__(self, surveying: TableSurveyor, engine: Callable[[], JvmState]) -> None:
         self._surveying = surveying
         self._engine = engine
 
-    def choose(self, table: str, scope: Scope | None = None) -> ChosenWay:
+    def choose(self, table: str, scope: Scope | None = None) -> ChosenWritePath:
         """Choose from the table as it is now; no scope: for tags and clones."""
-        return ways.choose(self._surveying.survey(table, scope), self._engine())
+        return ways.choose_write_path(self._surveying.survey(table, scope), self._engine())
 
 
-class ByWay(Generic[Port]):
+class ByWritePath(Generic[Port]):
     """The adapters of one port, by way; the first is also the one that only reads."""
 
-    def __init__(self, choosing: Ways, adapters: Mapping[Way, Port]) -> None:
+    def __init__(self, choosing: WritePathChooser, adapters: Mapping[WritePath, Port]) -> None:
         self._choosing = choosing
         self._adapters = adapters
         self._reading = adapters["pyiceberg"]
@@ -60,7 +60,7 @@ class ByWay(Generic[Port]):
         return adapter
 
 
-class PinsByWay(ByWay[Pins], Pins):
+class PinsByWritePath(ByWritePath[Pins], Pins):
     """Tags, written by whoever can write the table."""
 
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
@@ -77,7 +77,7 @@ class PinsByWay(ByWay[Pins], Pins):
         return self._reading.pinned(table, name)
 
 
-class ShadowsByWay(ByWay[Shadows], Shadows):
+class ShadowsByWritePath(ByWritePath[Shadows], Shadows):
     """Clones, written by whoever can write the table that is cloned."""
 
     def open(
@@ -109,20 +109,20 @@ class ShadowsByWay(ByWay[Shadows], Shadows):
         self._reading.retire(shadow)
 
 
-class PublisherByWay(ByWay[Publisher], Publisher):
+class PublisherByWritePath(ByWritePath[Publisher], Publisher):
     """Swaps on a target; what is inspected and refused is the same in every way."""
 
-    def adopt(self, request: AdoptRequest) -> Swap:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         """Swap the shadow's files in."""
         return self._of(request.target, request.scope).adopt(request)
 
-    def revert(self, request: RevertRequest) -> Swap:
+    def revert(self, request: RevertRequest) -> CommitResult:
         """Put partitions back to earlier contents."""
         return self._of(request.target, request.scope).revert(request)
 
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
-    ) -> tuple[Rewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Say which partitions cannot go back by adding their files again, and why."""
         labels = tuple(label for restore in restores for label in restore.partitions)
         scope = Scope(field=field, partitions=labels) if labels else None
@@ -140,12 +140,12 @@ class PublisherByWay(ByWay[Publisher], Publisher):
         """Name the commits since the snapshot that changed rows of the scope."""
         return self._reading.drifts(target, scope, since_snapshot_id)
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         """Look in the target for the commit of publication `token`."""
         return self._reading.find(target, token, settle=settle)
 
 
-class CarryingByWay(ByWay[Carrying], Carrying):
+class CarryingByWritePath(ByWritePath[Carrying], Carrying):
     """Partitions of another shadow, taken over by whoever can write the shadow."""
 
     def carry(self, request: CarryRequest) -> ChunkCommit:

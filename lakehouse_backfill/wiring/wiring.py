@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.adapters.system.clock import SystemClock
-from lakehouse_backfill.adapters.system.driver import is_alive, this_driver
-from lakehouse_backfill.adapters.system.git import git_commit
+from lakehouse_backfill.adapters.system.driver import is_driver_alive, this_driver
+from lakehouse_backfill.adapters.system.git import describe_git_commit
 from lakehouse_backfill.adapters.system.journal import JsonJournal
 from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.config.code_files import deciding_files, file_hash
+from lakehouse_backfill.config.code_files import file_hash, hash_run_files
 from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
-from lakehouse_backfill.config.locating import located
+from lakehouse_backfill.config.locating import locate_errors
 from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.config.places import PROFILES, shown
-from lakehouse_backfill.config.profiles import choose, load_profiles
+from lakehouse_backfill.config.places import PROFILES_FILE, display_path
+from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.domain.contract import Contract, Profile
-from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, concerning
-from lakehouse_backfill.fault_points import watch
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
+from lakehouse_backfill.fault_points import watch_ports
 from lakehouse_backfill.ports.progress import Progress
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.planning.plan import Declared
-    from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+    from lakehouse_backfill.core.planning.plan import DeclaredRun
+    from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
 
 Made = TypeVar("Made")
 STATE_FOLDER = ".lakehouse-backfill"
-LOCK = "requirements.lock"
+LOCK_FILE = "requirements.lock"
 
 
-class Wiring:
+class Adapters:
     """The adapters of one project folder and profile, each made on first use."""
 
     def __init__(
@@ -50,21 +50,21 @@ class Wiring:
         self.progress = progress
 
     @staticmethod
-    def open(folder: Path, profile: str | None, progress: Progress | None) -> Wiring:
+    def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
         """Read the project's profiles and choose one; nothing is connected yet."""
         folder = folder.resolve()
         if not folder.is_dir():
-            raise NotFound(f"{folder} is no folder", fix=commands.typed("init", str(folder)))
-        if not (folder / PROFILES).is_file():
+            raise NotFound(f"{folder} is no folder", fix=commands.command_line("init", str(folder)))
+        if not (folder / PROFILES_FILE).is_file():
             # Without this, a command in the wrong folder would make an empty lake and see no runs.
             raise NotFound(
-                f"{folder} is no project: it has no {PROFILES.as_posix()}",
+                f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
                 fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
-                f"a new one: {commands.typed('init', str(folder))}",
+                f"a new one: {commands.command_line('init', str(folder))}",
             )
         profiles = load_profiles(folder)
-        chosen = choose(profiles, profile, folder)
-        return Wiring(folder, chosen, progress or NullProgress(), profile or profiles.default)
+        chosen = choose_profile(profiles, profile, folder)
+        return Adapters(folder, chosen, progress or NullProgress(), profile or profiles.default)
 
     @cached_property
     def catalog(self) -> Any:
@@ -78,7 +78,9 @@ class Wiring:
     def _catalog(self, *, must_exist: bool) -> Any:
         from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 
-        with located(self.folder / PROFILES, self.folder, f"profiles.{self.profile_name}."):
+        with locate_errors(
+            self.folder / PROFILES_FILE, self.folder, f"profiles.{self.profile_name}."
+        ):
             return open_catalog(self.profile, self.folder, must_exist=must_exist)
 
     @cached_property
@@ -89,43 +91,43 @@ class Wiring:
         return open_session(self.profile, self.folder)
 
     @cached_property
-    def bench(self) -> Workbench:
+    def bench(self) -> Context:
         """The ports that the stages work with."""
         from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-        from lakehouse_backfill.adapters.local.erasing import LocalErasing
-        from lakehouse_backfill.adapters.local.reading import LocalReading
+        from lakehouse_backfill.adapters.local.erasing import LocalDeletionFinder
+        from lakehouse_backfill.adapters.local.reading import LocalDualReader
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
-        from lakehouse_backfill.core.runs.workbench import Workbench
-        from lakehouse_backfill.wiring.wiring_lake import control_ports, lake_ports, views
+        from lakehouse_backfill.core.runs.workbench import Context
+        from lakehouse_backfill.wiring.wiring_lake import control_ports, lake_ports, views_port
 
         lake = lake_ports(self.catalog, self.profile, lambda: self.spark)
-        ports = Workbench(
+        ports = Context(
             tables=IcebergTables(self.catalog),
             pins=lake.pins,
             shadows=lake.shadows,
             publisher=lake.publisher,
             carrying=lake.carrying,
             ways=lake.ways.choose,
-            erasing=LocalErasing(self.catalog),
+            erasing=LocalDeletionFinder(self.catalog),
             **control_ports(self.catalog, self.profile, lambda: self.spark),
-            compute=_once(self._compute),
+            compute=_make_once(self._compute),
             differ=self._differ,
             records=_LazyRecords(self),
-            views=views(self.catalog, self.profile, lambda: self.spark),
+            views=views_port(self.catalog, self.profile, lambda: self.spark),
             hooks=LocalHooks(self.folder),
-            reading=LocalReading(self.catalog),
+            reading=LocalDualReader(self.catalog),
             corrections=IcebergCorrections(self.catalog),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,
             profile=self.profile,
             driver=this_driver(),
-            is_alive=is_alive,
+            is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
-        return watch(ports)
+        return watch_ports(ports)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""
@@ -143,47 +145,47 @@ class Wiring:
                 found.append(find_contract(self.folder, product))
         return found
 
-    def declare(self, manifest_file: Path) -> Declared:
+    def declare(self, manifest_file: Path) -> DeclaredRun:
         """Read a run manifest, its contract, and what identifies the code."""
-        from lakehouse_backfill.adapters.quality.suite import check_form
-        from lakehouse_backfill.core.planning.plan import Declared
+        from lakehouse_backfill.adapters.quality.suite import check_suite_form
+        from lakehouse_backfill.core.planning.plan import DeclaredRun
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
         manifest = load_manifest(path, self.folder)
-        with located(path, self.folder):
-            with concerning("product"):
+        with locate_errors(path, self.folder):
+            with attach_error_field("product"):
                 contract = self.contract(manifest.product)
             require_suites(self.folder, contract)
-            files = deciding_files(self.folder, manifest, contract)
+            files = hash_run_files(self.folder, manifest, contract)
         steps = manifest.target.progressive
         for suite in (
             *contract.suites,
             *manifest.validation.suites,
             *(steps.suites if steps else ()),
         ):
-            check_form(self.folder / suite.file, suite.file)
-        lock = self.folder / LOCK
-        return Declared(
+            check_suite_form(self.folder / suite.file, suite.file)
+        lock = self.folder / LOCK_FILE
+        return DeclaredRun(
             manifest=manifest,
             contract=contract,
-            manifest_file=shown(path, self.folder),
+            manifest_file=display_path(path, self.folder),
             code_hash=files[manifest.transform.file],
-            git_commit=git_commit(self.folder, tuple(files)),
-            lock_hash=file_hash(self.folder, LOCK) if lock.is_file() else None,
+            git_commit=describe_git_commit(self.folder, tuple(files)),
+            lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
             files=files,
         )
 
     def read(self, engine: str, table: str, snapshot_id: int) -> Any:
         """Read a table's snapshot with Spark, Arrow or DuckDB."""
         if engine == "spark":
-            from lakehouse_backfill.adapters.spark.readers import read
+            from lakehouse_backfill.adapters.spark.readers import read_table
 
-            return read(self.spark, self.profile.catalog["name"], table, snapshot_id)
+            return read_table(self.spark, self.profile.catalog["name"], table, snapshot_id)
         from lakehouse_backfill.adapters.local import reader
 
-        readers = {"arrow": reader.accepted_arrow, "duckdb": reader.accepted_duckdb}
+        readers = {"arrow": reader.read_snapshot_arrow, "duckdb": reader.open_snapshot_duckdb}
         if engine not in readers:
             raise ConfigError(f"no engine {engine!r}", fix="choose spark, arrow or duckdb")
         return readers[engine](self.catalog, table, snapshot_id)
@@ -195,9 +197,9 @@ class Wiring:
 
     def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
         """Write the evidence page and its archive; give the page's path."""
-        from lakehouse_backfill.report.page import write
+        from lakehouse_backfill.report.page import write_evidence_files
 
-        return write(document, export or self.evidence_folder)
+        return write_evidence_files(document, export or self.evidence_folder)
 
     def require_java(self) -> None:
         """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.
@@ -211,16 +213,16 @@ class Wiring:
 
     def expect_suites(self) -> None:
         """Load Great Expectations in the background, while Spark starts."""
-        from lakehouse_backfill.adapters.quality.judge import import_early
+        from lakehouse_backfill.adapters.quality.judge import start_gx_import
 
-        import_early()
+        start_gx_import()
 
-    def _compute(self) -> Compute:
+    def _compute(self) -> ComputePorts:
         from lakehouse_backfill.adapters.iceberg.control.control_schemas import (
             CURRENT_VIEW,
             current_view_select,
         )
-        from lakehouse_backfill.adapters.local.inspecting import LocalInspecting
+        from lakehouse_backfill.adapters.local.inspecting import LocalInspector
         from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
         from lakehouse_backfill.adapters.spark.attribution.attributing import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
@@ -229,30 +231,32 @@ class Wiring:
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
-        from lakehouse_backfill.core.planning.keeping_code import kept_code
-        from lakehouse_backfill.core.runs.workbench import Compute
+        from lakehouse_backfill.core.planning.keeping_code import archived_code
+        from lakehouse_backfill.core.runs.workbench import ComputePorts
         from lakehouse_backfill.wiring.inspecting import InspectingBySize
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
         code = CodeArchive(
-            self.folder, self.folder / STATE_FOLDER / "code", lambda run: kept_code(self.bench, run)
+            self.folder,
+            self.folder / STATE_FOLDER / "code",
+            lambda run: archived_code(self.bench, run),
         )
         try:
             select = current_view_select(catalog, control)
             ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
         except Unsupported as error:
             self.bench.journal.log("no view", problem=error.problem)
-        ports = Compute(
+        ports = ComputePorts(
             staging=SparkStaging(self.spark, catalog, code.folder_of),
             measuring=SparkMeasuring(self.spark, catalog),
             inspecting=InspectingBySize(
-                LocalInspecting(self.catalog), SparkInspecting(self.spark, catalog)
+                LocalInspector(self.catalog), SparkInspecting(self.spark, catalog)
             ),
             restoring=SparkRestoring(self.spark, catalog),
             attributing=SparkAttributing(self.spark, catalog, code.folder_of),
             judge=ExpectationsJudge(self.folder),
         )
-        return watch(ports)
+        return watch_ports(ports)
 
     def _differ(self, engine: str) -> Any:
         from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
@@ -261,21 +265,23 @@ class Wiring:
         if engine == "local":
             return local
         if engine == "spark":
-            from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+            from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
             from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
             from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
-            from lakehouse_backfill.wiring.spark_diff import SparkWays
+            from lakehouse_backfill.wiring.spark_diff import SparkDifferWithFallback
 
             limit = self.profile.task_diff_limit_mib * 1024 * 1024
-            tasks = PartsDiffer(local, SparkWorkers(self.spark), limit)
-            return SparkWays(tasks, SparkDiffer(self.spark, self.profile.catalog["name"]))
+            tasks = ParallelDiffer(local, SparkWorkers(self.spark), limit)
+            return SparkDifferWithFallback(
+                tasks, SparkDiffer(self.spark, self.profile.catalog["name"])
+            )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 
 
 class _LazyRecords:
     """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: Adapters) -> None:
         self._wiring = wiring
 
     def golden(self, file: str) -> list[dict[str, str | None]]:
@@ -291,7 +297,7 @@ class _LazyRecords:
         return rows_by_key(self._wiring.catalog, table, snapshot_id, keys)[0]
 
 
-def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+def _make_once(make: Callable[[], Made]) -> Callable[[], Made]:
     made: list[Made] = []
 
     def get() -> Made:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.carrying import Carrying
     from lakehouse_backfill.ports.compute import Views
     from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows
-    from lakehouse_backfill.wiring.ways import PublisherByWay, Ways
+    from lakehouse_backfill.wiring.ways import PublisherByWritePath, WritePathChooser
 
 
 class LakePorts(NamedTuple):
@@ -24,22 +24,22 @@ class LakePorts(NamedTuple):
     shadows: Shadows
     publisher: Publisher
     carrying: Carrying
-    ways: Ways
+    ways: WritePathChooser
 
 
 def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> LakePorts:
     """Make the ports over one PyIceberg catalog; `spark` starts a JVM, when a table needs it."""
-    from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergCarrying
+    from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergChunkCarrier
     from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
-    from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileClones
+    from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileCloneCommitter
     from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
     from lakehouse_backfill.wiring import ways
 
-    java, rows = _other_writers(profile, spark)
+    java, rows = _spark_writers(profile, spark)
     namespace = profile.shadow_namespace
-    choosing = _choosing(catalog, profile)
+    choosing = _write_path_chooser(catalog, profile)
     return LakePorts(
-        pins=ways.PinsByWay(
+        pins=ways.PinsByWritePath(
             choosing,
             {
                 "pyiceberg": IcebergPins(catalog),
@@ -47,28 +47,28 @@ def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Lake
                 "rewrite": IcebergPins(catalog, rows),
             },
         ),
-        shadows=ways.ShadowsByWay(
+        shadows=ways.ShadowsByWritePath(
             choosing,
             {
                 "pyiceberg": IcebergShadows(catalog, namespace),
                 "java": IcebergShadows(catalog, namespace, java),
-                "rewrite": IcebergShadows(catalog, namespace, FileClones(catalog)),
+                "rewrite": IcebergShadows(catalog, namespace, FileCloneCommitter(catalog)),
             },
         ),
-        publisher=_publisher(catalog, choosing, java, rows),
-        carrying=ways.CarryingByWay(
+        publisher=_publisher_by_write_path(catalog, choosing, java, rows),
+        carrying=ways.CarryingByWritePath(
             choosing,
             {
-                "pyiceberg": IcebergCarrying(catalog),
-                "java": IcebergCarrying(catalog, commits=java),
-                "rewrite": IcebergCarrying(catalog, commits=rows),
+                "pyiceberg": IcebergChunkCarrier(catalog),
+                "java": IcebergChunkCarrier(catalog, commits=java),
+                "rewrite": IcebergChunkCarrier(catalog, commits=rows),
             },
         ),
         ways=choosing,
     )
 
 
-def _other_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaCommits, SparkRewrites]:
+def _spark_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaCommits, SparkRewrites]:
     """Make what writes tables that PyIceberg cannot: with a JVM in reach, and without."""
     from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
@@ -78,26 +78,29 @@ def _other_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaComm
     return JavaCommits(JavaApi(spark, name)), SparkRewrites(spark, name)
 
 
-def _choosing(catalog: Any, profile: Profile) -> Ways:
-    from lakehouse_backfill.adapters.iceberg.surveying import IcebergSurveying
-    from lakehouse_backfill.adapters.spark.session.session import is_open
-    from lakehouse_backfill.domain.ways import Engine
-    from lakehouse_backfill.wiring.ways import Ways
+def _write_path_chooser(catalog: Any, profile: Profile) -> WritePathChooser:
+    from lakehouse_backfill.adapters.iceberg.surveying import IcebergTableSurveyor
+    from lakehouse_backfill.adapters.spark.session.session import is_session_open
+    from lakehouse_backfill.domain.ways import JvmState
+    from lakehouse_backfill.wiring.ways import WritePathChooser
 
     is_connect = "spark.remote" in profile.spark
-    return Ways(IcebergSurveying(catalog), lambda: Engine(is_up=is_open(), is_connect=is_connect))
+    return WritePathChooser(
+        IcebergTableSurveyor(catalog),
+        lambda: JvmState(is_up=is_session_open(), is_connect=is_connect),
+    )
 
 
-def _publisher(
-    catalog: Any, choosing: Ways, java: JavaCommits, rows: SparkRewrites
-) -> PublisherByWay:
+def _publisher_by_write_path(
+    catalog: Any, choosing: WritePathChooser, java: JavaCommits, rows: SparkRewrites
+) -> PublisherByWritePath:
     """Make the publishers; each finishes a swap by rows that was cut off."""
     from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-    from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
-    from lakehouse_backfill.wiring.ways import PublisherByWay
+    from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
+    from lakehouse_backfill.wiring.ways import PublisherByWritePath
 
-    settling = Settling(catalog, rows, rows)
-    return PublisherByWay(
+    settling = RowRewriteFinalizer(catalog, rows, rows)
+    return PublisherByWritePath(
         choosing,
         {
             "pyiceberg": IcebergPublisher(catalog, settling=settling),
@@ -120,7 +123,7 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
     from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
     from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
-    from lakehouse_backfill.adapters.iceberg.stored import IcebergStored
+    from lakehouse_backfill.adapters.iceberg.stored import IcebergStoredFiles
     from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
     from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
@@ -134,7 +137,7 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
         "evidence": IcebergEvidence(control),
         "fingerprints": IcebergFingerprints(control),
         "data_files": IcebergDataFiles(catalog),
-        "stored": IcebergStored(catalog),
+        "stored": IcebergStoredFiles(catalog),
         "fences": IcebergFences(control),
         "audit": IcebergAudit(control),
         "pin_leases": IcebergPinLeases(control),
@@ -143,7 +146,7 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
     }
 
 
-def views(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
+def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
     """REST catalogs make views without a JVM, for Spark and Trino; the others by Spark."""
     if profile.catalog.get("type") == "rest":
         from lakehouse_backfill.adapters.iceberg.views import RestViews

@@ -16,23 +16,23 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
-from lakehouse_backfill.adapters.iceberg.catalog import translated
-from lakehouse_backfill.adapters.iceberg.filters import row_filter
+from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
+from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import catching_up, row_predicate
 from lakehouse_backfill.core.runs import run_log
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.catch_up import LeftOut
+from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.inspection import ChunkFacts
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.predicate import RowPredicate
 from lakehouse_backfill.domain.restoring import RestoreChunk
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.scope import Chunk, Scope
-from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.compute import MeasuredSides
 from tests.oracle import merging
 
 MARK = "lakehouse-backfill."
@@ -46,7 +46,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _is_named(row: dict[str, Any], predicate: Predicate) -> bool:
+def _is_named(row: dict[str, Any], predicate: RowPredicate) -> bool:
     return all(row[name] in values for name, values in predicate.items())
 
 
@@ -61,11 +61,11 @@ class PlainEngine:
 
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        where = row_filter(partitions.ranges(scope))
-        with translated():
+        where = row_range_filter(partitions.scope_row_ranges(scope))
+        with translate_errors():
             shadow = self._catalog.load_table(plan.shadow_table)
             fence = int(shadow.properties.get(f"{MARK}epoch", "0"))
-            run_log.require_epoch(plan.run_id, epoch, fence)
+            run_log.require_current_epoch(plan.run_id, epoch, fence)
             # PyIceberg would build the same commit again on whatever it finds then.
             shadow.metadata.properties["commit.retry.num-retries"] = "0"
             rows, counts = self._composed(plan, scope, self._source(plan, scope))
@@ -77,7 +77,7 @@ class PlainEngine:
                 f"{MARK}epoch": str(epoch),
             }
             try:
-                with around("Spark.overwrite"):
+                with commit_window("Spark.overwrite"):
                     shadow.overwrite(rows, where, snapshot_properties=marks)
             except Exception:
                 if not self._landed(plan.shadow_table, marks[f"{MARK}attempt-id"]):
@@ -100,11 +100,11 @@ class PlainEngine:
             **self._counted(plan, snapshot_id).known,
         )  # fmt: skip
 
-    def _composed(self, plan: Plan, scope: Scope, rows: pa.Table) -> tuple[pa.Table, Counts]:
+    def _composed(self, plan: Plan, scope: Scope, rows: pa.Table) -> tuple[pa.Table, ChunkCounts]:
         """What the partitions are to hold, as the Spark adapter composes it."""
         target = plan.resolved.manifest.target
         if not target.row_predicate and target.merge is None:
-            return rows, Counts()
+            return rows, ChunkCounts()
         base = self._base(plan, scope)
         if target.merge is not None:
             merge = target.merge
@@ -114,29 +114,29 @@ class PlainEngine:
             )
             return pa.Table.from_pylist(found, base.schema), counts
         types = {field.name: _TYPES[str(field.type)] for field in base.schema}
-        named = row_predicate.predicate_of(target, types)
+        named = row_predicate.resolve_row_predicate(target, types)
         mine = [row for row in rows.to_pylist() if _is_named(row, named)]
         others = [row for row in base.to_pylist() if not _is_named(row, named)]
-        counts = Counts(carried_rows=len(others), stray_rows=len(rows) - len(mine))
+        counts = ChunkCounts(carried_rows=len(others), stray_rows=len(rows) - len(mine))
         return pa.Table.from_pylist([*mine, *others], base.schema), counts
 
     def _without_deleted(
-        self, plan: Plan, chunk: Chunk, rows: pa.Table, counts: Counts
-    ) -> tuple[pa.Table, Counts]:
+        self, plan: Plan, chunk: Chunk, rows: pa.Table, counts: ChunkCounts
+    ) -> tuple[pa.Table, ChunkCounts]:
         """Leave out what must not come back, as the Spark adapter does."""
-        left_out = catching_up.left_out(plan.resolved)
+        left_out = catching_up.excluded_rows(plan.resolved)
         source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
         if source:
             scope = Scope(field=left_out.field, partitions=chunk.partitions)
             old = self._catalog.load_table(source.shadow_table)
-            where = row_filter(partitions.ranges(scope))
+            where = row_range_filter(partitions.scope_row_ranges(scope))
             rows = old.scan(where, snapshot_id=source.shadow_snapshot_id).to_arrow()
         if left_out.is_empty:
             return rows, counts
         kept = self._kept(rows, left_out)
         return kept, counts.model_copy(update={"left_out_rows": len(rows) - len(kept)})
 
-    def _kept(self, rows: pa.Table, left_out: LeftOut) -> pa.Table:
+    def _kept(self, rows: pa.Table, left_out: ExcludedRows) -> pa.Table:
         names = [
             (tuple(pin.columns), self._values(pin.table, pin.snapshot_id, pin.columns.values()))
             for pin in left_out.tombstones
@@ -160,26 +160,26 @@ class PlainEngine:
     def _base(self, plan: Plan, scope: Scope) -> pa.Table:
         base = plan.resolved.target
         table = self._catalog.load_table(base.table)
-        where = row_filter(partitions.ranges(scope))
+        where = row_range_filter(partitions.scope_row_ranges(scope))
         found = table.scan(where, snapshot_id=base.snapshot_id).to_arrow()
         return found if base.snapshot_id is not None else found.slice(0, 0)
 
-    def _counted(self, plan: Plan, snapshot_id: int) -> Counts:
+    def _counted(self, plan: Plan, snapshot_id: int) -> ChunkCounts:
         snapshot = self._catalog.load_table(plan.shadow_table).snapshot_by_id(snapshot_id)
         assert snapshot is not None
         assert snapshot.summary is not None
-        return Counts.from_properties(snapshot.summary.additional_properties)
+        return ChunkCounts.from_properties(snapshot.summary.additional_properties)
 
     def restore(self, chunk: RestoreChunk) -> int:
-        where = row_filter(partitions.ranges(chunk.scope))
-        with translated():
+        where = row_range_filter(partitions.scope_row_ranges(chunk.scope))
+        with translate_errors():
             old = self._catalog.load_table(chunk.table).scan(where, snapshot_id=chunk.snapshot_id)
             shadow = self._catalog.load_table(chunk.shadow)
             marks = chunk.properties | {f"{MARK}chunk-id": chunk.chunk_id}
             rows = old.to_arrow()
             if chunk.left_out is not None:
                 rows = self._kept(rows, chunk.left_out)
-            with around("Spark.overwrite"):
+            with commit_window("Spark.overwrite"):
                 shadow.overwrite(rows, where, snapshot_properties=marks)
         head = self._catalog.load_table(chunk.shadow).current_snapshot()
         assert head is not None
@@ -203,9 +203,11 @@ class PlainEngine:
         snapshot_id: int | None,
         scope: Scope,
         ignore: tuple[str, ...] = (),
-        beside: Predicate | None = None,
+        beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
-        return fingerprints.by_label(self.by_file(table, snapshot_id, scope, beside=beside))
+        return fingerprints.checksums_by_label(
+            self.by_file(table, snapshot_id, scope, beside=beside)
+        )
 
     def by_file(
         self,
@@ -214,12 +216,15 @@ class PlainEngine:
         scope: Scope,
         ignore: tuple[str, ...] = (),
         skip: frozenset[str] = frozenset(),
-        beside: Predicate | None = None,
+        beside: RowPredicate | None = None,
     ) -> dict[tuple[str, str], Checksum]:
         found: dict[tuple[str, str], Checksum] = {}
         if snapshot_id is None:
             return found
-        loaded, where = self._catalog.load_table(table), row_filter(partitions.ranges(scope))
+        loaded, where = (
+            self._catalog.load_table(table),
+            row_range_filter(partitions.scope_row_ranges(scope)),
+        )
         scan = loaded.scan(where, snapshot_id=snapshot_id)
         reader = ArrowScan(loaded.metadata, loaded.io, scan.projection(), where)
         for task in scan.plan_files():
@@ -235,10 +240,14 @@ class PlainEngine:
 
     def measure(
         self, old: Any, new: Any, scope: Scope, measures: Any, *ignored: Any, **named: Any
-    ) -> Measured:
+    ) -> MeasuredSides:
         before, after = self.by_file(*old, scope), self.by_file(*new, scope)
-        return Measured(
-            fingerprints.by_label(before), fingerprints.by_label(after), (), before, after
+        return MeasuredSides(
+            fingerprints.checksums_by_label(before),
+            fingerprints.checksums_by_label(after),
+            (),
+            before,
+            after,
         )
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
@@ -252,13 +261,13 @@ class PlainEngine:
         return ChunkFacts(rows=rows, null_keys={}, duplicate_keys=0)
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> pa.Table:
-        where = row_filter(partitions.ranges(scope))
+        where = row_range_filter(partitions.scope_row_ranges(scope))
         return self._catalog.load_table(table).scan(where, snapshot_id=snapshot_id).to_arrow()
 
     def _source(self, plan: Plan, scope: Scope) -> pa.Table:
         pin = plan.resolved.sources[0]
         scan = self._catalog.load_table(pin.table).scan(
-            row_filter(partitions.ranges(scope)), snapshot_id=pin.snapshot_id
+            row_range_filter(partitions.scope_row_ranges(scope)), snapshot_id=pin.snapshot_id
         )
         rows = scan.to_arrow()
         return rows.set_column(2, "v", pc.multiply(rows["v"], 10))

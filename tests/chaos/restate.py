@@ -35,7 +35,7 @@ def main() -> None:
         sys.stdout.write(begin(Path(folder)))
         return
     point, nth, *command = rest
-    fault_points.install(Kill(point, int(nth)))
+    fault_points.install_hook(Kill(point, int(nth)))
     app(["--project", folder, "--quiet", *command], prog_name="lakehouse-backfill")
 
 

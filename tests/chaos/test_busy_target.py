@@ -17,7 +17,12 @@ from sqlalchemy.exc import OperationalError
 from benchmarks.wide_table import FIELD, FIRST_HOUR, fill, stage
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain.publication import AdoptRequest, Restore, RevertRequest, Swap
+from lakehouse_backfill.domain.publication import (
+    AdoptRequest,
+    CommitResult,
+    PartitionRestore,
+    RevertRequest,
+)
 from lakehouse_backfill.domain.scope import Scope
 from tests.chaos.crowd import Beside, catalog_of
 
@@ -102,7 +107,7 @@ class Wide:
         assert found is not None
         return found.snapshot_id
 
-    def adopt(self) -> Swap:
+    def adopt(self) -> CommitResult:
         request = AdoptRequest(
             target=TABLE,
             base_snapshot_id=self.base,
@@ -116,8 +121,8 @@ class Wide:
         )
         return IcebergPublisher(self.catalog).adopt(request)
 
-    def revert(self, swap: Swap) -> Swap:
-        back = Restore(
+    def revert(self, swap: CommitResult) -> CommitResult:
+        back = PartitionRestore(
             partitions=SCOPE.partitions,
             restore_snapshot_id=swap.before_snapshot_id,
             since_snapshot_id=swap.snapshot_id,

@@ -68,7 +68,7 @@ ELSEWHERE = {
 @pytest.mark.req("T3")
 def test_no_fault_point_is_forgotten() -> None:
     passed = {point for scenario in SCENARIOS for point in scenario.points}
-    left = {point.rpartition(":")[0] for point in set(fault_points.names()) - passed}
+    left = {point.rpartition(":")[0] for point in set(fault_points.all_points()) - passed}
     assert left == set(ELSEWHERE)
 
 

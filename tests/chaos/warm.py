@@ -33,14 +33,12 @@ _LIBRARIES = (
     "tests.chaos.crowd",
     "typer._adapters",
 )
-_LAYERS = (
-    "cli", "config", "iceberg", "local", "model", "observe", "report", "rules", "spark", "stages",
-)  # fmt: skip
+_LAYERS = ("adapters", "cli", "config", "core", "domain", "report")
 
 
 def _load(package: str) -> None:
     found = importlib.import_module(package)
-    for module in pkgutil.iter_modules(found.__path__, f"{package}."):
+    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
         importlib.import_module(module.name)
 
 

@@ -14,15 +14,15 @@ from typer.main import get_command
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.core.runs.workbench import Compute
+from lakehouse_backfill.core.runs.workbench import ComputePorts
 from lakehouse_backfill.ports.progress import Progress
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.chaos.engine import PlainEngine
 from tests.chaos.faults import Outage
 
 
-class LabWiring(Wiring):
+class LabWiring(Adapters):
     """The real adapters, but for Spark and Great Expectations; commits may fail."""
 
     outage: Outage | None = None
@@ -37,9 +37,11 @@ class LabWiring(Wiring):
     def expect_suites(self) -> None:
         """No suite is used here."""
 
-    def _compute(self) -> Compute:
+    def _compute(self) -> ComputePorts:
         engine: Any = PlainEngine(self.catalog)
-        return fault_points.watch(Compute(**{one.name: engine for one in fields(Compute)}))
+        return fault_points.watch_ports(
+            ComputePorts(**{one.name: engine for one in fields(ComputePorts)})
+        )
 
 
 @cache
@@ -50,7 +52,7 @@ def command() -> Any:
 
 def run(arguments: tuple[str, ...], folder: Path, said: Path, hook: Any, outage: Any) -> None:
     """Run one command as a user would, and end this process with its exit code."""
-    fault_points.install(hook)
+    fault_points.install_hook(hook)
     LabWiring.outage = outage
     with said.open("w", encoding="utf-8", buffering=1) as lines:
         sys.stdout = sys.stderr = lines
@@ -59,7 +61,7 @@ def run(arguments: tuple[str, ...], folder: Path, said: Path, hook: Any, outage:
 
 def _exit_code(arguments: tuple[str, ...], folder: Path) -> int:
     def opener(where: Path, profile: str | None, progress: Progress) -> Project:
-        found = Wiring.open(where, profile, progress)
+        found = Adapters.open(where, profile, progress)
         return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
 
     try:

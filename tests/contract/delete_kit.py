@@ -24,9 +24,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeletesWriter
-from lakehouse_backfill.adapters.iceberg.commit.producer import commit
-from lakehouse_backfill.domain.publication import RevertRequest, Rewritten
+from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeleteManifestWriter
+from lakehouse_backfill.adapters.iceberg.commit.producer import commit_snapshot
+from lakehouse_backfill.domain.publication import RevertRequest, RewrittenShadow
 from tests.contract.lake_kit import TARGET, Kit, Row
 
 Granularity = Literal["file", "partition"]
@@ -74,7 +74,7 @@ def rewritten(
     for number, (day, held) in enumerate(rows.items()):
         kit.write_chunk(shadow, request.scope.field, day, held, f"restore-{number}")
     written = kit.shadows.chunks(shadow)
-    done = Rewritten(
+    done = RewrittenShadow(
         shadow=shadow,
         base_snapshot_id=base,
         shadow_snapshot_id=kit.head(shadow) or 0,
@@ -141,7 +141,7 @@ def _file(
 def _manifest(table: Table, snapshot_id: int, spec_id: int, files: list[DataFile]) -> ManifestFile:
     output = table.io.new_output(f"{table.location()}/metadata/{uuid.uuid4()}-m0.avro")
     spec = table.specs()[spec_id]
-    with DeletesWriter(spec, table.schema(), output, snapshot_id, "deflate") as writer:
+    with DeleteManifestWriter(spec, table.schema(), output, snapshot_id, "deflate") as writer:
         for file in files:
             added = ManifestEntryStatus.ADDED
             entry = ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=file)
@@ -174,7 +174,7 @@ def _commit(table: Table, files: list[DataFile]) -> int:
         summary=_summary(head, files),
         schema_id=table.metadata.current_schema_id,
     )
-    commit(table, snapshot, {}, "merge-on-read")
+    commit_snapshot(table, snapshot, {}, "merge-on-read")
     return snapshot_id
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pyiceberg.catalog import Catalog
 
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
-from lakehouse_backfill.ports.workers import Work
+from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
+from lakehouse_backfill.ports.workers import PartFunction
 
 
 class Here:
@@ -19,18 +19,18 @@ class Here:
         self._number = number
         self.tasks: list[int] = []
 
-    def count(self, work: Work) -> int:
+    def count(self, work: PartFunction) -> int:
         assert callable(work)
         return self._number
 
     def answers(
-        self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
+        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
         self.tasks = [len(parts) for parts in tasks]
         sent = pickle.loads(pickle.dumps(work))
         yield from (sent(common, parts) for parts in tasks)
 
 
-def parts_differ(catalog: Catalog, limit_bytes: int = 1 << 40) -> PartsDiffer:
+def parts_differ(catalog: Catalog, limit_bytes: int = 1 << 40) -> ParallelDiffer:
     """Compare every partition by itself."""
-    return PartsDiffer(LocalDiffer(catalog), Here(), limit_bytes, least_rows=1)
+    return ParallelDiffer(LocalDiffer(catalog), Here(), limit_bytes, least_rows=1)

@@ -22,15 +22,24 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.commit.producer import (
+    SnapshotChange,
+    SwapProducer,
+    commit_snapshot,
+)
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.filters import row_filter
+from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-from lakehouse_backfill.domain.partitions import bounds
-from lakehouse_backfill.domain.publication import AdoptRequest, Restore, RevertRequest, Swap
+from lakehouse_backfill.domain.partitions import partition_row_range
+from lakehouse_backfill.domain.publication import (
+    AdoptRequest,
+    CommitResult,
+    PartitionRestore,
+    RevertRequest,
+)
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.contract.catalogs import catalog_of
 
@@ -102,7 +111,7 @@ class Kit:
         return _arrow(self.live.load_table(name), rows)
 
     def delete(self, field: ScopeField, label: str, name: str = TARGET) -> None:
-        self.live.load_table(name).delete(row_filter((bounds(field, label),)))
+        self.live.load_table(name).delete(row_range_filter((partition_row_range(field, label),)))
 
     def head(self, name: str = TARGET) -> int | None:
         return self.live.load_table(name).metadata.current_snapshot_id
@@ -146,20 +155,20 @@ class Kit:
     ) -> None:
         table = self.live.load_table(shadow)
         marks = {"lakehouse-backfill.chunk-id": chunk}
-        where = row_filter((bounds(field, label),))
+        where = row_range_filter((partition_row_range(field, label),))
         if rows:
             table.overwrite(_arrow(table, rows), where, snapshot_properties=marks)
         else:
             table.delete(where, snapshot_properties=marks)
 
     def revert_request(
-        self, swap: Swap, scope: Scope, run: str = "r1", since: int | None = None
+        self, swap: CommitResult, scope: Scope, run: str = "r1", since: int | None = None
     ) -> RevertRequest:
         return RevertRequest(
             target=swap.table,
             scope=scope,
             restores=(
-                Restore(
+                PartitionRestore(
                     partitions=scope.partitions,
                     restore_snapshot_id=swap.before_snapshot_id,
                     since_snapshot_id=since or swap.snapshot_id,
@@ -185,7 +194,9 @@ class Kit:
         assert head is not None
         cache = ManifestCache()
         old = ScopedReader(table, scope, cache).in_scope(head)
-        where = row_filter(tuple(bounds(scope.field, label) for label in scope.partitions))
+        where = row_range_filter(
+            tuple(partition_row_range(scope.field, label) for label in scope.partitions)
+        )
         data = table.scan(where).to_arrow()
         if change is not None:
             data = _arrow(table, change(data.to_pylist()))
@@ -194,11 +205,11 @@ class Kit:
             file.spec_id = table.spec().spec_id
         new = {file.file_path: _entry(file) for file in files}
         gone = {**old.data, **old.deletes}
-        change = Change(head, tuple(head.manifests(table.io)), gone, new)
+        change = SnapshotChange(head, tuple(head.manifests(table.io)), gone, new)
         snapshot = SwapProducer(cache).snapshot(table, change, {}, 1)
         assert snapshot.summary is not None
         summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
-        commit(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
+        commit_snapshot(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
 
     def before_commit(self, *actions: Callable[[], Any]) -> None:
         """Let `actions` happen one by one right before the adapter's next commits."""

@@ -13,9 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
 from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.core.runs.workbench import Compute
+from lakehouse_backfill.core.runs.workbench import ComputePorts
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.chaos.engine import PlainEngine
 from tests.chaos.lab import CONTRACT, DAYS, PROFILES, SOURCE, TARGET, Lab
 from tests.chaos.worker import LabWiring
@@ -48,9 +48,9 @@ class Engine(PlainEngine):
 
 
 class RetentionWiring(LabWiring):
-    def _compute(self) -> Compute:
+    def _compute(self) -> ComputePorts:
         engine: Any = Engine(self.catalog)
-        return Compute(**{one.name: engine for one in fields(Compute)})
+        return ComputePorts(**{one.name: engine for one in fields(ComputePorts)})
 
 
 class NamedLab(Lab):
@@ -88,7 +88,7 @@ class RetentionLake:
 
     def open(self) -> Project:
         """Open the project as another process would, with the same clock."""
-        found = Wiring.open(self.lab.folder, None, NullProgress())
+        found = Adapters.open(self.lab.folder, None, NullProgress())
         wiring = RetentionWiring(found.folder, found.profile, NullProgress(), found.profile_name)
         upkeep = IcebergUpkeep(wiring.catalog, SHADOWS, self.clock)
         vars(wiring)["bench"] = replace(wiring.bench, clock=self.clock, upkeep=upkeep)

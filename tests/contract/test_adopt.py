@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS, PUBLICATION
-from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
+from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import (
     ChecksFailed,
@@ -268,10 +268,14 @@ def test_publication_tags_property_and_summary_are_in_the_swaps_own_commit(days)
     head = after.snapshot_by_id(swap.snapshot_id)
     assert head.parent_snapshot_id == request.base_snapshot_id == swap.before_snapshot_id
     assert head.summary["lakehouse-backfill.run-id"] == "r1"
-    assert head.summary[PUBLICATION] == after.properties[PUBLICATION] == request.token
+    assert (
+        head.summary[PUBLICATION_PROPERTY]
+        == after.properties[PUBLICATION_PROPERTY]
+        == request.token
+    )
     tags = {name: (ref.snapshot_id, ref.max_ref_age_ms) for name, ref in after.refs.items()}
-    assert tags["lhb-before-r1"] == (request.base_snapshot_id, FOREVER_MS)
-    assert tags["lhb-after-r1"] == (swap.snapshot_id, FOREVER_MS)
+    assert tags["lhb-before-r1"] == (request.base_snapshot_id, NEVER_EXPIRES_MS)
+    assert tags["lhb-after-r1"] == (swap.snapshot_id, NEVER_EXPIRES_MS)
     assert "commit.retry.num-retries" not in after.properties
 
 
@@ -625,7 +629,7 @@ def test_swaps_are_values_that_add_up(days):
 
     swap = days.publisher.adopt(request)
 
-    assert swap == Swap(
+    assert swap == CommitResult(
         table=TARGET,
         snapshot_id=swap.snapshot_id,
         before_snapshot_id=request.base_snapshot_id,

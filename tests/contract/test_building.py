@@ -109,13 +109,13 @@ def test_one_that_was_cut_off_is_finished_by_the_next(kit: Kit, point: str, numb
         if seen.count(point) == number and reached == point:
             raise Killed
 
-    fault_points.install(kill)
+    fault_points.install_hook(kill)
     try:
         opened(kit)
     except Killed:
         pass
     finally:
-        fault_points.install(None)
+        fault_points.install_hook(None)
 
     made = opened(kit)
 
@@ -165,7 +165,7 @@ def killed() -> None:
 @pytest.fixture(autouse=True)
 def _no_hook() -> Any:
     yield
-    fault_points.install(None)
+    fault_points.install_hook(None)
 
 
 def deleting(kit: Kit) -> list[str]:
@@ -193,10 +193,10 @@ def test_a_builder_that_was_stalled_never_drops_what_another_has_filled(
     made: list[Any] = []
 
     def other() -> None:
-        fault_points.install(None)
+        fault_points.install_hook(None)
         made.append(opened(kit))
 
-    fault_points.install(stopped_at(f"{point}:committing", number, other))
+    fault_points.install_hook(stopped_at(f"{point}:committing", number, other))
     mine = opened(kit)
     assert [one.uuid for one in made] == [mine.uuid] * len(made)
     assert all(name.startswith("shadow.r1__drop_") for name in dropped)
@@ -214,10 +214,10 @@ def test_finding_out_what_a_drop_does_leaves_nothing_behind(kit: Kit, tmp_path: 
 
 @pytest.mark.req("U1", "U12")
 def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: Kit) -> None:
-    fault_points.install(stopped_at("Shadows.fill:committing", 1, killed))
+    fault_points.install_hook(stopped_at("Shadows.fill:committing", 1, killed))
     with pytest.raises(Killed):
         opened(kit)
-    fault_points.install(None)
+    fault_points.install_hook(None)
     with kit.catalog.load_table("shadow.r1").transaction() as change:
         change.remove_properties(f"{MARK}built-drop-deletes")
     dropped = deleting(kit)
@@ -230,10 +230,10 @@ def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: 
 @pytest.mark.req("U1", "T3")
 def test_a_clone_that_was_filled_and_not_compared_is_compared_by_the_next(kit: Kit) -> None:
     forget(kit.catalog)
-    fault_points.install(stopped_at("Shadows.fill:committed", 1, killed))
+    fault_points.install_hook(stopped_at("Shadows.fill:committed", 1, killed))
     with pytest.raises(Killed):
         opened(kit)
-    fault_points.install(None)
+    fault_points.install_hook(None)
     for _ in range(2):
         with pytest.raises(Conflict, match="other snapshot than what it was cloned") as refused:
             opened(kit)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergCarrying
+from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergChunkCarrier
 from lakehouse_backfill.domain.carrying import CarryRequest
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.domain.scope import Scope
@@ -46,7 +46,7 @@ def _revised(kit: Kit) -> AdoptRequest:
 @pytest.mark.req("U11")
 def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(kit: Kit) -> None:
     first = _revised(kit)
-    found = IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+    found = IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
     assert [item.chunk_id for item in kit.shadows.chunks("shadow.r2")] == ["c0001"]
     assert (found.snapshot_id, found.added_rows) == (kit.head("shadow.r2"), 1)
     assert kit.rows("shadow.r2") == [
@@ -58,7 +58,7 @@ def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(ki
 @pytest.mark.req("U11")
 def test_a_carried_file_is_not_copied(kit: Kit) -> None:
     first = _revised(kit)
-    IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+    IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
 
     def paths(table: str) -> set[str]:
         files = kit.tables.files(table, kit.head(table), DAY)
@@ -71,8 +71,8 @@ def test_a_carried_file_is_not_copied(kit: Kit) -> None:
 def test_a_chunk_that_was_carried_over_is_not_carried_again(kit: Kit) -> None:
     first = _revised(kit)
     request = _request(kit, first, (DAYS[0],), 1)
-    once = IcebergCarrying(kit.catalog).carry(request)
-    assert IcebergCarrying(kit.catalog).carry(request) == once
+    once = IcebergChunkCarrier(kit.catalog).carry(request)
+    assert IcebergChunkCarrier(kit.catalog).carry(request) == once
 
 
 @pytest.mark.req("X9")
@@ -80,7 +80,7 @@ def test_an_overtaken_driver_carries_nothing_over(kit: Kit) -> None:
     first = _revised(kit)
     kit.shadows.fence("shadow.r2", 2)
     with pytest.raises(RunMoved):
-        IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+        IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
 
 
 @pytest.mark.req("X9")
@@ -88,7 +88,7 @@ def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(kit: Kit) ->
     first = _revised(kit)
     kit.before_commit(lambda: Kit(kit.root).shadows.fence("shadow.r2", 2))
     with pytest.raises(RunMoved):
-        IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+        IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
     assert kit.shadows.chunks("shadow.r2") == ()
 
 
@@ -97,14 +97,14 @@ def test_files_are_not_carried_into_a_table_with_other_columns(kit: Kit) -> None
     with kit.live.load_table("shadow.r2").update_schema() as update:
         update.rename_column("v", "value")
     with pytest.raises(TargetChanged, match="its columns changed: v, value"):
-        IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+        IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
 
 
 def test_nothing_is_carried_into_a_table_that_is_no_shadow(kit: Kit) -> None:
     first = _revised(kit)
     request = _request(kit, first, (DAYS[0],), 1).model_copy(update={"shadow": TARGET})
     with pytest.raises(Unsupported, match="is not a shadow of ours"):
-        IcebergCarrying(kit.catalog).carry(request)
+        IcebergChunkCarrier(kit.catalog).carry(request)
 
 
 @pytest.mark.req("U11")
@@ -113,7 +113,7 @@ def test_a_revision_lands_what_the_first_run_could_not(kit: Kit) -> None:
     with pytest.raises(TargetChanged):
         kit.publisher.adopt(first)
     base = kit.head()
-    IcebergCarrying(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
+    IcebergChunkCarrier(kit.catalog).carry(_request(kit, first, (DAYS[0],), 1))
     kit.write_chunk("shadow.r2", DAY, DAYS[1], [row(1, DAYS[1], "again")], "c0002")
     update = {
         "shadow": "shadow.r2", "base_snapshot_id": base, "token": "token-r2",

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change
-from lakehouse_backfill.adapters.iceberg.control.run_rows import chains_of, plan_row
+from lakehouse_backfill.adapters.iceberg.control.control_commit import COMPACT_EVERY_COMMITS
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend
+from lakehouse_backfill.adapters.iceberg.control.run_rows import plan_row, read_event_chains
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.core.evidence.audit import verify
+from lakehouse_backfill.core.evidence.audit import audit_verify
 from lakehouse_backfill.core.runs import audit as audit_rules
-from lakehouse_backfill.core.runs.audit import Verdict
+from lakehouse_backfill.core.runs.audit import AuditVerdict
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import Event, Lease, State
+from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.report.data import audit_result
@@ -37,7 +37,7 @@ from tests.fakes.plans import NOON, a_first_event, a_plan
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"
 PRODUCT = "silver.arrivals_daily"
-NOTES = 2 * FOLD_EVERY
+NOTES = 2 * COMPACT_EVERY_COMMITS
 Row = dict[str, Any]
 
 
@@ -67,10 +67,10 @@ class Log:
             after = self.runs.append(an_event(run_id, status.seq + 1, n=number, share=0.1), lease)
             if number % 7 == 0 and after.driver:
                 self.runs.renew(run_id, after.epoch, until + timedelta(seconds=number))
-        self.runs.append(an_event("bf-4", 2, to=State.CANCELLED))
+        self.runs.append(an_event("bf-4", 2, to=RunState.CANCELLED))
 
-    def look(self) -> Verdict:
-        return verify(bench(lake(), runs=self.runs, audit=self.audit))
+    def look(self) -> AuditVerdict:
+        return audit_verify(bench(lake(), runs=self.runs, audit=self.audit))
 
     def put(self, rows: list[Row]) -> None:
         """Store these rows in place of what is there, as any writer of Iceberg may."""
@@ -82,10 +82,10 @@ class Log:
         return [index for index, row in enumerate(self.rows) if row["run_id"] == run_id]
 
 
-def an_event(run_id: str, seq: int, to: State = State.PLANNED, **detail: Any) -> Event:
+def an_event(run_id: str, seq: int, to: RunState = RunState.PLANNED, **detail: Any) -> Event:
     return Event(
         run_id=run_id, seq=seq, at=NOON + timedelta(seconds=seq), actor="ann", verb=f"note {seq}",
-        from_state=State.PLANNED, to_state=to, mode="backfill", detail=detail,
+        from_state=RunState.PLANNED, to_state=to, mode="backfill", detail=detail,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_an_untouched_log_is_intact_through_folds_renewals_and_closed_runs(log: 
     log.put(log.rows)
     found = log.look()
     assert (found.first_bad, found.events, found.runs) == (None, 5 + NOTES, 4)
-    assert found.events > 2 * FOLD_EVERY
+    assert found.events > 2 * COMPACT_EVERY_COMMITS
     assert audit_result(found) == {
         "events": 5 + NOTES, "runs": 4, "unchained": 0, "intact": True, "first_bad": None,
         "heads": found.heads, "products": 0,
@@ -152,7 +152,7 @@ def test_an_edit_of_any_column_of_any_event_is_found(log: Log, data: st.DataObje
     rows = [{**row, column: new} if at == index else row for at, row in enumerate(log.rows)]
     # As the adapter does with rows that it has read: writing each case to a table takes too long.
     seal = (int(log.properties["audit.events"]), log.properties["audit.sum"])
-    found = audit_rules.verify(chains_of(rows), seal)
+    found = audit_rules.verify_logs(read_event_chains(rows), seal)
     assert found.first_bad is not None
     if column not in ("run_id", "seq"):
         assert found.first_bad.startswith(f"{log.rows[index]['run_id']}: event ")
@@ -290,7 +290,7 @@ def lone(tmp_path: Path) -> SimpleNamespace:
         IcebergVersions(tables).move(PRODUCT, lambda _, action=action: (an_act(action),))
     workbench = bench(lake(), runs=runs, audit=found)
     return SimpleNamespace(
-        catalog=catalog, runs=runs, audit=found, look=lambda: verify(workbench).first_bad
+        catalog=catalog, runs=runs, audit=found, look=lambda: audit_verify(workbench).first_bad
     )
 
 
@@ -351,7 +351,7 @@ def test_an_accepted_row_that_was_edited_is_found(lone: SimpleNamespace, change:
 def test_a_draft_that_was_edited_is_left_out_and_named(lone: SimpleNamespace):
     good, bad = a_plan("bf-2"), a_plan("bf-3")
     for plan in (good, bad):
-        lone.runs._plans.append(lambda _, plan=plan: Change(result=None, rows=(plan_row(plan),)))
+        lone.runs._plans.append(lambda _, plan=plan: LogAppend(result=None, rows=(plan_row(plan),)))
     assert lone.audit.drafts() == (good, bad)
     for old, new in (('"created_by"', '"created_byx"'), ('"fix"', '"something else"'), ("{", "")):
         before = lone.runs._plans.head().rows()
@@ -396,11 +396,11 @@ class Moving(FakeRuns):
 
 def test_an_event_that_is_written_meanwhile_is_no_edit():
     runs = Moving(times=3)
-    found = verify(bench(lake(), runs=runs, audit=runs))
+    found = audit_verify(bench(lake(), runs=runs, audit=runs))
     assert (found.intact, found.events) == (True, 4)
 
 
 def test_runs_that_never_rest_cannot_be_verified():
     runs = Moving(times=1000)
     with pytest.raises(TooBusy, match="kept moving"):
-        verify(bench(lake(), runs=runs, audit=runs))
+        audit_verify(bench(lake(), runs=runs, audit=runs))

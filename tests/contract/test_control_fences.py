@@ -17,7 +17,7 @@ from pyiceberg.exceptions import ServiceUnavailableError
 from lakehouse_backfill.adapters.iceberg.control import control_lock
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES, RUN_EVENT
 from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_SEQ, ControlTable
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
@@ -27,7 +27,7 @@ from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs import audit as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
-from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, State
+from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunState
 from lakehouse_backfill.errors import RunMoved
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_chunk, a_row, bare, move
@@ -74,7 +74,7 @@ def open_catalog(folder: Path) -> TroubledCatalog:
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
     # Who is stopped in the middle of a commit holds the lock: the others go on without it.
-    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.05)
     return open_catalog(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_a_renewal_that_was_ready_before_a_take_over_does_not_undo_it(
         late.runs.renew("bf-1", 3, NOON + timedelta(hours=9))
     status = now.runs.status("bf-1")
     assert (status.driver, status.epoch, status.seq) == ("host:2", 4, 4)
-    assert audit_rules.verify(now.audit.chains(), now.audit.seal(), now.runs.list()).intact
+    assert audit_rules.verify_logs(now.audit.chains(), now.audit.seal(), now.runs.list()).intact
 
 
 def until(number: int) -> Any:
@@ -205,8 +205,8 @@ def append_or_renew(folder: Path, number: int, barrier: Any) -> list[str]:
                     at=NOON,
                     actor="ann",
                     verb=f"note {turn}",
-                    from_state=State.STAGING,
-                    to_state=State.STAGING,
+                    from_state=RunState.STAGING,
+                    to_state=RunState.STAGING,
                     mode="backfill",
                 )
             )
@@ -228,7 +228,7 @@ def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path)
     assert race(append_or_renew, tmp_path, 2) == [[], []]
     assert [one.seq for one in control.runs.events("bf-1")] == list(range(1, 4 + ROUNDS))
     seal = control.audit.seal()
-    assert audit_rules.verify(control.audit.chains(), seal, control.runs.list()).intact
+    assert audit_rules.verify_logs(control.audit.chains(), seal, control.runs.list()).intact
 
 
 def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
@@ -242,7 +242,7 @@ def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
         lease = Lease(holder=f"host:{number}", until=until(0))
         event = Event(
             run_id="bf-1", seq=status.seq + 1, at=NOON, actor="ann", verb="begin staging",
-            from_state=State.STAGING, to_state=State.STAGING, mode="backfill",
+            from_state=RunState.STAGING, to_state=RunState.STAGING, mode="backfill",
         )  # fmt: skip
         try:
             epoch = control.runs.append(event, lease).epoch
@@ -337,8 +337,8 @@ def test_tables_of_an_older_release_are_read_as_they_are(
         (2, "", 0),
     ]
     assert old_lake.runs.events("bf-1")[1].detail == {"hash": "abc"}
-    assert old_lake.runs.status("bf-1").state is State.APPROVED
-    assert old_lake.runs.status("bf-2").state is State.CANCELLED
+    assert old_lake.runs.status("bf-1").state is RunState.APPROVED
+    assert old_lake.runs.status("bf-2").state is RunState.CANCELLED
     assert len(old_lake.runs.list(open_only=False)) == 2
     assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"),)
     assert old_lake.versions.history(PRODUCT) == (a_row(1, "publish"),)
@@ -369,10 +369,14 @@ def test_the_first_writer_adds_the_missing_columns_to_all_tables(
 def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_event_on(
     old_lake: SimpleNamespace, catalog: TroubledCatalog
 ):
-    found = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list())
+    found = audit_rules.verify_logs(
+        old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list()
+    )
     assert (found.first_bad, found.unchained, found.events) == (None, 4, 4)
     move(old_lake.runs, "bf-1", "begin staging", driver="host:1")
-    found = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list())
+    found = audit_rules.verify_logs(
+        old_lake.audit.chains(), old_lake.audit.seal(), old_lake.runs.list()
+    )
     assert (found.first_bad, found.unchained, found.events) == (None, 4, 5)
     table = catalog.load_table((NAMESPACE, "run_event"))
     rows = table.scan().to_arrow().to_pylist()
@@ -382,10 +386,10 @@ def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_e
             for row in rows
         ]
         table = _overwrite(catalog, edited)
-        bad = audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal())
+        bad = audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal())
         assert not bad.intact
     _overwrite(catalog, rows)
-    assert audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal()).intact
+    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).intact
 
 
 def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
@@ -401,14 +405,14 @@ def test_a_closed_run_of_an_older_release_goes_on_with_its_chain(old_lake: Simpl
         from_state=status.state, to_state=status.state, mode="backfill",
     )  # fmt: skip
     old_lake.runs.append(note)
-    assert audit_rules.verify(old_lake.audit.chains(), old_lake.audit.seal()).intact
+    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).intact
     assert old_lake.audit.seal()[0] == 5
 
 
 def add_columns(folder: Path, number: int, barrier: Any) -> None:
     tables = control_tables(folder)
     barrier.wait()
-    tables.log(RUN_EVENT).append(lambda _: Change(result=None))
+    tables.log(RUN_EVENT).append(lambda _: LogAppend(result=None))
 
 
 @pytest.mark.req("C1")

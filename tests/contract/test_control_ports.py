@@ -20,7 +20,7 @@ from lakehouse_backfill.core.runs import audit as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import pointer as pointer_rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import Event, RunStatus, State
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.domain.value import digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
@@ -110,7 +110,7 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
     (stored,) = runs.events("bf-1")
     assert stored == event.model_copy(update={"product": PRODUCT, "hash": stored.hash})
     assert status == RunStatus(
-        run_id="bf-1", product=PRODUCT, state=State.PLANNED, seq=1, at=NOON, head=stored.hash
+        run_id="bf-1", product=PRODUCT, state=RunState.PLANNED, seq=1, at=NOON, head=stored.hash
     )
     assert runs.status("bf-1") == status
     loaded = runs.plan("bf-1")
@@ -136,7 +136,7 @@ def test_an_event_moves_the_run_and_stands_at_the_end_of_its_log(runs: Runs):
     runs.register(a_plan(), a_first_event(a_plan()))
     move(runs, "bf-1", "approve", hash="abc", who=["ann", "bob"])
     after = move(runs, "bf-1", "begin staging", driver="host:1")
-    assert after.state is State.STAGING
+    assert after.state is RunState.STAGING
     assert after.driver == "host:1"
     assert runs.status("bf-1") == after
     log = runs.events("bf-1")
@@ -185,8 +185,8 @@ def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
         at=NOON,
         actor="bob",
         verb="ask to pause",
-        from_state=State.STAGING,
-        to_state=State.STAGING,
+        from_state=RunState.STAGING,
+        to_state=RunState.STAGING,
         mode="backfill",
     )
     noted = runs.append(note)
@@ -200,7 +200,7 @@ def test_closed_runs_are_listed_only_with_the_others_and_keep_their_status(runs:
     for run_id in ("bf-1", "bf-2"):
         runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
     closed = move(runs, "bf-1", "cancel")
-    assert closed.state is State.CANCELLED
+    assert closed.state is RunState.CANCELLED
     assert runs.status("bf-1") == closed
     assert runs.list() == (runs.status("bf-2"),)
     assert runs.list(open_only=False) == (closed, runs.status("bf-2"))
@@ -277,13 +277,13 @@ def test_each_row_is_sealed_over_the_one_before_it_and_the_pointer_knows_the_las
         one = a_row(version, action)
         versions.move(PRODUCT, lambda _, row=one: (row,))
     rows, pointer = tuple(reversed(versions.history(PRODUCT))), versions.pointer(PRODUCT)
-    assert pointer_rules.fault(PRODUCT, rows, pointer) is None
+    assert pointer_rules.pointer_fault(PRODUCT, rows, pointer) is None
     assert (len({row.seal for row in rows}), pointer.head) == (5, rows[-1].seal)
     for at, row in enumerate(rows):
         edited = (*rows[:at], row.model_copy(update={"reason": "other"}), *rows[at + 1 :])
-        assert pointer_rules.fault(PRODUCT, edited, pointer) is not None
+        assert pointer_rules.pointer_fault(PRODUCT, edited, pointer) is not None
         gone = (*rows[:at], *rows[at + 1 :])
-        assert pointer_rules.fault(PRODUCT, gone, pointer) is not None
+        assert pointer_rules.pointer_fault(PRODUCT, gone, pointer) is not None
 
 
 def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):
@@ -540,7 +540,7 @@ def test_the_log_is_a_sealed_chain_over_all_runs_open_and_closed(control):
     assert {run: [one.seq for one in chain] for run, chain in chains.items()} == {
         "bf-1": [1, 2, 3], "bf-2": [1, 2], "bf-3": [1],
     }  # fmt: skip
-    found = audit_rules.verify(chains, control.audit.seal(), control.runs.list())
+    found = audit_rules.verify_logs(chains, control.audit.seal(), control.runs.list())
     assert (found.first_bad, found.events, found.runs, found.unchained) == (None, 6, 3, 0)
     assert found.heads["bf-2"] == closed.head == control.runs.status("bf-2").head
     assert chains["bf-1"] == control.runs.events("bf-1")
@@ -569,5 +569,5 @@ def test_the_rows_of_every_product_lead_to_its_pointer(control):
         name: (tuple(reversed(control.versions.history(name))), control.versions.pointer(name))
         for name in ("gold.other", PRODUCT)
     }
-    found = audit_rules.verify({}, None, (), products)
+    found = audit_rules.verify_logs({}, None, (), products)
     assert (found.first_bad, found.products) == (None, 2)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY
+from lakehouse_backfill.adapters.iceberg.control.control_commit import COMPACT_EVERY_COMMITS
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import Event, State
+from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import RunMoved
 from tests.contract.catalogs import catalog_of
 from tests.contract.forks import FORKS
@@ -120,8 +120,8 @@ def drive_one_run(folder: Path, number: int, barrier: Any) -> list[str]:
             at=NOON,
             actor=f"process {number}",
             verb="note",
-            from_state=State.PLANNED,
-            to_state=State.PLANNED,
+            from_state=RunState.PLANNED,
+            to_state=RunState.PLANNED,
             mode="backfill",
         )
         barrier.wait()
@@ -193,5 +193,5 @@ def test_reading_a_pointer_stays_fast_whatever_the_history(tmp_path: Path, capsy
         )
     assert pointer.accepted.version == 300
     assert [row.version for row in history] == list(range(300, 0, -1))
-    assert files <= FOLD_EVERY
+    assert files <= COMPACT_EVERY_COMMITS
     assert sum(seconds[-20:]) < 3 * sum(seconds[1:21])

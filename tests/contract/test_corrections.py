@@ -13,8 +13,13 @@ from pyiceberg.types import NestedField, StringType
 
 from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.core.versions.corrections import COLUMNS
-from lakehouse_backfill.domain.rollout import Compensation, Corrections, Differing, EventsRequest
+from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
+from lakehouse_backfill.domain.rollout import (
+    CompensationRequest,
+    CorrectionEventsRequest,
+    CorrectionSink,
+    DifferingRow,
+)
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.diffing import DiffRequest
@@ -25,9 +30,9 @@ pytestmark = pytest.mark.req("U9")
 SINK = "silver.events"
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 ROWS = (
-    Differing("2024-01-01", {"id": 1}, {"id": 1, "v": "old"}, {"id": 1, "v": "new"}),
-    Differing("2024-01-01", {"id": 2}, None, {"id": 2, "v": "new"}),
-    Differing("2024-01-02", {"id": 3}, {"id": 3, "v": "old"}, None),
+    DifferingRow("2024-01-01", {"id": 1}, {"id": 1, "v": "old"}, {"id": 1, "v": "new"}),
+    DifferingRow("2024-01-01", {"id": 2}, None, {"id": 2, "v": "new"}),
+    DifferingRow("2024-01-02", {"id": 3}, {"id": 3, "v": "old"}, None),
 )
 
 
@@ -48,16 +53,20 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Callable[
     return IcebergCorrections(kit.catalog), look
 
 
-def _request(token: str = "t1", version: int = 1, how: str = "correction") -> EventsRequest:
-    return EventsRequest(
-        sink=Corrections.model_validate({"table": SINK, "as": how}), product=TARGET, run_id="bf-1",
+def _request(
+    token: str = "t1", version: int = 1, how: str = "correction"
+) -> CorrectionEventsRequest:
+    return CorrectionEventsRequest(
+        sink=CorrectionSink.model_validate({"table": SINK, "as": how}), product=TARGET, run_id="bf-1",
         version=version, reason_code="bug_fix", token=token, tag=f"lhb-v{version}-{token}",
         produced_at=AT,
     )  # fmt: skip
 
 
-def _back(*tokens: str, token: str = "t9", only: tuple[str, ...] | None = None) -> Compensation:
-    return Compensation(
+def _back(
+    *tokens: str, token: str = "t9", only: tuple[str, ...] | None = None
+) -> CompensationRequest:
+    return CompensationRequest(
         table=SINK, product=TARGET, tokens=tokens, partitions=only, by_run="bf-1", token=token,
         tag=f"lhb-v0-{token}", produced_at=AT,
     )  # fmt: skip
@@ -69,7 +78,7 @@ def test_the_events_of_an_act_come_by_one_append_and_a_second_time_by_none(port:
     first = corrections.write(_request(), ROWS)
     assert (first.table, first.rows_added, first.files_removed) == (SINK, 3, 0)
 
-    def never() -> Iterator[Differing]:
+    def never() -> Iterator[DifferingRow]:
         raise AssertionError("rows are not read again")
         yield
 
@@ -81,7 +90,7 @@ def test_the_events_of_an_act_come_by_one_append_and_a_second_time_by_none(port:
         ("correction", '{"id":2}', None, '{"id":2,"v":"new"}'),
         ("correction", '{"id":3}', '{"id":3,"v":"old"}', None),
     ]
-    assert {name for name, _, _ in COLUMNS} == set(look()[0])
+    assert {name for name, _, _ in CORRECTION_COLUMNS} == set(look()[0])
     assert look()[0]["produced_at"] == AT
 
 
@@ -113,7 +122,7 @@ def test_only_some_partitions_can_be_taken_back(port: Any) -> None:
 
 def test_rows_that_are_alike_are_events_of_their_own(port: Any) -> None:
     corrections, look = port
-    twin = Differing("2024-01-01", {"v": "x"}, None, {"v": "x"})
+    twin = DifferingRow("2024-01-01", {"v": "x"}, None, {"v": "x"})
     corrections.write(_request(), (twin, twin))
     assert len({e["event_id"] for e in look()}) == 2
 
@@ -155,7 +164,7 @@ def test_a_writer_that_is_faster_loses_nothing(tmp_path: Path) -> None:
     port.write(_request("t1"), ROWS)
     beside = IcebergCorrections(kit.live)
 
-    def rows() -> Iterator[Differing]:
+    def rows() -> Iterator[DifferingRow]:
         yield ROWS[0]
         beside.write(_request("t2", version=2), ROWS[1:])
         yield ROWS[2]
@@ -186,7 +195,7 @@ def test_every_differing_row_comes_whatever_their_number(tmp_path: Path) -> None
     assert len(found) == 501 + 3
     kinds = [(each.old is None, each.new is None) for each in found]
     assert kinds.count((False, False)) == 499
-    assert found[0] == Differing(
+    assert found[0] == DifferingRow(
         "2024-01-01", {"id": 0},
         {"id": 0, "d": "2024-01-01", "region": "EU", "v": "old"}, None,
     )  # fmt: skip

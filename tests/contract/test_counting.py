@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.core.validation.unusual import counted, values_counted
+from lakehouse_backfill.core.validation.unusual import rows_by_partition, values_by_partition
 from lakehouse_backfill.domain.contract import Measure
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 
@@ -39,25 +39,25 @@ def test_files_say_how_many_values_they_hold_of_the_columns_asked_for(kit: Kit) 
 def test_values_of_partitions_are_added_up_where_every_file_says_them(kit: Kit) -> None:
     files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("id", "region"))
     months = ("2024-01", "2024-02", "2024-03")
-    found = values_counted(months, files, (LINES, REGIONS))
+    found = values_by_partition(months, files, (LINES, REGIONS))
     assert found == {"2024-01": (3, 1), "2024-02": (1, 1)}
-    assert values_counted(("2024-02",), files, (LINES,)) == {"2024-02": (1,)}
-    assert counted(months[:2], files, (LINES, REGIONS), found or {}) == {
+    assert values_by_partition(("2024-02",), files, (LINES,)) == {"2024-02": (1,)}
+    assert rows_by_partition(months[:2], files, (LINES, REGIONS), found or {}) == {
         "2024-01": {"rows": 3, "lines": 3, "regions": 1},
         "2024-02": {"rows": 1, "lines": 1, "regions": 1},
     }
-    assert values_counted(months, files, (Measure(name="sum", sum="id"),)) is None
-    assert values_counted(months, files, (Measure(name="by", counts_by="region"),)) is None
+    assert values_by_partition(months, files, (Measure(name="sum", sum="id"),)) is None
+    assert values_by_partition(months, files, (Measure(name="by", counts_by="region"),)) is None
 
 
 @pytest.mark.req("Q4")
 def test_deletes_coarser_files_and_files_without_numbers_have_to_be_read(kit: Kit) -> None:
     by_day = kit.tables.files(TARGET, kit.head(), field_of("d", "day"), ("id",))
-    assert values_counted((FIRST,), by_day, (LINES,)) is None
-    assert values_counted(("2024-05-01",), by_day, (LINES,)) == {}
+    assert values_by_partition((FIRST,), by_day, (LINES,)) is None
+    assert values_by_partition(("2024-05-01",), by_day, (LINES,)) == {}
     files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("id",))
     hidden = [file.model_copy(update={"deletes": ("d.parquet",)}) for file in files]
-    assert values_counted(("2024-02",), hidden, (LINES,)) is None
+    assert values_by_partition(("2024-02",), hidden, (LINES,)) is None
 
 
 @pytest.mark.req("Q4")
@@ -66,4 +66,4 @@ def test_of_a_column_that_came_later_files_say_nothing(kit: Kit) -> None:
         change.add_column("late", StringType())
     files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("late",))
     late = (Measure(name="late", count="late"),)
-    assert values_counted(("2024-01",), files, late) is None
+    assert values_by_partition(("2024-01",), files, late) is None

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.core.comparison.diffing import chosen
+from lakehouse_backfill.core.comparison.diffing import choose_engine
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.fingerprint import FileFingerprint
-from lakehouse_backfill.domain.preview import Load
+from lakehouse_backfill.domain.preview import FileTotals
 from lakehouse_backfill.domain.scope import ScopeField
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import ConfigError
@@ -127,7 +127,7 @@ def test_partitions_of_equal_fingerprints_are_not_read(
         "fingerprints", "fingerprints", None, None
     ]  # fmt: skip
     alone = differ.preview(replace(built.request, known_equal=frozenset()))
-    assert (alone.equal_by_fingerprint, alone.old_to_read.rows) == (Load(), 12)
+    assert (alone.equal_by_fingerprint, alone.old_to_read.rows) == (FileTotals(), 12)
     assert differ.weigh(built.request) == preview.bytes_to_read < alone.bytes_to_read
 
 
@@ -178,14 +178,14 @@ def _fingerprint(file: LiveFile, reading: str) -> FileFingerprint:
 def test_the_size_chooses_the_engine_unless_one_is_named(
     asked: str, size: int | None, engine: str, why: str
 ) -> None:
-    found = chosen(asked, size, 4 * MIB)
+    found = choose_engine(asked, size, 4 * MIB)
     assert (found.engine, found.why, found.bytes_to_read) == (engine, why, size)
 
 
 @pytest.mark.req("Q5")
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ConfigError, match="no engine 'dask'"):
-        chosen("dask", 0, 1)
+        choose_engine("dask", 0, 1)
 
 
 EXITS = [

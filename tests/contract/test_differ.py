@@ -17,9 +17,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_backfill.adapters.local.diff import compare, parts
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
-from lakehouse_backfill.ports.workers import Work
+from lakehouse_backfill.ports.workers import PartFunction
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
@@ -78,7 +78,7 @@ def test_partitions_compared_apart_add_up_to_the_same(
 def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, make: Maker) -> None:
     built = next(case for case in CASES if case.name == "empty old side").build(make)
     workers = Here()
-    found = PartsDiffer(LocalDiffer(catalog), workers, 1 << 40, least_rows=1).diff(built.request)
+    found = ParallelDiffer(LocalDiffer(catalog), workers, 1 << 40, least_rows=1).diff(built.request)
     assert sum(workers.tasks) == len(found.partitions) > 1
     assert found.how == f"whole partitions in {sum(workers.tasks)} parts, 3 at a time"
 
@@ -99,7 +99,7 @@ def test_small_partitions_beside_a_large_one_do_not_hide_it(
     built = next(case for case in CASES if case.name == "empty old side").build(make)
     for limit in (0, 10):
         with pytest.raises(Unsupported, match="more than a worker takes"):
-            PartsDiffer(LocalDiffer(catalog), Here(), limit).diff(built.request)
+            ParallelDiffer(LocalDiffer(catalog), Here(), limit).diff(built.request)
 
 
 @pytest.mark.req("Q5")
@@ -110,7 +110,7 @@ def test_partitions_that_are_too_large_together_are_parts_apart(
     files = catalog.load_table(built.request.new_table).scan().plan_files()
     largest = max(task.file.file_size_in_bytes for task in files)
     workers = Here()
-    check(PartsDiffer(LocalDiffer(catalog), workers, largest), built)
+    check(ParallelDiffer(LocalDiffer(catalog), workers, largest), built)
     assert sum(workers.tasks) > 1
 
 
@@ -118,12 +118,12 @@ def test_partitions_that_are_too_large_together_are_parts_apart(
 def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, make: Maker) -> None:
     class Lossy(Here):
         def answers(
-            self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
+            self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
         ) -> Iterator[bytes]:
             yield from [*super().answers(work, common, tasks)][:-1]
 
     built = next(case for case in CASES if case.name == "empty old side").build(make)
-    differ = PartsDiffer(LocalDiffer(catalog), Lossy(), 1 << 40, least_rows=1)
+    differ = ParallelDiffer(LocalDiffer(catalog), Lossy(), 1 << 40, least_rows=1)
     with pytest.raises(EnvironmentDown, match="parts came back"):
         differ.diff(built.request)
 
@@ -158,7 +158,7 @@ def test_what_else_fails_in_a_worker_is_told(
         raise PermissionError("no access")
 
     built = next(case for case in CASES if case.name == "empty old side").build(make)
-    monkeypatch.setattr(parts, "gather_both", refused)
+    monkeypatch.setattr(parts, "read_both_sides", refused)
     with pytest.raises(EnvironmentDown, match="PermissionError: no access"):
         parts_differ(catalog).diff(built.request)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.local.reading import LocalReading
-from lakehouse_backfill.domain.rollout import Comparison, Query, TableState
+from lakehouse_backfill.adapters.local.reading import LocalDualReader
+from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery, TableState
 from lakehouse_backfill.errors import ConfigError
 from tests.contract.lake_kit import TARGET, Kit, row
 
@@ -22,10 +22,10 @@ class World:
         self.kit.create(("d", "identity"))
         self.old = self.kit.append(*(row(n, "2024-01-01") for n in range(10)))
         self.new = self.kit.append(row(10, "2024-01-02"))
-        self.port = LocalReading(self.kit.catalog)
+        self.port = LocalDualReader(self.kit.catalog)
 
-    def ask(self, sql: str, tolerance: float = 0.0, old: int | None = None) -> Comparison:
-        query = Query(reader="app", sql=sql, tolerance=tolerance)
+    def ask(self, sql: str, tolerance: float = 0.0, old: int | None = None) -> QueryComparison:
+        query = ReaderQuery(reader="app", sql=sql, tolerance=tolerance)
         states = [TableState(table=TARGET, snapshot_id=n) for n in (old or self.old, self.new)]
         return self.port.compare(query, *states)
 
@@ -67,7 +67,7 @@ def test_exact_columns_are_exact_whatever_the_tolerance(world: World) -> None:
 
 
 def test_a_state_without_rows_has_the_columns_of_the_table(world: World) -> None:
-    query = Query(reader="app", sql="SELECT id FROM product")
+    query = ReaderQuery(reader="app", sql="SELECT id FROM product")
     nothing = TableState(table=TARGET, snapshot_id=None)
     found = world.port.compare(query, nothing, TableState(table=TARGET, snapshot_id=world.new))
     assert (found.old_answer.rows, found.new_answer.rows) == (0, 11)

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.local.erasing import LocalErasing
+from lakehouse_backfill.adapters.local.erasing import LocalDeletionFinder
 from lakehouse_backfill.domain.carrying import TableState
-from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
+from lakehouse_backfill.domain.catch_up import (
+    DeletedRows,
+    Erasure,
+    ExcludedRows,
+    TombstonedRows,
+    TombstonePin,
+)
 from lakehouse_backfill.domain.scope import Scope
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -42,7 +48,7 @@ def _delete(kit: Kit, where: str) -> int:
 def test_rows_that_a_copy_on_write_delete_removed_are_found(kit: Kit) -> None:
     before = _state(kit)
     _delete(kit, "id = 2")
-    assert LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY) == Gone(
+    assert LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY) == DeletedRows(
         rows=1, partitions=DAYS, samples=({"id": 2, "d": date(2013, 2, 1)},),
         is_only_deletion=True,
     )  # fmt: skip
@@ -53,7 +59,7 @@ def test_a_delete_with_another_change_beside_it_is_more_than_a_deletion(kit: Kit
     before = _state(kit)
     _delete(kit, "id = 2")
     kit.append(row(7, DAYS[0]))
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.is_only_deletion) == (1, False)
 
 
@@ -62,7 +68,7 @@ def test_a_row_with_new_values_under_its_key_is_not_gone(kit: Kit) -> None:
     before = _state(kit)
     _delete(kit, "id = 2")
     kit.append(row(2, DAYS[0], "corrected"))
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.is_only_deletion) == (0, False)
 
 
@@ -70,7 +76,7 @@ def test_a_row_with_new_values_under_its_key_is_not_gone(kit: Kit) -> None:
 def test_of_two_equal_rows_one_more_is_no_deletion(kit: Kit) -> None:
     before = _state(kit)
     kit.append(row(1, DAYS[0]))
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.is_only_deletion) == (0, False)
 
 
@@ -79,7 +85,7 @@ def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
     kit.append(row(5, DAYS[0], region=None))
     before = _state(kit)
     _delete(kit, "id = 5")
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, ("d", "region"))
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, ("d", "region"))
     assert found.samples == ({"d": date(2013, 2, 1), "region": None},)
 
 
@@ -87,7 +93,7 @@ def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
 def test_a_partition_that_lost_all_rows_lost_their_keys(kit: Kit) -> None:
     before = _state(kit)
     kit.delete(DAY, DAYS[0])
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.is_only_deletion) == (3, True)
 
 
@@ -102,9 +108,9 @@ def _names(kit: Kit, *ids: int) -> TombstonePin:
 
 @pytest.mark.req("E3")
 def test_rows_that_tombstones_name_are_counted_where_they_lie(kit: Kit) -> None:
-    left_out = LeftOut(field=DAY, tombstones=(_names(kit, 2, 3, 99),))
-    found = LocalErasing(kit.catalog).named(_state(kit), DAYS, left_out)
-    assert found == Named(rows=2, partitions=(DAYS[0],))
+    left_out = ExcludedRows(field=DAY, tombstones=(_names(kit, 2, 3, 99),))
+    found = LocalDeletionFinder(kit.catalog).named(_state(kit), DAYS, left_out)
+    assert found == TombstonedRows(rows=2, partitions=(DAYS[0],))
 
 
 @pytest.mark.req("E3")
@@ -115,10 +121,10 @@ def test_a_tombstone_without_a_value_names_nobody(kit: Kit) -> None:
     pin = TombstonePin(
         table="silver.tombs", snapshot_id=kit.head("silver.tombs"), columns={"region": "region"}
     )
-    found = LocalErasing(kit.catalog).named(
-        _state(kit), DAYS, LeftOut(field=DAY, tombstones=(pin,))
+    found = LocalDeletionFinder(kit.catalog).named(
+        _state(kit), DAYS, ExcludedRows(field=DAY, tombstones=(pin,))
     )
-    assert found == Named(rows=0, partitions=())
+    assert found == TombstonedRows(rows=0, partitions=())
 
 
 @pytest.mark.req("E3")
@@ -128,17 +134,21 @@ def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) 
     erasure = Erasure(
         table=TARGET, before_snapshot_id=before, after_snapshot_id=after, partitions=DAYS, key=KEY
     )
-    left_out = LeftOut(field=DAY, erasures=(erasure,))
-    erasing = LocalErasing(kit.catalog)
-    assert erasing.named(_state(kit, before), DAYS, left_out) == Named(rows=2, partitions=DAYS)
-    assert erasing.named(_state(kit, after), DAYS, left_out) == Named(rows=0, partitions=())
+    left_out = ExcludedRows(field=DAY, erasures=(erasure,))
+    erasing = LocalDeletionFinder(kit.catalog)
+    assert erasing.named(_state(kit, before), DAYS, left_out) == TombstonedRows(
+        rows=2, partitions=DAYS
+    )
+    assert erasing.named(_state(kit, after), DAYS, left_out) == TombstonedRows(
+        rows=0, partitions=()
+    )
 
 
 @pytest.mark.req("E3")
 def test_rows_that_a_merge_on_read_delete_hides_are_found(kit: Kit) -> None:
     before = _state(kit)
     hide(kit, 2)
-    found = LocalErasing(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.samples[0]["id"], found.is_only_deletion) == (1, 2, True)
 
 

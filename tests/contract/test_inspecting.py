@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.local.inspecting import LocalInspecting
+from lakehouse_backfill.adapters.local.inspecting import LocalInspector
 from lakehouse_backfill.domain.inspection import ChunkFacts
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -44,7 +44,7 @@ def plan(field: ScopeField, labels: tuple[str, ...], key: tuple[str, ...] = (), 
 
 def looked_at(kit: Kit, of: Plan, at: int | None = None) -> ChunkFacts:
     chunk = Chunk(chunk_id="c1", partitions=of.resolved.scope.partitions)
-    return LocalInspecting(kit.catalog).chunk(of, chunk, at or kit.head())
+    return LocalInspector(kit.catalog).chunk(of, chunk, at or kit.head())
 
 
 @pytest.mark.req("Q9")
@@ -94,7 +94,7 @@ def test_the_periods_of_an_input_are_those_with_a_row_where_the_run_reads_it(kit
         field_of("d", "day"), (SECOND, THIRD), range=declared, warm_up_days=1, cool_down_days=0,
         snapshot_id=kit.head(), columns=(Column(field_id=2, name="d", type="date"),),
     )  # fmt: skip
-    near = LocalInspecting(kit.catalog)
+    near = LocalInspector(kit.catalog)
     assert near.periods(of, "src", "day") == (FIRST, THIRD)
     assert near.periods(of, "src", "month") == ("2024-01", "2024-02")
     with pytest.raises(Unsupported, match="no hours"):
@@ -118,13 +118,13 @@ def test_many_rows_and_what_arrow_counts_otherwise_are_left_to_spark(kit: Kit) -
     of = plan(field_of("d"), (FIRST,), ("id",), range=None, snapshot_id=kit.head())
     chunk, spark = of.resolved.chunks[0].model_copy(update={"partitions": (FIRST,)}), _Spark()
     found = {
-        most: InspectingBySize(LocalInspecting(kit.catalog, most), _as_port(spark)).chunk(
+        most: InspectingBySize(LocalInspector(kit.catalog, most), _as_port(spark)).chunk(
             of, chunk, kit.head()
         )
         for most in (1, 2)
     }
     assert [one.rows for one in found.values()] == [{"spark": 1}, {FIRST: 2}]
-    near = InspectingBySize(LocalInspecting(kit.catalog), _as_port(spark))
+    near = InspectingBySize(LocalInspector(kit.catalog), _as_port(spark))
     assert near.periods(of, "src", "day") == ("spark",)
 
 
@@ -142,4 +142,4 @@ def test_pins_of_older_plans_do_not_say_the_types_of_columns(kit: Kit) -> None:
     of = plan(field_of("d"), (FIRST,), range=declared, columns=(), snapshot_id=kit.head())
     assert isinstance(of.resolved.sources[0], SourcePin)
     with pytest.raises(Unsupported, match="as far as the plan tells"):
-        LocalInspecting(kit.catalog).periods(of, "src", "day")
+        LocalInspector(kit.catalog).periods(of, "src", "day")

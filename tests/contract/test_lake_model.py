@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.domain.publication import AdoptRequest, RevertRequest, Swap
+from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract.delete_kit import Granularity, hide, rewritten
@@ -72,7 +72,7 @@ class Staged:
 
 @dataclass
 class Done:
-    swap: Swap
+    swap: CommitResult
     scope: Scope
     before: Files
     after: Files

@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.adapters.iceberg.capabilities import probe as probe_capabilities
-from lakehouse_backfill.adapters.iceberg.catalog import open_catalog, probe, translated
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
+from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog, ping_catalog, translate_errors
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition, Profile
 from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.partitions import bounds
+from lakehouse_backfill.domain.partitions import partition_row_range
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.scope import ScopeField
 from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
@@ -59,7 +59,7 @@ def test_a_wrong_catalog_profile_is_a_configuration_error(catalog, word, tmp_pat
 
 def test_writers_of_the_embedded_catalog_wait_for_each_other(kit):
     assert kit.catalog.properties["uri"].endswith("catalog.db?timeout=30")
-    assert probe(kit.catalog) == "lake (SqlCatalog) answers with 0 namespaces"
+    assert ping_catalog(kit.catalog) == "lake (SqlCatalog) answers with 0 namespaces"
 
 
 def test_purging_is_refused_by_the_catalog_that_is_handed_out(days):
@@ -75,7 +75,7 @@ def test_a_catalog_that_does_not_answer_is_said_so(tmp_path):
     )
     with pytest.raises(CatalogDown):
         open_catalog(profile, tmp_path)
-    with pytest.raises(CatalogDown), translated():
+    with pytest.raises(CatalogDown), translate_errors():
         raise ServiceUnavailableError("503")
 
 
@@ -172,9 +172,9 @@ def test_dates_before_1970_are_labelled_right(kit):
 
 
 def test_estimate_counts_the_files_that_a_pruned_scan_reads(days):
-    one = days.tables.estimate(TARGET, days.head(), (bounds(DAY, DAYS[0]),))
+    one = days.tables.estimate(TARGET, days.head(), (partition_row_range(DAY, DAYS[0]),))
     every = days.tables.estimate(TARGET, days.head(), ())
-    many = tuple(bounds(DAY, label) for label in (DAYS[0], DAYS[2], "null"))
+    many = tuple(partition_row_range(DAY, label) for label in (DAYS[0], DAYS[2], "null"))
 
     assert (one.files, one.rows) == (1, 1)
     assert (every.files, every.rows) == (3, 3)
@@ -312,7 +312,7 @@ def test_a_pin_is_a_tag_that_never_ages(days):
 
     assert days.pins.pinned(TARGET, "base") == head
     ref = days.live.load_table(TARGET).metadata.refs["base"]
-    assert (ref.snapshot_ref_type, ref.max_ref_age_ms) == ("tag", FOREVER_MS)
+    assert (ref.snapshot_ref_type, ref.max_ref_age_ms) == ("tag", NEVER_EXPIRES_MS)
     days.pins.unpin(TARGET, "base")
     days.pins.unpin(TARGET, "base")
     assert days.pins.pinned(TARGET, "base") is None
@@ -324,7 +324,7 @@ def test_a_tag_that_would_age_is_made_a_pin(days):
 
     days.pins.pin(TARGET, days.head(), "base")
 
-    assert days.live.load_table(TARGET).metadata.refs["base"].max_ref_age_ms == FOREVER_MS
+    assert days.live.load_table(TARGET).metadata.refs["base"].max_ref_age_ms == NEVER_EXPIRES_MS
 
 
 def test_a_pin_survives_live_commits_that_race_it(days):

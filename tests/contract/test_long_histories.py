@@ -12,14 +12,17 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import FOLD_EVERY, KEEP_SNAPSHOTS
+from lakehouse_backfill.adapters.iceberg.control.control_commit import (
+    COMPACT_EVERY_COMMITS,
+    KEEP_SNAPSHOTS,
+)
 from lakehouse_backfill.adapters.iceberg.control.control_upkeep import IcebergControlUpkeep
 from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import Event, State
+from lakehouse_backfill.domain.run import Event, RunState
 from tests.fakes import plans
 
 NAMESPACE = "lakehouse_backfill"
@@ -71,7 +74,7 @@ def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalo
         versions.move(product, lambda _, rows=rows: rows)
     found = size_of(catalog.load_table(f"{NAMESPACE}.accepted_output_version"))
     assert found.pop("bytes") < 20_000
-    assert found.pop("files") == found.pop("manifests") <= FOLD_EVERY + 1
+    assert found.pop("files") == found.pop("manifests") <= COMPACT_EVERY_COMMITS + 1
     assert found.pop("snapshots") == found.pop("log") <= KEEP_SNAPSHOTS + 1
     assert found == {"metadata log": 5}
     assert sum(len(versions.history(f"silver.p{n}")) for n in range(4)) == ACTS
@@ -108,10 +111,10 @@ def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
     named = [plans.a_plan(f"bf-{number}") for number in range(12)]
     for one in named:
-        event = an_event(one.run_id, 1, State.DRAFT, State.PLANNED, "plan")
+        event = an_event(one.run_id, 1, RunState.DRAFT, RunState.PLANNED, "plan")
         runs.register(one, event)
         fences.fence(one.run_id, 2)
-        runs.append(an_event(one.run_id, 2, State.PLANNED, State.CANCELLED, "cancel"))
+        runs.append(an_event(one.run_id, 2, RunState.PLANNED, RunState.CANCELLED, "cancel"))
     assert upkeep.fenced() == tuple(sorted(one.run_id for one in named))
     upkeep.lift(upkeep.fenced())
     left = {
@@ -123,7 +126,7 @@ def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     assert (left, upkeep.fenced(), len(runs.list(open_only=False))) == (set(), (), 12)
 
 
-def an_event(run_id: str, seq: int, old: State, new: State, verb: str) -> Event:
+def an_event(run_id: str, seq: int, old: RunState, new: RunState, verb: str) -> Event:
     return Event(
         run_id=run_id, seq=seq, at=NOW, actor="ana", verb=verb, from_state=old, to_state=new,
         mode="backfill",

@@ -11,14 +11,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 
-from lakehouse_backfill.adapters.iceberg.stored import IcebergStored
+from lakehouse_backfill.adapters.iceberg.stored import IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.grouping import layout, pieces, portions
-from lakehouse_backfill.adapters.local.scan import plan
-from lakehouse_backfill.core.comparison.diffing import with_known
-from lakehouse_backfill.core.validation.gates import outside_unchanged
-from lakehouse_backfill.domain.preview import Load
+from lakehouse_backfill.adapters.local.diff.grouping import batch_files, choose_layout, label_files
+from lakehouse_backfill.adapters.local.scan import plan_scan
+from lakehouse_backfill.core.comparison.diffing import with_known_equal
+from lakehouse_backfill.core.validation.gates import check_outside_unchanged
+from lakehouse_backfill.domain.preview import FileTotals
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
@@ -57,7 +57,7 @@ def test_live_files_are_named_as_often_as_they_are_listed(catalog: SqlCatalog, m
     assert Counter(each.partition for each in files) == {
         day(number).isoformat(): 1 + (number == 1) for number in range(4)
     }
-    stored = IcebergStored(catalog).files(asked.new_table, asked.new_snapshot_id, SCOPE)
+    stored = IcebergStoredFiles(catalog).files(asked.new_table, asked.new_snapshot_id, SCOPE)
     assert stored == tuple(each for each in files if each.partition == DAY_ONE)
     assert [each.rows for each in stored] == [3, 3]
 
@@ -68,11 +68,11 @@ def test_a_file_listed_twice_outside_the_scope_is_a_change_there() -> None:
         return LiveFile(path=path, spec_id=0, partition=label, rows=1, size_bytes=1)
 
     one, two = [file("a"), file("b")], [file("a"), file("b"), file("b")]
-    assert outside_unchanged(one, one, a_plan()).passed
+    assert check_outside_unchanged(one, one, a_plan()).passed
     for base, shadow in ((one, two), (two, one)):
-        found = outside_unchanged(base, shadow, a_plan())
+        found = check_outside_unchanged(base, shadow, a_plan())
         assert (found.passed, found.detail) == (False, "2 files shared, 1 differ")
-    elsewhere = outside_unchanged(one, [file("a"), file("b", "2013-01-02")], a_plan())
+    elsewhere = check_outside_unchanged(one, [file("a"), file("b", "2013-01-02")], a_plan())
     assert (elsewhere.passed, elsewhere.observed) == (False, 2)
 
 
@@ -87,9 +87,9 @@ def test_asking_for_fingerprints_fails_no_diff(catalog: SqlCatalog, make: Maker)
     request = make.request(table, before, after, ("d", "k"))
     lines: list[Any] = []
     found = bench(lake(), tables=IcebergTables(catalog), journal=SilentJournal(lines))
-    assert with_known(found, request) == request
+    assert with_known_equal(found, request) == request
     scoped = replace(request, scope=SCOPE)
-    assert with_known(found, scoped) == scoped
+    assert with_known_equal(found, scoped) == scoped
     assert [event for event, _ in lines] == ["fingerprints not asked"] * 2
 
 
@@ -103,7 +103,7 @@ def test_what_was_tampered_with_stops_a_diff(catalog: SqlCatalog, make: Maker) -
     request = make.request(table, append(table, simple(1)), append(table, simple(2)), ("d", "k"))
     found = bench(lake(), tables=IcebergTables(catalog), fingerprints=Swapped())
     with pytest.raises(Tampered, match="was swapped"):
-        with_known(replace(found, data_files=_Readings()), request)
+        with_known_equal(replace(found, data_files=_Readings()), request)
 
 
 class _Readings:
@@ -122,7 +122,7 @@ def test_shared_files_that_a_condition_has_read_weigh_too(catalog: SqlCatalog, m
     request = make.request(table, before, after, ("d", "k"))
     differ = LocalDiffer(catalog)
     plain, asked = differ.preview(request), differ.preview(replace(request, where="k > 0"))
-    assert (plain.shared_to_count, plain.shared) == (Load(), asked.shared)
+    assert (plain.shared_to_count, plain.shared) == (FileTotals(), asked.shared)
     assert asked.shared_to_count == asked.shared
     assert (asked.shared.files, asked.shared.rows) == (3, 9)
     assert differ.weigh(replace(request, where="k > 0")) == asked.bytes_to_read
@@ -137,9 +137,9 @@ def test_what_is_only_counted_is_read_in_portions_whatever_partition_it_is_of(
     for _ in range(5):
         snapshot_id = append(table, simple(1))
     name = make.request(table, None, None, ()).new_table
-    side = plan(catalog, name, snapshot_id)
-    listed = pieces(side, layout(side, side, None), None)
+    side = plan_scan(catalog, name, snapshot_id)
+    listed = label_files(side, choose_layout(side, side, None), None)
     for limit, sizes in ((1, [1] * 5), (6, [2, 2, 1]), (100, [5])):
-        found = list(portions(listed, limit))
+        found = list(batch_files(listed, limit))
         assert [len(each) for each in found] == sizes
         assert [piece for group in found for piece in group] == listed

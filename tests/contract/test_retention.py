@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
 from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> RetentionLake:
 @pytest.fixture(autouse=True)
 def _no_hook() -> Iterator[None]:
     yield
-    fault_points.install(None)
+    fault_points.install_hook(None)
 
 
 def at(point: str, act: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ def at(point: str, act: Callable[[], None]) -> None:
             done.append(name)
             act()
 
-    fault_points.install(hook)
+    fault_points.install_hook(hook)
 
 
 def three_versions(lake: RetentionLake) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake)
     lake.later(31)
     assert lake.maintain()["retired"]
     points: list[str] = []
-    fault_points.install(points.append)
+    fault_points.install_hook(points.append)
     assert lake.maintain()["retired"] == []
     assert [point for point in points if point.endswith(":committing")] == []
     assert lake.project.audit_verify()["intact"]
@@ -213,7 +213,7 @@ def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: Retention
 
 
 def drop_hook_and(act: Callable[[], Any]) -> None:
-    fault_points.install(None)
+    fault_points.install_hook(None)
     act()
 
 
@@ -324,10 +324,10 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
     at("Evidence.record:before", die)
     with pytest.raises(Killed):
         lake.open().plan(file, by=WHO)
-    fault_points.install(None)
+    fault_points.install_hook(None)
     (tag,) = lake.tags()
     refs = lake.catalog.load_table(TARGET).metadata.refs
-    assert refs[tag].max_ref_age_ms == FOREVER_MS
+    assert refs[tag].max_ref_age_ms == NEVER_EXPIRES_MS
     assert lake.maintain()["retired"] == []
     lake.later(31)
     assert len(names(lake.maintain()["retired"], "pin")) == 2
@@ -419,9 +419,9 @@ def messy(tmp_path_factory: pytest.TempPathFactory) -> tuple[RetentionLake, Path
     lake = _messy(root / "lake")
     lake.save(root / "kept")
     points: list[str] = []
-    fault_points.install(points.append)
+    fault_points.install_hook(points.append)
     lake.maintain()
-    fault_points.install(None)
+    fault_points.install_hook(None)
     return lake, root / "kept", points, _state(lake)
 
 
@@ -446,7 +446,7 @@ def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
     _die_at(places[nth])
     with pytest.raises(Killed):
         lake.maintain()
-    fault_points.install(None)
+    fault_points.install_hook(None)
     lake.project = lake.open()
     lake.maintain()
     assert _state(lake) == wanted
@@ -460,4 +460,4 @@ def _die_at(number: int) -> None:
         if len(seen) == number + 1:
             raise Killed
 
-    fault_points.install(hook)
+    fault_points.install_hook(hook)

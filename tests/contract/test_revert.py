@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import ManifestEntry
 
-from lakehouse_backfill.domain.publication import Restore, Swap
+from lakehouse_backfill.domain.publication import CommitResult, PartitionRestore
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -24,7 +24,9 @@ def days(request, tmp_path: Path) -> Kit:
     return kit
 
 
-def publish(kit: Kit, day: str = DAYS[1], run: str = "r1", v: str = "new") -> tuple[Swap, Scope]:
+def publish(
+    kit: Kit, day: str = DAYS[1], run: str = "r1", v: str = "new"
+) -> tuple[CommitResult, Scope]:
     request = kit.stage(DAY, {day: [row(11, day, v)]}, run=run)
     return kit.publisher.adopt(request), request.scope
 
@@ -115,12 +117,12 @@ def test_each_group_goes_back_to_its_own_state(days):
     first, _ = publish(days, DAYS[0], run="r1")
     second, _ = publish(days, DAYS[1], run="r2")
     groups = (
-        Restore(
+        PartitionRestore(
             partitions=(DAYS[0],),
             restore_snapshot_id=first.before_snapshot_id,
             since_snapshot_id=first.snapshot_id,
         ),
-        Restore(
+        PartitionRestore(
             partitions=(DAYS[1],), restore_snapshot_id=None, since_snapshot_id=second.snapshot_id
         ),
     )

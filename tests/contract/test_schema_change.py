@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.adapters.iceberg.evolving import Evolved
+from lakehouse_backfill.adapters.iceberg.evolving import SchemaEvolution
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
 from lakehouse_backfill.domain.publication import AdoptRequest
@@ -205,12 +205,12 @@ def test_a_change_of_the_shadow_that_is_cut_off_is_done_once(kit, point):
 
     base = kit.live.load_table(TARGET).metadata.current_schema_id
     shadow = kit.stage(DAY, {}).shadow
-    fault_points.install(hook)
+    fault_points.install_hook(hook)
     try:
         with pytest.raises(Cut):
             kit.shadows.evolve(shadow, base, ALL)
     finally:
-        fault_points.install(None)
+        fault_points.install_hook(None)
     kit.shadows.evolve(shadow, base, ALL)
     once = kit.live.load_table(shadow).metadata
     kit.shadows.evolve(shadow, base, ALL)
@@ -264,9 +264,9 @@ def test_only_later_ids_may_be_new(kit):
     with table.update_schema() as update:
         update.add_column("more", LongType())
     after = kit.live.load_table(TARGET)
-    assert Evolved(before, after.schema()).taken(table.metadata.model_copy(
+    assert SchemaEvolution(before, after.schema()).taken(table.metadata.model_copy(
         update={"last_column_id": 6})) == ""  # fmt: skip
-    assert "7 (more)" in Evolved(before, after.schema()).taken(after.metadata)
+    assert "7 (more)" in SchemaEvolution(before, after.schema()).taken(after.metadata)
 
 
 def _diff(kit: Kit, request: AdoptRequest):

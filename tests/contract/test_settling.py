@@ -7,16 +7,24 @@ from pathlib import Path
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
+from lakehouse_backfill.adapters.iceberg.commit.producer import (
+    SnapshotChange,
+    SwapProducer,
+    commit_snapshot,
+)
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.commit.returning import Returning
-from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
+from lakehouse_backfill.adapters.iceberg.commit.returning import RevertPlanner
+from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.names import PUBLICATION
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION_PROPERTY
 from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
-from lakehouse_backfill.domain.publication import Restore
+from lakehouse_backfill.domain.publication import PartitionRestore
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table_commit import REWRITING, Rewriting, RowsOf
+from lakehouse_backfill.domain.table_commit import (
+    REWRITE_PROPERTY,
+    PartitionContent,
+    PendingRewrite,
+)
 from lakehouse_backfill.errors import OutcomeUnknown
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -34,7 +42,9 @@ class Proof:
         self.kit = kit
         self.tags: list[set[str]] = []
 
-    def require_equal(self, table: str, snapshot_id: int, contents: tuple[RowsOf, ...]) -> None:
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+    ) -> None:
         self.tags.append(tags(self.kit))
 
 
@@ -69,16 +79,20 @@ def emptied(kit: Kit, *removing: str) -> int:
     cache = ManifestCache()
     gone = ScopedReader(table, SECOND, cache).in_scope(head).data
     others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).in_scope(head)
-    left = Rewriting(contents=(RowsOf(scope=SECOND),), before="lhb-before", after="lhb-after")
-    marks = {REWRITING: left.model_dump_json(), PUBLICATION: TOKEN}
-    change = Change(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
+    left = PendingRewrite(
+        contents=(PartitionContent(scope=SECOND),), before="lhb-before", after="lhb-after"
+    )
+    marks = {REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
+    change = SnapshotChange(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
     snapshot = SwapProducer(cache).snapshot(table, change, marks, 1)
-    commit(table, snapshot, {}, TOKEN)
+    commit_snapshot(table, snapshot, {}, TOKEN)
     return int(snapshot.snapshot_id)
 
 
 def publisher(kit: Kit, proof: Proof) -> IcebergPublisher:
-    return IcebergPublisher(kit.catalog, settling=Settling(kit.catalog, proof, Tags(kit)))
+    return IcebergPublisher(
+        kit.catalog, settling=RowRewriteFinalizer(kit.catalog, proof, Tags(kit))
+    )
 
 
 @pytest.mark.req("U1", "U11")
@@ -147,11 +161,11 @@ def test_who_only_reads_proves_and_tags_nothing(kit: Kit) -> None:
 @pytest.mark.req("U12")
 def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> None:
     before = kit.head()
-    back = Restore(
+    back = PartitionRestore(
         partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
     )
     table = kit.live.load_table(TARGET)
-    found = Returning(table, TARGET, DAY, ManifestCache(), by_rows=True).rewrites((back,))
+    found = RevertPlanner(table, TARGET, DAY, ManifestCache(), by_rows=True).rewrites((back,))
 
     assert [one.partitions for one in found] == [SECOND.partitions]
     assert f"no tag holds snapshot {before} any more" in found[0].because

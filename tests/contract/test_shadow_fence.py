@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServiceUnavailableError
 
-from lakehouse_backfill.adapters.iceberg.names import EPOCH, FENCE_UUID
+from lakehouse_backfill.adapters.iceberg.names import EPOCH_PROPERTY, FENCE_UUID_PROPERTY
 from lakehouse_backfill.errors import CatalogDown, RunMoved, Unsupported
 from tests.contract.lake_kit import TARGET, Kit, _arrow, row
 
@@ -30,7 +30,11 @@ def kit(tmp_path: Path) -> Kit:
 
 def state(kit: Kit) -> tuple[Any, ...]:
     metadata = kit.live.load_table(SHADOW).metadata
-    return metadata.table_uuid, metadata.current_snapshot_id, metadata.properties.get(EPOCH)
+    return (
+        metadata.table_uuid,
+        metadata.current_snapshot_id,
+        metadata.properties.get(EPOCH_PROPERTY),
+    )
 
 
 def test_a_writer_that_loaded_the_shadow_before_the_fence_cannot_commit(kit: Kit):
@@ -66,7 +70,7 @@ def test_a_fence_changes_nothing_but_uuid_and_epoch(kit: Kit):
     kit.shadows.fence(SHADOW, 5)
     after = kit.live.load_table(SHADOW).metadata
     assert after.table_uuid != before.table_uuid
-    marks = {EPOCH: "5", FENCE_UUID: str(after.table_uuid)}
+    marks = {EPOCH_PROPERTY: "5", FENCE_UUID_PROPERTY: str(after.table_uuid)}
     assert after.properties == {**before.properties, **marks}
     same = ("snapshots", "refs", "schemas", "partition_specs", "location", "last_sequence_number")
     assert all(getattr(after, name) == getattr(before, name) for name in same)
@@ -96,7 +100,7 @@ def test_a_fenced_shadow_is_opened_again_as_it_is(kit: Kit):
     again = kit.shadows.open(TARGET, kit.head(), SHADOW, RUN)
     assert again.uuid != first.uuid
     assert again.snapshot_id == kit.live.load_table(SHADOW).metadata.current_snapshot_id
-    assert again.properties[EPOCH] == "5"
+    assert again.properties[EPOCH_PROPERTY] == "5"
 
 
 def test_only_shadows_are_fenced(kit: Kit):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table import Place
+from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -113,7 +113,7 @@ def test_a_month_file_under_some_of_its_days_is_refused_with_the_fix(month_to_da
     assert "add these partitions to the scope" in refused.value.fix
     far = Scope(field=DAY, partitions=("2013-03-01",))
     assert kit.tables.places(TARGET, kit.head(), far) == (
-        Place(spec_id=1, spec="day as ts_day", partitions=("ts_day=2013-03-01",)),
+        SpecPartitions(spec_id=1, spec="day as ts_day", partitions=("ts_day=2013-03-01",)),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.surveying import IcebergSurveying
+from lakehouse_backfill.adapters.iceberg.surveying import IcebergTableSurveyor
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.ways import TableFacts
 from tests.contract.delete_kit import hide, hide_equal
@@ -28,7 +28,7 @@ def kit(tmp_path: Path) -> Kit:
 
 
 def facts(kit: Kit, scope: Scope | None = SECOND, name: str = TARGET) -> TableFacts | None:
-    return IcebergSurveying(kit.catalog).survey(name, scope)
+    return IcebergTableSurveyor(kit.catalog).survey(name, scope)
 
 
 def test_entries_are_those_of_the_manifests_that_may_hold_the_scope(kit):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.planning.plan import Declared
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.planning.plan import DeclaredRun
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
 from tests.fakes.carrying import FakeCarrying, FakeErasing
@@ -37,7 +37,7 @@ def lake() -> FakeLake:
     return found
 
 
-def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Workbench:
+def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Context:
     """A workbench whose ports are all fakes."""
     compute, fences = compute or FakeCompute(where), FakeFences()
     versions = FakeVersions(fences)
@@ -59,7 +59,7 @@ def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
         "code_hash": lambda file: "c0de", "file_text": lambda file: f"text of {file}",
     }  # fmt: skip
-    return Workbench(**(ports | changes))
+    return Context(**(ports | changes))
 
 
 def contract(**changes: Any) -> Contract:
@@ -78,7 +78,7 @@ def contract(**changes: Any) -> Contract:
     return Contract.model_validate(fields | changes)
 
 
-def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any) -> Declared:
+def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any) -> DeclaredRun:
     """What the files say: restate some days of the product."""
     fields: dict[str, Any] = {
         "api_version": "lakehouse-backfill/v1",
@@ -97,7 +97,7 @@ def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any
         "validation": {"edge_partitions": 1},
     }
     found_contract = changes.pop("contract", contract())
-    return Declared(
+    return DeclaredRun(
         manifest=RunManifest.model_validate(fields | changes),
         contract=found_contract,
         manifest_file="m.yaml",

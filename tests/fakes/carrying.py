@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lakehouse_backfill.core.runs import run_log
 from lakehouse_backfill.domain.carrying import CarryRequest, TableState
-from lakehouse_backfill.domain.catch_up import Gone, LeftOut, Named
+from lakehouse_backfill.domain.catch_up import DeletedRows, ExcludedRows, TombstonedRows
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.scope import Scope
 from tests.fakes.lake import FakeLake
@@ -27,7 +27,7 @@ class FakeCarrying:
     def carry(self, request: CarryRequest) -> ChunkCommit:
         shadow = self.lake.tables[request.shadow]
         held = int(shadow.properties.get("epoch", "0"))
-        run_log.require_epoch(request.shadow, request.epoch, held)
+        run_log.require_current_epoch(request.shadow, request.epoch, held)
         for commit in self.lake.chunks(request.shadow):
             if commit.chunk_id == request.chunk_id:
                 return commit
@@ -46,26 +46,30 @@ class FakeErasing:
 
     lake: FakeLake
 
-    def gone(self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]) -> Gone:
+    def gone(
+        self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
+    ) -> DeletedRows:
         before, after = self._files(old, scope.partitions), self._files(new, scope.partitions)
         lost = sorted({key_of(file) for file in before} - {key_of(file) for file in after})
-        return Gone(
+        return DeletedRows(
             rows=len(lost), partitions=scope.partitions if lost else (),
             samples=tuple({"id": name} for name in lost[:3]), is_only_deletion=after <= before,
         )  # fmt: skip
 
-    def named(self, state: TableState, partitions: tuple[str, ...], left_out: LeftOut) -> Named:
+    def named(
+        self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
+    ) -> TombstonedRows:
         names = self.names(left_out)
         hits = {
             label: [file for file in self._files(state, (label,)) if key_of(file) in names]
             for label in partitions
         }
-        return Named(
+        return TombstonedRows(
             rows=10 * sum(map(len, hits.values())),
             partitions=tuple(label for label, files in hits.items() if files),
         )
 
-    def names(self, left_out: LeftOut) -> set[str]:
+    def names(self, left_out: ExcludedRows) -> set[str]:
         found: set[str] = set()
         for pin in left_out.tombstones:
             content = self.lake.tables[pin.table].content(pin.snapshot_id)

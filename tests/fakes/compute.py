@@ -11,7 +11,7 @@ from typing import Any
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning import catching_up, completeness
 from lakehouse_backfill.core.runs import run_log
-from lakehouse_backfill.domain.attribution import Factor, State
+from lakehouse_backfill.domain.attribution import ComparedState, Factor
 from lakehouse_backfill.domain.checks import (
     CheckResult,
     Diff,
@@ -22,18 +22,18 @@ from lakehouse_backfill.domain.checks import (
     SharedFiles,
 )
 from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.inspection import ChunkFacts
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.predicate import Predicate
-from lakehouse_backfill.domain.preview import DiffPreview, Load
+from lakehouse_backfill.domain.predicate import RowPredicate
+from lakehouse_backfill.domain.preview import DiffPreview, FileTotals
 from lakehouse_backfill.domain.restoring import RestoreChunk
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.scope import Chunk, Scope
 from lakehouse_backfill.errors import EnvironmentDown
-from lakehouse_backfill.ports.attributing import Pattern, Swapped, SwapRequest
-from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.ports.attributing import InputSwapRequest, InputSwapResult, RowPattern
+from lakehouse_backfill.ports.compute import MeasuredSides
 from lakehouse_backfill.ports.diffing import DiffRequest
 from tests.fakes.carrying import FakeErasing, key_of
 from tests.fakes.lake import (
@@ -80,14 +80,14 @@ class FakeCompute:
     #: rows of each chunk that the row predicate does not name
     strays: int = 0
     #: what each chunk of a merge did
-    merged: Counts = field(default_factory=lambda: Counts(updated_rows=10))
+    merged: ChunkCounts = field(default_factory=lambda: ChunkCounts(updated_rows=10))
     #: partitions of which rows beside the row predicate differ
     touched: set[str] = field(default_factory=set)
     #: What was read file by file: tables with their partitions.
     scanned: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     #: what was asked of attribution, and the factors and rows that it finds: pattern -> rows
-    swaps: list[SwapRequest] = field(default_factory=list)
+    swaps: list[InputSwapRequest] = field(default_factory=list)
     factors: tuple[Factor, ...] = ()
     patterns: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -113,19 +113,19 @@ class FakeCompute:
             content[label] = frozenset(f"{name} rewritten" for name in names)
         return shadow.commit(content, chunk=chunk.chunk_id)
 
-    def swap(self, request: SwapRequest) -> Swapped:
+    def swap(self, request: InputSwapRequest) -> InputSwapResult:
         self.swaps.append(request)
         states = (
-            State("replaced"), State("published"), *attribution.computed(len(self.factors)),
-            State("candidate"),
+            ComparedState("replaced"), ComparedState("published"), *attribution.states_to_compute(len(self.factors)),
+            ComparedState("candidate"),
         )  # fmt: skip
         key = {"day": request.partition, "id": 1}
         sample = DiffSample(kind="changed", key=key, old={"amount": 1}, new={"amount": 2})
         found = tuple(
-            Pattern(values, rows, {"amount": rows}, (sample,))
+            RowPattern(values, rows, {"amount": rows}, (sample,))
             for values, rows in self.patterns.items()
         )
-        return Swapped(self.factors, states, found, (), ())
+        return InputSwapResult(self.factors, states, found, (), ())
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
@@ -136,7 +136,7 @@ class FakeCompute:
             raise EnvironmentDown("the store does not answer")
         self.staged.append(chunk.chunk_id)
         shadow = self.lake.tables[plan.shadow_table]
-        run_log.require_epoch(plan.run_id, epoch, int(shadow.properties.get("epoch", "0")))
+        run_log.require_current_epoch(plan.run_id, epoch, int(shadow.properties.get("epoch", "0")))
         content = dict(shadow.content(shadow.head))
         for label in chunk.partitions:
             files = self.keys.get(label) or {f"{plan.run_id}/{label}"}
@@ -147,7 +147,7 @@ class FakeCompute:
 
     def _left_out(self, plan: Plan, chunk: Chunk, made: dict[str, Any]) -> dict[str, Any]:
         """The chunk's partitions without deleted rows; of the earlier shadow, if it says so."""
-        catch_up, left_out = plan.resolved.catch_up, catching_up.left_out(plan.resolved)
+        catch_up, left_out = plan.resolved.catch_up, catching_up.excluded_rows(plan.resolved)
         names = FakeErasing(self.lake).names(left_out)
         source = catch_up and catch_up.erased_chunk(chunk.chunk_id)
         if source:
@@ -169,11 +169,11 @@ class FakeCompute:
             finished_at=FixedClock().now(), epoch=epoch, **self._counts(plan).known,
         )  # fmt: skip
 
-    def _counts(self, plan: Plan) -> Counts:
+    def _counts(self, plan: Plan) -> ChunkCounts:
         target = plan.resolved.manifest.target
         if target.row_predicate:
-            return Counts(carried_rows=5, stray_rows=self.strays)
-        return self.merged if target.publish_mode == "merge" else Counts()
+            return ChunkCounts(carried_rows=5, stray_rows=self.strays)
+        return self.merged if target.publish_mode == "merge" else ChunkCounts()
 
     def edges(self, plan: Plan, around: Any) -> tuple[EdgePartition, ...]:
         return tuple(
@@ -203,7 +203,7 @@ class FakeCompute:
         snapshot_id: int | None,
         scope: Any,
         ignore: tuple[str, ...] = (),
-        beside: Predicate | None = None,
+        beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
         content = self.lake.tables[table].content(snapshot_id)
         if beside is not None:
@@ -218,8 +218,8 @@ class FakeCompute:
         self, old: Any, new: Any, scope: Any, measures: Any, ignore: tuple[str, ...] = (),
         change: Any = (), *, old_is_known: bool = False, old_measures: Any = None,
         earlier: Any = (),
-    ) -> Measured:  # fmt: skip
-        return Measured(
+    ) -> MeasuredSides:  # fmt: skip
+        return MeasuredSides(
             old={} if old_is_known else self.checksums(*old, scope, ignore),
             new=self.checksums(*new, scope, ignore),
             totals=self.totals(measures),
@@ -259,7 +259,7 @@ class FakeCompute:
         return ["A"]
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
-        wanted = completeness.expected(pin_of(plan, name), plan.resolved.scope, "day")
+        wanted = completeness.expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
         return tuple(label for label in wanted if label not in self.gaps)
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
@@ -284,7 +284,7 @@ class FakeCompute:
     def preview(self, request: DiffRequest) -> DiffPreview:
         return DiffPreview(
             old=request.old_table, new=request.new_table, key=request.key, identical=True,
-            shared=Load(), equal_by_fingerprint=Load(), old_to_read=Load(), new_to_read=Load(),
+            shared=FileTotals(), equal_by_fingerprint=FileTotals(), old_to_read=FileTotals(), new_to_read=FileTotals(),
             partitions=(),
         )  # fmt: skip
 
@@ -313,7 +313,7 @@ class FakeCompute:
             duplicate_keys=self.duplicates[request.old_snapshot_id is None],
         )  # fmt: skip
 
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         old = self.lake.tables[request.old_table].content(request.old_snapshot_id)
         new = self.lake.tables[request.new_table].content(request.new_snapshot_id)
         for label in request.scope.partitions:
@@ -322,7 +322,7 @@ class FakeCompute:
                     {"day": label, "files": sorted(one[label])} if label in one else None
                     for one in (old, new)
                 )
-                yield Differing(label, {"day": label}, *sides)
+                yield DifferingRow(label, {"day": label}, *sides)
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> str:
         return f"{table}@{snapshot_id}: {', '.join(scope.partitions)}"

@@ -11,7 +11,7 @@ from typing import Any
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.code_identity import code_files
 from lakehouse_backfill.core.runs import audit, run_log
-from lakehouse_backfill.core.runs.sealed import is_right, open_document, open_plan
+from lakehouse_backfill.core.runs.sealed import matches_digest, open_document, open_plan
 from lakehouse_backfill.domain import pointer as pointer_rules
 from lakehouse_backfill.domain.fingerprint import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
@@ -31,17 +31,17 @@ class FakeRuns:
         self.log: dict[str, list[Event]] = defaultdict(list)
 
     def register(self, plan: Plan, event: Event) -> RunStatus:
-        run_log.require_first(plan, event)
+        run_log.require_first_event(plan, event)
         if plan.run_id in self.statuses:
-            raise run_log.registered(self.statuses[plan.run_id])
+            raise run_log.run_exists_error(self.statuses[plan.run_id])
         stored = self.plans.setdefault(plan.run_id, plan)
         if stored.manifest_hash != plan.manifest_hash:
             raise RunMoved(f"{plan.run_id} was planned by {stored.created_by}")
-        return self._write(*run_log.first(plan, event))
+        return self._write(*run_log.apply_first_event(plan, event))
 
     def plan(self, run_id: str) -> Plan:
         if run_id not in self.plans:
-            raise run_log.unknown(run_id)
+            raise run_log.unknown_run_error(run_id)
         return self.plans[run_id]
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
@@ -54,18 +54,18 @@ class FakeRuns:
 
     def status(self, run_id: str) -> RunStatus:
         if run_id not in self.statuses:
-            raise run_log.unknown(run_id)
+            raise run_log.unknown_run_error(run_id)
         return self.statuses[run_id]
 
     def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
         current = self.status(event.run_id)
         if event.seq != current.seq + 1:
             winner = next((one for one in self.log[event.run_id] if one.seq == event.seq), None)
-            raise run_log.moved(event, current, winner)
-        return self._write(*run_log.after(current, event, lease))
+            raise run_log.run_moved_error(event, current, winner)
+        return self._write(*run_log.apply_event(current, event, lease))
 
     def renew(self, run_id: str, epoch: int, until: datetime) -> None:
-        self.statuses[run_id] = run_log.renewed(self.status(run_id), epoch, until)
+        self.statuses[run_id] = run_log.extend_lease(self.status(run_id), epoch, until)
 
     def drafts(self) -> tuple[Plan, ...]:
         bad = self.bad_plans()
@@ -97,13 +97,13 @@ class FakeRuns:
 
     def seal(self) -> tuple[int, str] | None:
         events = [event for log in self.log.values() for event in log]
-        return (len(events), audit.total(log[-1].hash for log in self.log.values()))
+        return (len(events), audit.sum_hashes(log[-1].hash for log in self.log.values()))
 
     def events(self, run_id: str) -> tuple[Event, ...]:
         return tuple(self.log.get(run_id, ()))
 
     def list(self, open_only: bool = True) -> tuple[RunStatus, ...]:
-        found = [one for one in self.statuses.values() if run_log.is_open(one) or not open_only]
+        found = [one for one in self.statuses.values() if run_log.is_open_run(one) or not open_only]
         return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
 
     def _write(self, event: Event, status: RunStatus) -> RunStatus:
@@ -123,7 +123,7 @@ class FakeFences:
 
     def require(self, run_id: str | None, epoch: int) -> None:
         if run_id is not None:
-            run_log.require_epoch(run_id, epoch, self.epochs.get(run_id, 0))
+            run_log.require_current_epoch(run_id, epoch, self.epochs.get(run_id, 0))
 
 
 class FakeLedger:
@@ -139,7 +139,7 @@ class FakeLedger:
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         newest = {row.chunk_id: row for row in self.rows if row.run_id == run_id}
-        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=run_log.chunk_order))
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=run_log.chunk_sort_key))
 
 
 class FakeVersions:
@@ -167,8 +167,8 @@ class FakeVersions:
             if row.product not in pointers:
                 raise ValueError(f"a move of {products} cannot write a row of {row.product}")
             self.fences.require(row.run_id, row.epoch)
-            sealed = pointer_rules.sealed(pointers[row.product], row)
-            pointers[row.product] = pointer_rules.after(pointers[row.product], sealed)
+            sealed = pointer_rules.seal_publication(pointers[row.product], row)
+            pointers[row.product] = pointer_rules.apply_to_pointer(pointers[row.product], sealed)
             rows.append(sealed)
         self.rows.extend(rows)
         self.states |= pointers
@@ -191,12 +191,14 @@ class FakeFingerprints:
         self.rows: list[FileFingerprint] = []
 
     def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
-        return fingerprints.agreeing([row for row in self.rows if row.path in paths])
+        return fingerprints.deduplicate_fingerprints(
+            [row for row in self.rows if row.path in paths]
+        )
 
     def record(self, found: tuple[FileFingerprint, ...]) -> None:
         paths = {one.path for one in found}
         stored = [row for row in self.rows if row.path in paths]
-        self.rows += fingerprints.not_stored(stored, found)
+        self.rows += fingerprints.select_unstored(stored, found)
 
 
 class FakeEvidence:
@@ -210,7 +212,7 @@ class FakeEvidence:
         self.fences.require(run_id, epoch)
         mark = digest(document)
         rows = [row for row in self.rows if row[:2] == (run_id, kind)]
-        if not rows or rows[-1][2] != mark or not is_right(rows[-1][3], mark):
+        if not rows or rows[-1][2] != mark or not matches_digest(rows[-1][3], mark):
             self.rows.append((run_id, kind, mark, canonical_json(document)))
         return mark
 
@@ -221,6 +223,6 @@ class FakeEvidence:
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
         for row in reversed(self.rows):
-            if row[:2] == (run_id, kind) and is_right(row[3], row[2]):
+            if row[:2] == (run_id, kind) and matches_digest(row[3], row[2]):
                 return row[2], json.loads(row[3])
         return None

@@ -21,15 +21,22 @@ from lakehouse_backfill.domain.checks import (
     PartitionBalance,
     PartitionDiff,
     SharedFiles,
-    Validation,
+    ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
-from lakehouse_backfill.domain.plan import Estimate, Plan, Question, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.domain.plan import (
+    ChecklistQuestion,
+    Estimate,
+    Plan,
+    ResolvedManifest,
+    SourcePin,
+    TargetPin,
+)
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus, State
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
 from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
-from lakehouse_backfill.domain.watched import Bar, Distribution
+from lakehouse_backfill.domain.watched import Distribution, DistributionBar
 
 RUN, PRODUCT, SHADOW = "bf-0f3a9c2e71", "silver.arrivals_daily", "lhb_shadow.arrivals_daily__bf_1"
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=timezone.utc)
@@ -53,7 +60,7 @@ WAIVER = {
 SPREAD = Distribution(
     test="ks", value=0.13, limit=0.1,
     bars=tuple(
-        Bar(name=str(low), low=low, high=low + 32, old=old / 100, new=new / 100)
+        DistributionBar(name=str(low), low=low, high=low + 32, old=old / 100, new=new / 100)
         for low, old, new in zip(
             range(-64, 320, 32), (9, 31, 24, 13, 8, 5, 4, 2, 1, 1, 1, 1),
             (5, 22, 29, 17, 10, 6, 4, 3, 1, 1, 1, 1), strict=True,
@@ -67,15 +74,15 @@ CODE = (
     '    return flights.groupBy("arrival_date", "dest", "carrier").count()\n'
 )
 STEPS = (
-    ("plan", State.DRAFT, State.PLANNED),
-    ("approve", State.PLANNED, State.APPROVED),
-    ("begin staging", State.APPROVED, State.STAGING),
-    ("finish staging", State.STAGING, State.STAGED),
-    ("waive", State.STAGED, State.STAGED),
-    ("pass validation", State.STAGED, State.VALIDATED),
-    ("accept", State.VALIDATED, State.ACCEPTED),
-    ("begin publishing", State.ACCEPTED, State.PUBLISHING),
-    ("finish publishing", State.PUBLISHING, State.PUBLISHED),
+    ("plan", RunState.DRAFT, RunState.PLANNED),
+    ("approve", RunState.PLANNED, RunState.APPROVED),
+    ("begin staging", RunState.APPROVED, RunState.STAGING),
+    ("finish staging", RunState.STAGING, RunState.STAGED),
+    ("waive", RunState.STAGED, RunState.STAGED),
+    ("pass validation", RunState.STAGED, RunState.VALIDATED),
+    ("accept", RunState.VALIDATED, RunState.ACCEPTED),
+    ("begin publishing", RunState.ACCEPTED, RunState.PUBLISHING),
+    ("finish publishing", RunState.PUBLISHING, RunState.PUBLISHED),
 )
 
 
@@ -131,7 +138,7 @@ def manifest() -> RunManifest:
 
 def plan() -> Plan:
     days = InputRange(column="time_hour", from_=date(2013, 2, 8), to=date(2013, 4, 8))
-    resolved = Resolved(
+    resolved = ResolvedManifest(
         manifest=manifest(),
         contract=contract(),
         scope=SCOPE,
@@ -158,7 +165,7 @@ def plan() -> Plan:
         run_id=RUN, revises=None, created_at=NOW, created_by="ana", resolved=resolved,
         manifest_hash=resolved.manifest_hash, estimate=estimate(), conflicts=(),
         checklist=tuple(
-            Question(number=number, question=f"Question {number}?", answer="An answer.")
+            ChecklistQuestion(number=number, question=f"Question {number}?", answer="An answer.")
             for number in range(1, 17)
         ),
         notes=(), manifest_file="jobs/arrivals_daily/3-restate.yaml", shadow_table=SHADOW,
@@ -299,9 +306,9 @@ def seal(number: int) -> str:
     return f"{number:02x}" * 32 if number else ""
 
 
-def validation() -> Validation:
+def validation() -> ValidationResult:
     edges = [("2013-02-13", "before"), ("2013-02-14", "before"), ("2013-04-01", "after")]
-    return Validation(
+    return ValidationResult(
         run_id=RUN, manifest_hash=plan().manifest_hash, shadow_snapshot_id=42, checks=checks(),
         diff=diff(),
         balances=tuple(
@@ -379,7 +386,7 @@ def approval(decision: str, bound_to: str) -> dict[str, Any]:
 def published_document() -> dict[str, Any]:
     """Give the document of a published run, as `stages.look.evidence` does."""
     status = RunStatus(
-        run_id=RUN, product=PRODUCT, state=State.PUBLISHED, seq=9, at=NOW, head=seal(9)
+        run_id=RUN, product=PRODUCT, state=RunState.PUBLISHED, seq=9, at=NOW, head=seal(9)
     )
     return {
         "run": status.model_dump(mode="json"),

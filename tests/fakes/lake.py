@@ -12,21 +12,21 @@ from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
-    Restore,
+    CommitResult,
+    PartitionRestore,
+    RequiredRewrite,
     RevertRequest,
-    Rewrite,
-    Swap,
 )
-from lakehouse_backfill.domain.rules_schema_change import describe
+from lakehouse_backfill.domain.rules_schema_change import describe_schema_step
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import (
     Column,
     LiveFile,
     PartitionField,
-    Place,
     ScanEstimate,
     Snapshot,
+    SpecPartitions,
     TableInfo,
     TableRef,
 )
@@ -122,10 +122,14 @@ class FakeLake:
             for path in sorted(paths)
         ]
 
-    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+    def places(
+        self, table: str, snapshot_id: int | None, scope: Scope
+    ) -> tuple[SpecPartitions, ...]:
         held = self.tables[table].content(snapshot_id)
         found = tuple(f"day={label}" for label in scope.partitions if label in held)
-        return (Place(spec_id=0, spec="identity as day", partitions=found),) if found else ()
+        return (
+            (SpecPartitions(spec_id=0, spec="identity as day", partitions=found),) if found else ()
+        )
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
@@ -168,11 +172,11 @@ class FakeLake:
 
     def fence(self, shadow: str, epoch: int) -> None:
         held = int(self.tables[shadow].properties.get("epoch", "0"))
-        run_log.require_epoch(shadow, epoch, held)
+        run_log.require_current_epoch(shadow, epoch, held)
         self.tables[shadow].properties["epoch"] = str(epoch)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
-        self.tables[shadow].properties["columns"] = ", ".join(map(describe, change))
+        self.tables[shadow].properties["columns"] = ", ".join(map(describe_schema_step, change))
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         found = self.tables[shadow].summaries
@@ -202,7 +206,7 @@ class FakeLake:
         self.tables.pop(shadow, None)
 
     # Publisher
-    def adopt(self, request: AdoptRequest) -> Swap:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         self.calls.append("adopt")
         known = self.find(request.target, request.token)
         if known is not None:
@@ -230,7 +234,7 @@ class FakeLake:
         if outside := sorted(changed - set(request.scope.partitions)):
             raise WriteForbidden(f"{request.shadow} changed {outside[0]}")
 
-    def revert(self, request: RevertRequest) -> Swap:
+    def revert(self, request: RevertRequest) -> CommitResult:
         self.calls.append("revert")
         known = self.find(request.target, request.token)
         if known is not None:
@@ -245,7 +249,9 @@ class FakeLake:
                 content[label] = self._earlier(request, restore, label)
         return self._swap(request.target, content, request.token, request.tags)
 
-    def _earlier(self, request: RevertRequest, restore: Restore, label: str) -> frozenset[str]:
+    def _earlier(
+        self, request: RevertRequest, restore: PartitionRestore, label: str
+    ) -> frozenset[str]:
         rewritten = request.rewritten
         if rewritten is not None and label in rewritten.partitions:
             shadow = self.tables[rewritten.shadow]
@@ -256,10 +262,10 @@ class FakeLake:
         return old.get(label, frozenset())
 
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
-    ) -> tuple[Rewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         labels = tuple(x for item in restores for x in item.partitions if x in self.must_rewrite)
-        return (Rewrite(partitions=labels, because="a test says so"),) if labels else ()
+        return (RequiredRewrite(partitions=labels, because="a test says so"),) if labels else ()
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int | None) -> str | None:
         table = self.tables[target]
@@ -275,14 +281,16 @@ class FakeLake:
         found = (_drift(table, scope, number) for number in later)
         return tuple(drift for drift in found if drift is not None)
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         del settle  # nothing is by rows here
         for number, summary in enumerate(self.tables[target].summaries, start=1):
             if summary.get("token") == token:
                 return _swap(target, number)
         return None
 
-    def _swap(self, target: str, content: Content, token: str, tags: dict[str, str]) -> Swap:
+    def _swap(
+        self, target: str, content: Content, token: str, tags: dict[str, str]
+    ) -> CommitResult:
         table = self.tables[target]
         if table.head is not None:
             table.refs[tags["before"]] = table.head
@@ -307,8 +315,8 @@ def _drift(table: FakeTable, scope: Scope, number: int) -> Drift | None:
     )
 
 
-def _swap(target: str, number: int) -> Swap:
-    return Swap(
+def _swap(target: str, number: int) -> CommitResult:
+    return CommitResult(
         table=target, snapshot_id=number, before_snapshot_id=number - 1 or None, files_added=1,
         files_removed=1, rows_added=10, rows_removed=10, attempts=1, seconds=0.0,
     )  # fmt: skip

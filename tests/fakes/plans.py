@@ -7,15 +7,15 @@ from datetime import date, datetime, timezone
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
 from lakehouse_backfill.domain.manifest import (
     InputRange,
-    Intent,
     PartitionRange,
+    RunIntent,
     RunManifest,
     Source,
     Target,
     TransformRef,
 )
-from lakehouse_backfill.domain.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
-from lakehouse_backfill.domain.run import Event, State
+from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
+from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -25,7 +25,7 @@ def a_plan(
     run_id: str = "bf-1", product: str = "silver.arrivals_daily", reason: str = "fix"
 ) -> Plan:
     """A plan for two days of `product` in two chunks."""
-    resolved = Resolved(
+    resolved = ResolvedManifest(
         manifest=_manifest(product, reason),
         contract=_contract(product),
         scope=Scope(
@@ -79,8 +79,8 @@ def a_first_event(plan: Plan, actor: str = "ann") -> Event:
         at=NOON,
         actor=actor,
         verb="plan",
-        from_state=State.DRAFT,
-        to_state=State.PLANNED,
+        from_state=RunState.DRAFT,
+        to_state=RunState.PLANNED,
         mode="backfill",
         detail={"manifest_hash": plan.manifest_hash},
     )
@@ -93,7 +93,7 @@ def _range() -> InputRange:
 def _manifest(product: str, reason: str) -> RunManifest:
     return RunManifest(
         api_version="lakehouse-backfill/v1",
-        run=Intent(requested_by="ann", reason=reason, reason_code="bug_fix"),
+        run=RunIntent(requested_by="ann", reason=reason, reason_code="bug_fix"),
         product=product,
         transform=TransformRef(name="arrivals", version="1.2.0", file="jobs/a/transform.py"),
         sources={"flights": Source(table="bronze.flights", range=_range())},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from lakehouse_backfill.domain.retention import LetGo, Litter, PinLease
+from lakehouse_backfill.domain.retention import ExpirationResult, OrphanFiles, PinLease
 from tests.fakes.control import FakeFences, FakeRuns
 from tests.fakes.lake import FakeLake
 
@@ -52,11 +52,15 @@ class FakeUpkeep:
     def written(self, table: str) -> datetime | None:
         return None
 
-    def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def would_let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         held = self.tags(table) or {}
-        return LetGo(tags=tuple(name for name in tags if held.get(name) == tags[name]))
+        return ExpirationResult(tags=tuple(name for name in tags if held.get(name) == tags[name]))
 
-    def let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         done = self.would_let_go(table, tags, at_once=at_once)
         if done.tags:
             self.lake.calls.append(f"let go {table}")
@@ -93,8 +97,8 @@ class FakeControlUpkeep:
         for run_id in run_ids:
             self._fences.epochs.pop(run_id, None)
 
-    def litter(self, before: datetime) -> Litter:
-        return Litter()
+    def litter(self, before: datetime) -> OrphanFiles:
+        return OrphanFiles()
 
-    def sweep(self, before: datetime) -> Litter:
-        return Litter()
+    def sweep(self, before: datetime) -> OrphanFiles:
+        return OrphanFiles()

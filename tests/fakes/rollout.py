@@ -8,18 +8,18 @@ from typing import Any
 
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import corrections
-from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.rollout import (
-    Answer,
-    Comparison,
-    Compensation,
-    Differing,
-    EventsRequest,
-    Query,
+    CompensationRequest,
+    CorrectionEventsRequest,
+    DifferingRow,
+    QueryAnswer,
+    QueryComparison,
+    ReaderQuery,
     TableState,
 )
 from tests.fakes.lake import FakeLake
@@ -30,13 +30,15 @@ class FakeReading:
     """Answers with the files that a query would read."""
 
     lake: FakeLake
-    asked: list[Query] = field(default_factory=list)
+    asked: list[ReaderQuery] = field(default_factory=list)
 
-    def compare(self, query: Query, old: TableState, new: TableState) -> Comparison:
+    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
         self.asked.append(query)
         contents = [self.lake.tables[side.table].content(side.snapshot_id) for side in (old, new)]
-        answers = [Answer(rows=len(one), digest=str(sorted(map(str, one)))) for one in contents]
-        return Comparison(
+        answers = [
+            QueryAnswer(rows=len(one), digest=str(sorted(map(str, one)))) for one in contents
+        ]
+        return QueryComparison(
             reader=query.reader, sql=query.sql, tolerance=query.tolerance, old=old, new=new,
             columns=("n",), old_answer=answers[0], new_answer=answers[1],
             equal=contents[0] == contents[1],
@@ -49,11 +51,13 @@ class FakeCorrections:
 
     tables: dict[str, list[tuple[str, list[dict[str, Any]]]]] = field(default_factory=dict)
 
-    def write(self, request: EventsRequest, rows: Iterable[Differing]) -> Swap:
+    def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
         name = request.sink.table
-        return self._append(name, request.token, lambda: corrections.events(request, rows))
+        return self._append(
+            name, request.token, lambda: corrections.correction_events(request, rows)
+        )
 
-    def compensate(self, request: Compensation) -> Swap:
+    def compensate(self, request: CompensationRequest) -> CommitResult:
         def made() -> Iterable[dict[str, Any]]:
             found = dict(self.tables[request.table])
             written = [
@@ -66,7 +70,7 @@ class FakeCorrections:
 
         return self._append(request.table, request.token, made)
 
-    def find(self, table: str, token: str) -> Swap | None:
+    def find(self, table: str, token: str) -> CommitResult | None:
         for number, (held, events) in enumerate(self.tables.get(table, ()), start=1):
             if held == token:
                 return _swap(table, number, len(events))
@@ -75,7 +79,7 @@ class FakeCorrections:
     def events(self, table: str) -> list[dict[str, Any]]:
         return [event for _, events in self.tables.get(table, ()) for event in events]
 
-    def _append(self, table: str, token: str, made: Any) -> Swap:
+    def _append(self, table: str, token: str, made: Any) -> CommitResult:
         done = self.find(table, token)
         if done is not None:
             return done
@@ -85,14 +89,14 @@ class FakeCorrections:
         return found
 
 
-def _swap(table: str, number: int, events: int) -> Swap:
-    return Swap(
+def _swap(table: str, number: int, events: int) -> CommitResult:
+    return CommitResult(
         table=table, snapshot_id=number, before_snapshot_id=number - 1 or None, files_added=1,
         files_removed=0, rows_added=events, rows_removed=0, attempts=1, seconds=0.0,
     )  # fmt: skip
 
 
-def accepted_run(found: Workbench, wanted: Any) -> str:
+def accepted_run(found: Context, wanted: Any) -> str:
     """Plan, approve, stage, validate and accept; give the run's id."""
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")

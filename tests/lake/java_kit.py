@@ -22,7 +22,7 @@ from lakehouse_backfill.adapters.spark import filters
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
 from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
 from lakehouse_backfill.adapters.spark.session import catalog_settings
-from lakehouse_backfill.domain.partitions import bounds, ranges
+from lakehouse_backfill.domain.partitions import partition_row_range, scope_row_ranges
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.lake_kit import TARGET, Kit, Row
@@ -56,7 +56,9 @@ class JavaKit(Kit):
 
     def _know(self) -> None:
         own = {**EMBEDDED, "name": self.name, "type": "sql"}
-        options = catalog_settings.spark_catalog(catalog_settings.resolve(own, self.root))
+        options = catalog_settings.spark_catalog_properties(
+            catalog_settings.expand_project_folder(own, self.root)
+        )
         prefix = f"spark.sql.catalog.{self.name}"
         self.spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
         for key, value in options.items():
@@ -88,8 +90,8 @@ class JavaKit(Kit):
         if self.version <= 2:
             super().delete(field, label, name)
             return
-        rows = (bounds(field, label),)
-        self._frame(()).writeTo(f"{self.name}.{name}").overwrite(filters.condition(rows))
+        rows = (partition_row_range(field, label),)
+        self._frame(()).writeTo(f"{self.name}.{name}").overwrite(filters.range_filter(rows))
 
     def hide(self, *ids: int) -> int:
         """Delete rows merge-on-read, as Spark does: by a deletion vector in format 3."""
@@ -104,13 +106,13 @@ class JavaKit(Kit):
             return
         writer = self._frame(rows).writeTo(f"{self.name}.{shadow}")
         writer = writer.option("snapshot-property.lakehouse-backfill.chunk-id", chunk)
-        writer.overwrite(filters.condition((bounds(field, label),)))
+        writer.overwrite(filters.range_filter((partition_row_range(field, label),)))
 
     def compact(self, scope: Scope, name: str = TARGET, **other: Any) -> None:
         if self.version <= 2:
             super().compact(scope, name, **other)
             return
-        where = " OR ".join(f"d = DATE '{one.lower}'" for one in ranges(scope))
+        where = " OR ".join(f"d = DATE '{one.lower}'" for one in scope_row_ranges(scope))
         options = "map('rewrite-all', 'true', 'min-input-files', '1')"
         self.spark.sql(
             f"CALL {self.name}.system.rewrite_data_files(table => '{name}', options => {options}, "
@@ -124,11 +126,11 @@ class JavaKit(Kit):
     @contextmanager
     def watched(self) -> Iterator[JavaKit]:
         """Let what was asked for happen before commits, until the test is over."""
-        fault_points.install(self._reached)
+        fault_points.install_hook(self._reached)
         try:
             yield self
         finally:
-            fault_points.install(None)
+            fault_points.install_hook(None)
 
     def _reached(self, point: str) -> None:
         if point in ("Publisher.swap:committing", "Pins.tag:committing") and self._todo:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.plan import Estimate, Plan, Resolved, SourcePin, TargetPin
+from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
 from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class PlanMaker:
             spec_id=0,
             format_version=2,
         )
-        resolved = Resolved(
+        resolved = ResolvedManifest(
             manifest=self._manifest(),
             contract=self._contract(),
             scope=scope,

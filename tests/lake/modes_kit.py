@@ -16,7 +16,7 @@ from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.lake.kit import Lake
 
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
@@ -64,7 +64,9 @@ class Modes:
         where = str(lake_folder)
         real = {key: value.replace("${project}", where) for key, value in profile.catalog.items()}
         self.project = Project(
-            Wiring(self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev")
+            Adapters(
+                self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev"
+            )
         )
         self._write("jobs/job.py", JOB)
         self._contract(contract)

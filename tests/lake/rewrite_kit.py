@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
+from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
-from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileClones
+from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileCloneCommitter
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.spark.commits.rewriting import SparkRewrites
-from lakehouse_backfill.domain.table_commit import Rewriting, RowsOf
+from lakehouse_backfill.domain.table_commit import PartitionContent, PendingRewrite
 from tests.lake.java_kit import JavaKit
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class RewriteKit(JavaKit):
     ) -> None:
         super().__init__(root, spark, version, budget_s)
         self.rows_way = SparkRewrites(lambda: spark, self.name)
-        settling = Settling(self.catalog, self.rows_way, self.rows_way)
+        settling = RowRewriteFinalizer(self.catalog, self.rows_way, self.rows_way)
         self.pins = IcebergPins(self.catalog, self.rows_way)
-        self.shadows = IcebergShadows(self.catalog, "shadow", FileClones(self.catalog))
+        self.shadows = IcebergShadows(self.catalog, "shadow", FileCloneCommitter(self.catalog))
         self.publisher = IcebergPublisher(self.catalog, budget_s, self.rows_way, settling)
 
-    def rewriting(self, text: str) -> tuple[RowsOf, ...]:
+    def rewriting(self, text: str) -> tuple[PartitionContent, ...]:
         """Read what a swap left in its summary."""
-        return Rewriting.model_validate_json(text).contents
+        return PendingRewrite.model_validate_json(text).contents

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.adapters.system.code_archive import CodeArchive, Kept
+from lakehouse_backfill.adapters.system.code_archive import ArchivedFiles, CodeArchive
 from lakehouse_backfill.domain.plan import Plan
 from tests.lake.kit import Lake, PlanMaker
 
@@ -36,7 +36,7 @@ FILES = {
 }
 
 
-def coded(plan: Plan, rate: int) -> tuple[Plan, Kept]:
+def coded(plan: Plan, rate: int) -> tuple[Plan, ArchivedFiles]:
     texts = {name: text.replace("{rate}", str(rate)) for name, text in FILES.items()}
     marks = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     changes = {"code_hash": marks["jobs/job.py"], "files": marks}

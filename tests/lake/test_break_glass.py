@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.report.break_glass_sql import statements
+from lakehouse_backfill.report.break_glass_sql import sql_statements
 
 if TYPE_CHECKING:
     from tests.lake.kit import Lake
@@ -31,7 +31,7 @@ def published(lake: Lake, before: int | None, field: ScopeField, *labels: str) -
 
 def paste(lake: Lake, row: Publication) -> None:
     """Run what a person pastes, with the catalog's name filled in."""
-    lines = statements(row)
+    lines = sql_statements(row)
     assert lines is not None
     text = "\n".join(lines).replace("USE NAME;", "USE lake;")
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakehouse_backfill.adapters.local.inspecting import LocalInspecting
+from lakehouse_backfill.adapters.local.inspecting import LocalInspector
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
 from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.domain.contract import Profile
@@ -18,8 +18,8 @@ from lakehouse_backfill.domain.inspection import ChunkFacts
 from lakehouse_backfill.domain.scope import Chunk, ScopeField
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.inspecting import Counting, InspectingBySize
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.inspecting import InspectingBySize, LocalCounting
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
@@ -28,15 +28,15 @@ BY_DAY = ScopeField(column="at", transform="day", type="timestamp")
 
 
 @pytest.fixture(params=["spark", "local"])
-def inspecting(request: Any, lake: Lake) -> Counting:
+def inspecting(request: Any, lake: Lake) -> LocalCounting:
     if request.param == "local":
-        return LocalInspecting(lake.catalog)
+        return LocalInspector(lake.catalog)
     return SparkInspecting(lake.spark, lake.name)
 
 
 @pytest.mark.req("Q0")
 def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting
 ) -> None:
     maker = daily(partitions=DAYS[3:6], warm_up_days=1)
     lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-05'")
@@ -49,7 +49,7 @@ def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
 @pytest.mark.req("Q0")
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
 def test_the_hours_of_an_input_are_utc_whatever_the_column(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting, kind: str
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting, kind: str
 ) -> None:
     maker = daily(source_column="at", partitions=DAYS[4:5])
     lake.sql("DROP TABLE {ns}.src")
@@ -67,9 +67,7 @@ def test_the_hours_of_an_input_are_utc_whatever_the_column(
 def test_dates_have_no_hours(lake: Lake, daily: Callable[..., PlanMaker]) -> None:
     spark = SparkInspecting(lake.spark, lake.name)
     with pytest.raises(ConfigError, match="holds dates"):
-        InspectingBySize(LocalInspecting(lake.catalog), spark).periods(
-            daily().make(), "src", "hour"
-        )
+        InspectingBySize(LocalInspector(lake.catalog), spark).periods(daily().make(), "src", "hour")
 
 
 CHUNK = Chunk(chunk_id="c1", partitions=DAYS[4:7])
@@ -91,7 +89,7 @@ KEYS = [
 def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
     lake: Lake,
     daily: Callable[..., PlanMaker],
-    inspecting: Counting,
+    inspecting: LocalCounting,
     key: list[str],
     facts: ChunkFacts,
 ) -> None:
@@ -105,7 +103,7 @@ def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
 
 @pytest.mark.req("Q9")
 def test_a_chunk_is_looked_at_as_it_was_committed(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: Counting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting
 ) -> None:
     plan, head = daily().make(), lake.head("shadow")
     lake.sql("DELETE FROM {ns}.shadow WHERE d = date'2024-01-05'")
@@ -142,7 +140,7 @@ class Runs:
         where = str(lake_folder)
         real = {key: value.replace("${project}", where) for key, value in profile.catalog.items()}
         # The control tables are shared by all tests of the session, as in a lake of many projects.
-        wiring = Wiring(
+        wiring = Adapters(
             self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev"
         )
         self.project = Project(wiring)

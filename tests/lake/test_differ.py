@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
 from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
 from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
@@ -31,9 +31,9 @@ TASK_CASES = [
 _numbers = itertools.count(1)
 
 
-def in_tasks(spark: SparkSession, catalog: Catalog) -> PartsDiffer:
+def in_tasks(spark: SparkSession, catalog: Catalog) -> ParallelDiffer:
     """Compare every partition in a Spark task of its own."""
-    return PartsDiffer(LocalDiffer(catalog), SparkWorkers(spark), 1 << 40, least_rows=1)
+    return ParallelDiffer(LocalDiffer(catalog), SparkWorkers(spark), 1 << 40, least_rows=1)
 
 
 @pytest.fixture

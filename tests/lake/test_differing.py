@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
 from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.value import canonical_json
 from tests.contract.differ_cases import CASES, Maker
 
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 WANTED = ("duplicate keys", "no key", "null partition", "decimals exactly")
 
 
-def told(rows: list[Differing]) -> Counter[str]:
+def told(rows: list[DifferingRow]) -> Counter[str]:
     return Counter(canonical_json([*row]) for row in rows)
 
 

@@ -13,8 +13,8 @@ from lakehouse_backfill.adapters.iceberg.control.fingerprints import IcebergFing
 from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-from lakehouse_backfill.core.comparison.fingerprinting import checksums_of
-from lakehouse_backfill.core.comparison.reconciling import Sides, reconcile
+from lakehouse_backfill.core.comparison.fingerprinting import partition_checksums
+from lakehouse_backfill.core.comparison.reconciling import TableSides, reconcile
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.scope import Scope, ScopeField
@@ -25,7 +25,7 @@ from tests.fakes.lake import FakeLake
 from tests.lake.kit import DAYS, Lake
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.runs.workbench import Workbench
+    from lakehouse_backfill.core.runs.workbench import Context
 
 SCOPE = Scope(field=ScopeField(column="d", transform="identity", type="date"), partitions=DAYS[:4])
 
@@ -50,12 +50,12 @@ class Bench:
 
     lake: Lake
     counting: Counting
-    bench: Workbench
+    bench: Context
 
     def sums(self, short: str = "t") -> dict[str, Checksum]:
         """Give the checksums of the head by files, after comparing them with a scan."""
         table, head = self.lake.table(short), self.lake.head(short)
-        found = checksums_of(self.bench, table, head, SCOPE)
+        found = partition_checksums(self.bench, table, head, SCOPE)
         scanned = self.counting.inner.checksums(table, head, SCOPE, LINEAGE_NAMES)
         assert found == scanned
         return found
@@ -226,7 +226,7 @@ def test_reconciling_what_is_known_reads_no_row(real: Bench) -> None:
     create(real.lake, short="copy")
     real.lake.sql("INSERT INTO {ns}.copy SELECT * FROM {ns}.t")
     old, new = (TableRef(table=real.lake.table(short)) for short in ("t", "copy"))
-    first = reconcile(real.bench, Sides(old, new))
+    first = reconcile(real.bench, TableSides(old, new))
     assert all(row.equal and row.old_count == 10 for row in first)
     assert len(real.scans()) == 2
 
@@ -234,4 +234,4 @@ def test_reconciling_what_is_known_reads_no_row(real: Bench) -> None:
         raise AssertionError("nothing has to be read")
 
     known = real.bench.__class__(**{**vars(real.bench), "compute": no_engine})
-    assert reconcile(known, Sides(old, new)) == first
+    assert reconcile(known, TableSides(old, new)) == first

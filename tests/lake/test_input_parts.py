@@ -68,10 +68,15 @@ def test_rows_that_came_and_went_are_told_apart(
 ) -> None:
     statements, *expected = case
     pins = source(statements)
-    frames = [readers.read(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
+    frames = [readers.read_table(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
     for key, counts in zip((("d", "k"), ()), expected, strict=True):
-        parts = input_parts.split(lake.spark, "lake", pins, (frames[0], frames[1]), key)
-        names = (input_parts.LATE, input_parts.DELETED, input_parts.WAS, input_parts.IS)
+        parts = input_parts.split_input(lake.spark, "lake", pins, (frames[0], frames[1]), key)
+        names = (
+            input_parts.LATE_PART,
+            input_parts.DELETED_PART,
+            input_parts.CHANGED_OLD_PART,
+            input_parts.CHANGED_NEW_PART,
+        )
         assert tuple(parts.counts.get(name, 0) for name in names) == counts
         every = ("late_input", "deletion", "upstream")
         assert rows(parts.state(())) == rows(frames[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.content import Content
+from lakehouse_backfill.adapters.iceberg.content import ScopeFiles
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged
@@ -115,7 +115,7 @@ def hold(name: str, kit: JavaKit, request: pytest.FixtureRequest) -> None:
     rule(request.getfixturevalue("days") if wants_days else kit)
 
 
-def content(kit: JavaKit, snapshot_id: int | None) -> Content:
+def content(kit: JavaKit, snapshot_id: int | None) -> ScopeFiles:
     table = kit.live.load_table(TARGET)
     state = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
     return ScopedReader(table, SECOND, ManifestCache()).in_scope(state)

@@ -13,11 +13,11 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.session.session import open_session
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.core.validation.unusual import values_counted
+from lakehouse_backfill.core.validation.unusual import values_by_partition
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.errors import ConfigError, NotFound
-from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.ports.compute import MeasuredSides
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
@@ -69,7 +69,7 @@ def test_what_is_known_of_the_old_side_by_metadata_is_not_read(lake: Lake, daily
     lake.sql("UPDATE {ns}.out SET k = NULL WHERE d = date'2024-01-05' AND v >= 2000")
     field, counts = plan.resolved.scope.field, MEASURES[1:]
     files = IcebergTables(lake.catalog).files(lake.table("out"), lake.head("out"), field, ("k",))
-    known = values_counted(DAYS[4:6], files, counts)
+    known = values_by_partition(DAYS[4:6], files, counts)
     sides = (lake.table("out"), lake.head("out")), (lake.table("shadow"), lake.head("shadow"))
     read = measuring(lake).measure(*sides, plan.resolved.scope, counts)
     assert known == {DAYS[4]: (2,), DAYS[5]: (4,)}
@@ -93,7 +93,7 @@ def test_a_side_without_snapshot_has_no_rows(lake: Lake, daily: Daily) -> None:
     found = measuring(lake).measure(nothing, something, scope, MEASURES)
     rows = MeasureTotal(name="rows", old=None, new=8, series=points({}, dict.fromkeys(DAYS, 4)))
     assert (found.old, found.totals[1]) == ({}, rows)
-    assert measuring(lake).measure(nothing, nothing, scope, MEASURES) == Measured(
+    assert measuring(lake).measure(nothing, nothing, scope, MEASURES) == MeasuredSides(
         old={},
         new={},
         totals=tuple(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row as SparkRow
 
 from lakehouse_backfill.adapters.spark import filters
-from lakehouse_backfill.adapters.spark.staging.composing import Composing
+from lakehouse_backfill.adapters.spark.staging.composing import ChunkComposer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.manifest import Target
 from lakehouse_backfill.domain.plan import Plan
@@ -75,7 +75,9 @@ def base_of(lake: Lake, rows: list[dict[str, Any]]) -> int | None:
     """Let the table hold exactly these rows."""
     lake.spark.createDataFrame(rows or [], TABLE).writeTo(
         f"{lake.name}.{lake.table('out')}"
-    ).overwrite(filters.condition(partitions.ranges(Scope(field=_FIELD, partitions=DAYS[4:5]))))
+    ).overwrite(
+        filters.range_filter(partitions.scope_row_ranges(Scope(field=_FIELD, partitions=DAYS[4:5])))
+    )
     return lake.head("out")
 
 
@@ -114,7 +116,7 @@ def test_a_merge_gives_what_the_model_gives(lake: Lake, day: Plan) -> None:
             clashes = clash.keys
         plan = at(merged, base_of(lake, base))
         frame = lake.spark.createDataFrame(changes, f"{TABLE}, gone boolean")
-        composing = Composing(lake.spark, lake.name)
+        composing = ChunkComposer(lake.spark, lake.name)
         if clashes:
             with (
                 pytest.raises(ChecksFailed, match=rf"{len(clashes)} keys with an equal version"),
@@ -162,7 +164,7 @@ def test_carried_rows_are_those_that_the_predicate_does_not_name(lake: Lake, day
         kept = [row for row in base if not is_named(row)]
         mine = [row for row in job if is_named(row)]
         frame = lake.spark.createDataFrame(job, TABLE)
-        with Composing(lake.spark, lake.name).composed(plan, scope, frame, schema) as done:
+        with ChunkComposer(lake.spark, lake.name).composed(plan, scope, frame, schema) as done:
             found = [tuple(row[name] for name in COLUMNS) for row in done.rows.collect()]
             expected = [tuple(row[name] for name in COLUMNS) for row in kept + mine]
             assert sorted(found, key=repr) == sorted(expected, key=repr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
-from lakehouse_backfill.config.ready_expectations import READY
+from lakehouse_backfill.config.ready_expectations import READY_EXPECTATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +70,7 @@ def frame(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 @pytest.fixture(scope="module")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ready")
-    for name, ready in READY.items():
+    for name, ready in READY_EXPECTATIONS.items():
         text = json.dumps({"name": name, "expectations": ready.entries})
         (folder / f"{name}.json").write_text(text)
     return folder
@@ -78,9 +78,12 @@ def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def verdicts(folder: Path, rows: DataFrame) -> dict[str, bool]:
     """Judge by all ready suites over one read."""
-    wanted = tuple((f"{name}.json", KNOWN) for name in READY)
+    wanted = tuple((f"{name}.json", KNOWN) for name in READY_EXPECTATIONS)
     found = iter(ExpectationsJudge(folder).judge_all(rows, wanted, "quality"))  # type: ignore[arg-type]
-    passed = {name: [next(found).passed for _ in ready.entries] for name, ready in READY.items()}
+    passed = {
+        name: [next(found).passed for _ in ready.entries]
+        for name, ready in READY_EXPECTATIONS.items()
+    }
     return {name: all(each) for name, each in passed.items()}
 
 
@@ -92,12 +95,12 @@ def test_rows_that_are_right_pass_each_of_them(spark: SparkSession, suites: Path
 def test_each_of_them_fails_for_a_row_that_is_wrong(spark: SparkSession, suites: Path) -> None:
     found = verdicts(suites, frame(spark, *RIGHT, *WRONG.values()))
     assert [name for name, passed in found.items() if passed] == []
-    assert set(WRONG) == set(READY)
+    assert set(WRONG) == set(READY_EXPECTATIONS)
 
 
 def test_each_pattern_of_personal_data_is_found(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "pii.json").write_text(
-        json.dumps({"expectations": READY["no_personal_data"].entries})
+        json.dumps({"expectations": READY_EXPECTATIONS["no_personal_data"].entries})
     )
     rows = spark.createDataFrame([(f"see {text} there",) for text in PERSONAL], "note string")
     (check,) = ExpectationsJudge(tmp_path).judge(rows, "pii.json", {}, "quality")
@@ -105,7 +108,9 @@ def test_each_pattern_of_personal_data_is_found(spark: SparkSession, tmp_path: P
 
 
 def test_a_query_reads_only_the_columns_that_it_names(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "q.json").write_text(json.dumps({"expectations": READY["one_currency"].entries}))
+    (tmp_path / "q.json").write_text(
+        json.dumps({"expectations": READY_EXPECTATIONS["one_currency"].entries})
+    )
     rows = spark.sql("SELECT 1 AS order_id, 2.0 AS amount, 'EUR' AS currency, "
                      "assert_true(false) AS never_read")  # fmt: skip
     found = ExpectationsJudge(tmp_path).judge(rows, "q.json", {}, "quality")

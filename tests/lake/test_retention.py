@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
-from lakehouse_backfill.adapters.iceberg.history import History
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS
+from lakehouse_backfill.adapters.iceberg.history import TableHistory
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
 from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
 from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-from lakehouse_backfill.adapters.spark.session.catalog_settings import spark_catalog
+from lakehouse_backfill.adapters.spark.session.catalog_settings import spark_catalog_properties
 from lakehouse_backfill.errors import TooBusy
 from tests.chaos.lab import DAYS, TARGET
 from tests.contract.retention_lake import SHADOWS, WHO, MovedClock, RetentionLake
@@ -47,7 +47,7 @@ class SparkLake(RetentionLake):
         }  # fmt: skip
         prefix = f"spark.sql.catalog.{self.name}"
         spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
-        for key, value in spark_catalog(properties).items():
+        for key, value in spark_catalog_properties(properties).items():
             spark.conf.set(f"{prefix}.{key}", value)
 
     def count(self, snapshot_id: int | None = None) -> int:
@@ -137,7 +137,7 @@ def test_dropping_tags_alone_lets_the_next_expiry_delete_live_files(
     lake.drop_tags()
     before = len(lake.rows())
     table = lake.catalog.load_table(TARGET)
-    assert History(table.metadata, table.io).dangers()
+    assert TableHistory(table.metadata, table.io).dangers()
     lake.expire_by_java()
     with pytest.raises(FileNotFoundError):
         assert len(lake.rows()) == before
@@ -196,7 +196,7 @@ def test_tags_of_format_3_go_by_iceberg_s_own_library_on_the_same_condition(lake
     for number in range(2):
         lake.sql(f"INSERT INTO {{ns}}.v3 VALUES ({number})")
         ids.append(lake.head("v3"))
-        commits.set_tag(name, f"lhb-pin-{number}", ids[-1], FOREVER_MS)
+        commits.set_tag(name, f"lhb-pin-{number}", ids[-1], NEVER_EXPIRES_MS)
     upkeep = IcebergUpkeep(lake.catalog, "shadow", MovedClock(), commits)
     done = upkeep.let_go(name, {"lhb-pin-0": ids[0] or 0, "lhb-pin-1": 4711})
     assert (done.tags, upkeep.tags(name)) == (("lhb-pin-0",), {"lhb-pin-1": ids[1]})

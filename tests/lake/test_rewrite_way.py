@@ -142,10 +142,10 @@ def test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_fin
         if reached == point:
             raise Killed
 
-    fault_points.install(kill)
+    fault_points.install_hook(kill)
     with pytest.raises(Killed):
         days.publisher.adopt(request)
-    fault_points.install(None)
+    fault_points.install_hook(None)
     head = days.head()
     assert len(TAGS & days.tables.describe(TARGET).refs.keys()) == tags
 

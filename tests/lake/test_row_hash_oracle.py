@@ -104,9 +104,9 @@ def test_spark_hashes_every_row_as_the_definition_says(
 ) -> None:
     # Generated rows do not hold their columns in order.
     frame = spark.createDataFrame([tuple(row[name] for name in COLUMNS) for row in bag], SCHEMA)
-    hashed = frame.select(rowhash.row_hash(frame.schema).alias("h"))
+    hashed = frame.select(rowhash.row_hash_column(frame.schema).alias("h"))
     assert [row["h"] & MASK for row in hashed.collect()] == [row_hash(TYPES, row) for row in bag]
-    summed = frame.agg(*rowhash.checksum_columns(frame.schema)).collect()[0].asDict()
+    summed = frame.agg(*rowhash.checksum_aggregates(frame.schema)).collect()[0].asDict()
     found = rowhash.to_checksum(summed, "s")
     assert (found.rows, found.xor, found.total) == checksum(TYPES, bag)
 

@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.types import LongType
 
 from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts import work
-from lakehouse_backfill.adapters.local.diff.parts_diff import PartsDiffer
+from lakehouse_backfill.adapters.local.diff.parts import compare_parts
+from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
 from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
 from lakehouse_backfill.adapters.spark.session import workers
 from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.wiring.spark_diff import SparkWays
+from lakehouse_backfill.wiring.spark_diff import SparkDifferWithFallback
 from tests.contract.delete_kit import hide_equal_rows
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
 
@@ -30,9 +30,11 @@ pytestmark = pytest.mark.lake
 _numbers = itertools.count(1)
 
 
-def ways(spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30) -> SparkWays:
-    tasks = PartsDiffer(LocalDiffer(catalog), SparkWorkers(spark), limit_bytes, least_rows=1)
-    return SparkWays(tasks, SparkDiffer(spark, "lake"))
+def ways(
+    spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30
+) -> SparkDifferWithFallback:
+    tasks = ParallelDiffer(LocalDiffer(catalog), SparkWorkers(spark), limit_bytes, least_rows=1)
+    return SparkDifferWithFallback(tasks, SparkDiffer(spark, "lake"))
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_workers_answer_in_order_and_elsewhere(spark: SparkSession) -> None:
     asked = SparkWorkers(spark)
     tasks = [[b"a", b"b"], [b"c"], *([bytes([65 + number])] for number in range(20))]
     answers = [each.split(b"@") for each in asked.answers(joined, b":", tasks)]
-    assert asked.count(work) >= 1
+    assert asked.count(compare_parts) >= 1
     assert all(said.startswith(b":") for said, _ in answers)
     parts = [part for each in tasks for part in each]
     assert b"".join(said[1:] for said, _ in answers) == b"".join(parts)
@@ -82,9 +84,9 @@ def test_workers_without_this_version_are_not_asked(
     spark: SparkSession, catalog: Catalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "__version__", "9.9")
-    monkeypatch.setattr(workers, "_known", WeakKeyDictionary())
+    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
-        SparkWorkers(spark).count(work)
+        SparkWorkers(spark).count(compare_parts)
     check(ways(spark, catalog), built)
     assert "do not have lakehouse-backfill 9.9" in ways(spark, catalog).diff(built.request).how
 
@@ -97,7 +99,7 @@ def test_workers_that_cannot_import_the_work_say_why(
         raise NotImplementedError
 
     monkeypatch.setattr(elsewhere, "__module__", "not_on_the_executors")
-    monkeypatch.setattr(workers, "_known", WeakKeyDictionary())
+    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match="No module named 'not_on_the_executors'"):
         SparkWorkers(spark).count(elsewhere)
 

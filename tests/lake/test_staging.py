@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.filters import condition
+from lakehouse_backfill.adapters.spark.filters import range_filter
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
@@ -407,7 +407,7 @@ def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, dai
         def _require_epoch(self, shadow: str, epoch: int) -> int | None:
             return stale
 
-    rows = condition((RowRange("d", date(2024, 1, 5), date(2024, 1, 6)),))
+    rows = range_filter((RowRange("d", date(2024, 1, 5), date(2024, 1, 6)),))
     frame = lake.sql("SELECT * FROM {ns}.src WHERE d = date'2024-01-05'")
     before = lake.rows("shadow")
     with pytest.raises(Conflict):

@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.contract import Measure, Profile, SourceTotal
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.diffing import DiffRequest
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
@@ -58,7 +58,7 @@ def orders(lake: Lake, profile: Profile, lake_folder: Path) -> Callable[..., dic
         )
     real = {k: v.replace("${project}", str(lake_folder)) for k, v in profile.catalog.items()}
     profile = profile.model_copy(update={"catalog": real})
-    project = Project(Wiring(lake.project, profile, NullProgress(), "dev"))
+    project = Project(Adapters(lake.project, profile, NullProgress(), "dev"))
     return lambda config=None, **contract: _restated(lake, project, config or {}, contract)
 
 

@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
         world = self.world
         planned = self.product.make_plan(scope)
         key = (scope, world.source_head, world.head)
-        known = [r for r in world.runs.values() if r.key == key and r.state in verbs.OPEN]
+        known = [r for r in world.runs.values() if r.key == key and r.state in OPEN]
         assert (planned.run_id in world.runs) == bool(known), (planned.run_id, known)
 
         def make() -> Run:

@@ -13,12 +13,12 @@ from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning import plan as planning
 from lakehouse_backfill.core.publication import publish, recover, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging import stage
 from lakehouse_backfill.core.validation import validate
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.chaos.lab import TARGET
 from tests.chaos.worker import LabWiring
 from tests.model.lake import name_of
@@ -73,11 +73,11 @@ class Product:
         self._start()
 
     def _start(self) -> None:
-        found = Wiring.open(self._folder, None, NullProgress())
+        found = Adapters.open(self._folder, None, NullProgress())
         self._wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
         me = f"process-{uuid4()}"
         # This one lives, those before it were killed.
-        self.bench: Workbench = replace(
+        self.bench: Context = replace(
             self._wiring.bench, driver=me, is_alive=lambda driver: driver == me
         )
 
@@ -87,7 +87,7 @@ class Product:
     def watched(self, act: Callable[[], Any], at: int | None) -> Done:
         """Do something; kill this process at its `at`-th fault point (None: nowhere)."""
         trace, code, said, is_killed = Trace(at), "", "", False
-        fault_points.install(trace)
+        fault_points.install_hook(trace)
         try:
             act()
         except Killed as point:
@@ -95,7 +95,7 @@ class Product:
         except BackfillError as error:
             code, said = error.code, str(error)
         finally:
-            fault_points.install(None)
+            fault_points.install_hook(None)
         if is_killed:
             self.close()
             self._start()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 
 Row = dict[str, Any]
 
@@ -36,7 +36,7 @@ def merge(
     key: Sequence[str],
     version: str,
     deleted: str | None = None,
-) -> tuple[list[Row], Counts]:
+) -> tuple[list[Row], ChunkCounts]:
     """Merge changes into rows with unique keys; raises Clash, with every key that has one."""
     held = {_of(row, key): row for row in base}
     asked: dict[tuple[Any, ...], list[Row]] = {}
@@ -47,7 +47,7 @@ def merge(
         _one(found, name, held.get(name), asked.get(name, []), version, deleted)
     if found.clashes:
         raise Clash(found.clashes)
-    return found.rows, Counts(**found.counts)
+    return found.rows, ChunkCounts(**found.counts)
 
 
 def _one(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.report.page import write
+from lakehouse_backfill.report.page import write_evidence_files
 from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser, BrowserMissing
 
@@ -28,4 +28,4 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the example run."""
-    return write(published_document(), tmp_path_factory.mktemp("evidence"))
+    return write_evidence_files(published_document(), tmp_path_factory.mktemp("evidence"))

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakehouse_backfill.report.page import write
+from lakehouse_backfill.report.page import write_evidence_files
 from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser
 
@@ -56,7 +56,7 @@ def take(browser: Browser, page: Path, shot: Shot, folder: Path) -> Path:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, Browser(Path(scratch) / "browser") as browser:
-        page = write(published_document(), Path(scratch))
+        page = write_evidence_files(published_document(), Path(scratch))
         for shot in SHOTS:
             take(browser, page, shot, folder)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report.page import write
+from lakehouse_backfill.report.page import write_evidence_files
 from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser, BrowserMissing, Tab, find
 from tests.pages.pictures import A4_HEIGHT, A4_WIDTH, SHOTS, Shot, take
@@ -57,7 +57,7 @@ def long_document() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(long_document(), tmp_path_factory.mktemp("long"))
+    return write_evidence_files(long_document(), tmp_path_factory.mktemp("long"))
 
 
 def unfold(tab: Tab) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.domain.capability import Capabilities
 from tests.contract.catalogs import catalog_of
 
@@ -28,7 +28,7 @@ def test_a_catalog_is_judged_by_what_it_does(
     named(kind)
     catalog = catalog_of(tmp_path)
 
-    found = probe(catalog, "shadow")
+    found = probe_capabilities(catalog, "shadow")
 
     assert found.model_copy(update={"seen": {}}) == expected
     assert set(found.seen) == {

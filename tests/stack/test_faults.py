@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.adapters.iceberg.names import BUILT_AS
+from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare, move
@@ -156,7 +156,7 @@ def test_a_server_that_refuses_to_register_gets_a_built_shadow(kit: Kit, proxy: 
 
     made = kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
 
-    assert "refuses to register" in made.properties[BUILT_AS]
+    assert "refuses to register" in made.properties[BUILT_BECAUSE_PROPERTY]
     assert (made.snapshot_id, kit.rows("shadow.r1")) == (kit.head(), kit.rows())
 
 
@@ -215,7 +215,7 @@ def test_a_slow_answer_is_waited_for(kit: Kit, proxy: Proxy):
 def test_doctor_finds_out_that_a_server_refuses_to_register(kit: Kit, proxy: Proxy, status: int):
     proxy.fail(Fault("POST", "/register$", "before", status, times=9))
 
-    found = probe(kit.catalog, "shadow")
+    found = probe_capabilities(kit.catalog, "shadow")
 
     assert (found.register_table, found.built_clones, found.clones) == (False, True, True)
     assert "refuses to register" in found.seen["register_table"]
@@ -226,6 +226,6 @@ def test_doctor_takes_a_server_that_is_away_for_no_finding(kit: Kit, proxy: Prox
     proxy.fail(Fault("POST", "/register$", "before", 503, times=9))
 
     with pytest.raises(CatalogDown):
-        probe(kit.catalog, "shadow")
+        probe_capabilities(kit.catalog, "shadow")
 
     assert kit.live.list_tables("shadow") == []

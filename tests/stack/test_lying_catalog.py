@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.capabilities import probe
+from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.adapters.iceberg.names import BUILT_AS
+from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY
 from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
 from lakehouse_backfill.adapters.system.clock import SystemClock
 from lakehouse_backfill.domain.capability import Capabilities
@@ -36,7 +36,7 @@ def kit(named, tmp_path: Path) -> Kit:
 def test_a_shadow_is_built_where_a_clone_came_back_empty(kit: Kit):
     made = kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
 
-    assert "does not keep what is registered" in made.properties[BUILT_AS]
+    assert "does not keep what is registered" in made.properties[BUILT_BECAUSE_PROPERTY]
     assert (made.snapshot_id, kit.rows("shadow.r1")) == (kit.head(), kit.rows())
     assert kit.tables.files(TARGET, kit.head(), DAY) == kit.tables.files(
         "shadow.r1", kit.head(), DAY
@@ -94,7 +94,7 @@ def test_a_commit_that_lost_the_race_with_400_is_run_again(kit: Kit):
 
 def test_doctor_says_what_it_does(named, tmp_path: Path):
     named("seaweed")
-    found = probe(catalog_of(tmp_path), "shadow")
+    found = probe_capabilities(catalog_of(tmp_path), "shadow")
     assert found.model_copy(update={"seen": {}}) == Capabilities(
         tags=True,
         branches=True,

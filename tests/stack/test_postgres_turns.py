@@ -9,7 +9,10 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.control import control_lock
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_turns import DatabaseTurns, turns_of
+from lakehouse_backfill.adapters.iceberg.control.control_turns import (
+    PostgresAdvisoryLock,
+    choose_advisory_lock,
+)
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare
@@ -21,16 +24,16 @@ NAME = "lakehouse_backfill.accepted_output_version"
 def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
     named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.5)
     named("postgres")
-    holder = turns_of(catalog_of(tmp_path), NAME)
-    assert isinstance(holder, DatabaseTurns)
+    holder = choose_advisory_lock(catalog_of(tmp_path), NAME)
+    assert isinstance(holder, PostgresAdvisoryLock)
     versions = IcebergVersions(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
     first, *others = (a_row(number, "publish") for number in (1, 2, 3))
     versions.move(PRODUCT, lambda _: (first,))
     with holder.turn():
         started = time.monotonic()
         versions.move(PRODUCT, lambda _: (others[0],))
-        assert time.monotonic() - started > control_lock.PATIENCE_S
+        assert time.monotonic() - started > control_lock.LOCK_TIMEOUT_S
         versions.move(PRODUCT, lambda _: (others[1],))
     assert bare(versions.history(PRODUCT)) == (*reversed(others), first)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.planning.staging_place import DATA_PATH, under
+from lakehouse_backfill.core.planning.staging_place import DATA_PATH_PROPERTY, staging_folder
 from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
@@ -40,7 +40,7 @@ def publish(lake: Kit, staging_location: str) -> None:
     if staging_location == "under_target":
         target = lake.tables.describe(TARGET)
         assert target is not None
-        properties[DATA_PATH] = under(target, "bf-1")
+        properties[DATA_PATH_PROPERTY] = staging_folder(target, "bf-1")
     lake.shadows.open(TARGET, base, shadow, properties)
     lake.write_chunk(shadow, DAY, DAYS[1], [row(11, DAYS[1], "new")], "c0")
     request = AdoptRequest(

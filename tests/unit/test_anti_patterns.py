@@ -13,7 +13,7 @@ from lakehouse_backfill.core.planning import anti_patterns
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Fault, IllegalMove
 from tests.fakes.bench import bench, declared, lake
 from tests.fakes.declarations import MANIFEST, changed
@@ -91,7 +91,7 @@ def test_validation_after_publish_only_is_refused_when_publishing() -> None:
         publish(found, plan.run_id, "bob")
     assert f"lakehouse-backfill validate {plan.run_id}" in refused.value.fix
     assert "acted on already" in refused.value.fix
-    assert found.runs.status(plan.run_id).state is State.STAGED
+    assert found.runs.status(plan.run_id).state is RunState.STAGED
 
 
 @pytest.mark.parametrize("word", ["last_writer_wins", "force", "overwrite"])
@@ -113,13 +113,13 @@ def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
     with pytest.raises(IllegalMove) as refused:
         stage(found, run_id, "bob")
     assert f"lakehouse-backfill plan MANIFEST --revise {run_id}" in refused.value.fix
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     table = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1:]]
-    assert [row[0] for row in table] == list(anti_patterns.NAMES)
+    assert [row[0] for row in table] == list(anti_patterns.ANTI_PATTERN_NAMES)
     for name, where, instead, tests in table:
         assert where, name
         assert instead, name
@@ -133,7 +133,7 @@ def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:
 
 def test_the_page_says_what_the_messages_say() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    for wish in anti_patterns.WISHES:
-        assert wish.name in anti_patterns.NAMES
-        field = ".".join("NAME" if step == anti_patterns.ANY else step for step in wish.path)
+    for wish in anti_patterns.ANTI_PATTERNS:
+        assert wish.name in anti_patterns.ANTI_PATTERN_NAMES
+        field = ".".join("NAME" if step == anti_patterns.ANY_NAME else step for step in wish.path)
         assert f"`{field}`" in text, field

@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lakehouse_backfill.config.scaffold import init
+from lakehouse_backfill.config.scaffold import create_project
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.project import Project
 
@@ -25,7 +25,7 @@ SCHEMA = Schema(
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A new project with a partitioned and an unpartitioned table."""
-    init(tmp_path)
+    create_project(tmp_path)
     found = Project.open(tmp_path)
     found.wiring.make_lake()
     catalog = found.wiring.catalog

@@ -17,16 +17,16 @@ import pytest
 import lakehouse_backfill
 from lakehouse_backfill import fault_points, ports
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
-from lakehouse_backfill.fault_points import around, side_effect, watch
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
+from lakehouse_backfill.fault_points import commit_window, side_effect, watch_ports
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.fakes import declarations
 
 PACKAGE = Path(lakehouse_backfill.__file__).parent
 
 #: Port methods that change nothing outside the process, and so need no fault point.
 READING = {
-    "Attributing": {"swap"},
+    "ChangeAttributor": {"swap"},
     "Audit": {"bad_plans", "chains", "drafts", "products", "seal"},
     "Carrying": set(),
     "Clock": {"now", "sleep"},
@@ -34,7 +34,7 @@ READING = {
     "Corrections": {"find"},
     "DataFiles": {"digests", "reading"},
     "Differ": {"diff", "differing", "preview", "weigh"},
-    "Erasing": {"gone", "named"},
+    "DeletionFinder": {"gone", "named"},
     "Evidence": {"document", "newest"},
     "Fences": set(),
     "Fingerprints": {"find"},
@@ -55,23 +55,23 @@ READING = {
     "PinLeases": {"standing"},
     "Pins": {"pinned"},
     # Parts of the acts of other ports, which have the points.
-    "CloneCommits": {"fence", "set_columns", "write_clone"},
-    "Prepared": {"commit"},
+    "CloneCommitter": {"fence", "set_columns", "write_clone"},
+    "PreparedSnapshot": {"commit"},
     "Progress": {"advance", "finish", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
-    "Reading": {"compare"},
+    "QueryRunner": {"compare"},
     "Records": {"by_key", "golden"},
     "Restoring": set(),
-    "RowProof": {"require_equal"},
+    "RowVerifier": {"require_equal"},
     "Runs": {"code_of", "events", "list", "plan", "status"},
     "Shadows": {"chunks"},
     "Staging": {"edge_checksums", "edges", "load", "prove_warm_up", "remeasure"},
-    "Surveying": {"survey"},
-    "SwapCommits": {"prepare"},
-    "TableCommits": set(),
-    "TagCommits": {"set_tag"},
-    "UpkeepCommits": {"take_out"},
-    "Stored": {"files", "metadata", "sizes"},
+    "TableSurveyor": {"survey"},
+    "SwapCommitter": {"prepare"},
+    "TableCommitter": set(),
+    "TagCommitter": {"set_tag"},
+    "UpkeepCommitter": {"take_out"},
+    "StoredFiles": {"files", "metadata", "sizes"},
     "Tables": {"describe", "estimate", "files", "places", "resolve", "scope_field", "positions"},
     "Upkeep": {"dangers", "shadows", "tags", "would_let_go", "written"},
     "Versions": {"history", "pending", "pointer", "pointers"},
@@ -91,7 +91,7 @@ SPARK_WRITES = {
     "append", "createOrReplace", "insertInto", "overwrite", "overwritePartitions", "saveAsTable",
 }  # fmt: skip
 #: `doctor` writes a throw-away table to try the catalog out; nothing depends on it.
-TRIALS = {"_Trial", "probe"}
+TRIALS = {"_CapabilityProbe", "probe_capabilities"}
 
 
 def protocols() -> dict[str, type[Any]]:
@@ -114,7 +114,7 @@ def test_every_port_method_has_a_fault_point_or_is_known_to_read_only() -> None:
             for method, value in vars(protocol).items()
             if inspect.isfunction(value) and not method.startswith("_")
         }
-        - fault_points.marked(protocol)
+        - fault_points.side_effect_methods(protocol)
         for name, protocol in protocols().items()
     }
     assert unmarked == READING
@@ -122,12 +122,12 @@ def test_every_port_method_has_a_fault_point_or_is_known_to_read_only() -> None:
 
 @pytest.mark.req("T3")
 def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None:
-    wiring = Wiring.open(declarations.project(tmp_path), None, None)
+    wiring = Adapters.open(declarations.project(tmp_path), None, None)
     wiring.make_lake()
     asked = {
-        field: fault_points.is_watched(getattr(wiring.bench, field), protocol)
-        for field, protocol in get_type_hints(Workbench).items()
-        if isinstance(protocol, type) and fault_points.marked(protocol)
+        field: fault_points.is_watched_port(getattr(wiring.bench, field), protocol)
+        for field, protocol in get_type_hints(Context).items()
+        if isinstance(protocol, type) and fault_points.side_effect_methods(protocol)
     }
     assert asked == dict.fromkeys(
         ("tables", "pins", "shadows", "publisher", "runs", "ledger", "versions", "evidence",
@@ -141,18 +141,18 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
     tree = ast.parse(inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.wiring")))
     made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_compute"]
     given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
-    assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch"]
-    assert fault_points.marked(get_type_hints(Compute)["staging"]) == {"stage"}
+    assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch_ports"]
+    assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {"stage"}
 
 
 @pytest.mark.req("T3")
 @pytest.mark.parametrize(
-    ("folder", "commits"), [("iceberg", ICEBERG_COMMITS), ("spark", SPARK_WRITES)]
+    ("folder", "commits"), [("adapters/iceberg", ICEBERG_COMMITS), ("adapters/spark", SPARK_WRITES)]
 )
 def test_every_commit_stands_between_two_fault_points(folder: str, commits: set[str]) -> None:
     bare = [
         f"{file.name}:{call.lineno}: {ast.unparse(call.func)}"
-        for file in sorted((PACKAGE / folder).glob("*.py"))
+        for file in sorted((PACKAGE / folder).rglob("*.py"))
         for call in _bare(ast.parse(file.read_text(encoding="utf-8")), commits)
         if not _is_known(call)
     ]
@@ -168,14 +168,14 @@ def _is_known(call: ast.Call) -> bool:
 
 
 def _bare(tree: ast.AST, commits: set[str], *, covered: bool = False) -> Iterator[ast.Call]:
-    """Find the calls of `commits` that stand in no `with around(...)`."""
+    """Find the calls of `commits` that stand in no `with commit_window(...)`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in TRIALS:
             continue
         inside = covered
         if isinstance(node, ast.With):
             heads = [item.context_expr for item in node.items]
-            inside |= any(_name(head) == "around" for head in heads)
+            inside |= any(_name(head) == "commit_window" for head in heads)
         if not inside and _is_method(node) and _name(node) in commits:
             yield node
         yield from _bare(node, commits, covered=inside)
@@ -194,9 +194,9 @@ def _name(node: ast.AST) -> str:
 def test_the_points_of_the_adapters_are_those_that_are_listed() -> None:
     files = (file for file in PACKAGE.rglob("*.py") if file.name != "fault_points.py")
     texts = [file.read_text(encoding="utf-8") for file in files]
-    used = {name for text in texts for name in re.findall(r'\baround\("([^"]+)"\)', text)}
+    used = {name for text in texts for name in re.findall(r'\bcommit_window\("([^"]+)"\)', text)}
     logs = {f"ControlLog.{table.name}" for table in CONTROL_TABLES}
-    listed = set(fault_points.COMMITS)
+    listed = set(fault_points.COMMIT_POINTS)
     assert used | {name for name in listed if name.startswith("ControlLog.")} == listed
     assert {name for name in listed if name.startswith("ControlLog.")} <= logs
 
@@ -227,15 +227,15 @@ class Holder:
 @pytest.fixture
 def passed() -> Iterator[list[str]]:
     found: list[str] = []
-    fault_points.install(found.append)
+    fault_points.install_hook(found.append)
     yield found
-    fault_points.install(None)
-    fault_points._METHODS.pop("Working.work", None)
+    fault_points.install_hook(None)
+    fault_points._SIDE_EFFECT_METHODS.pop("Working.work", None)
 
 
 def test_a_watched_port_does_what_the_port_does_and_says_when(passed: list[str]) -> None:
-    fault_points._METHODS["Working.work"] = None
-    held = watch(Holder(Doing()))
+    fault_points._SIDE_EFFECT_METHODS["Working.work"] = None
+    held = watch_ports(Holder(Doing()))
     assert (held.port.work("it"), held.port.look(), held.other) == ("it done", "seen", "kept")
     with pytest.raises(ValueError, match="wrong"):
         held.port.work("wrong")
@@ -243,16 +243,16 @@ def test_a_watched_port_does_what_the_port_does_and_says_when(passed: list[str])
 
 
 def test_a_commit_that_failed_is_not_said_to_be_committed(passed: list[str]) -> None:
-    with pytest.raises(OSError), around("A.b"):
+    with pytest.raises(OSError), commit_window("A.b"):
         raise OSError
-    with around("A.c"):
+    with commit_window("A.c"):
         pass
     assert passed == ["A.b:committing", "A.c:committing", "A.c:committed"]
 
 
 def test_without_a_hook_nothing_happens_and_nothing_but_code_installs_one() -> None:
-    with around("A.b"):
-        fault_points.reached("A.c:before")
+    with commit_window("A.b"):
+        fault_points.reach_point("A.c:before")
     source = inspect.getsource(fault_points)
     assert not re.search(r"\bos\b|environ\b|getenv", source)
     installs = [
@@ -268,4 +268,4 @@ def test_the_recovery_page_says_what_happens_at_each_point() -> None:
     text = (PACKAGE.parent / "docs" / "recovery.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 7]
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+\.\w+)`", row[3])}
-    assert named == {point.rpartition(":")[0] for point in fault_points.names()}
+    assert named == {point.rpartition(":")[0] for point in fault_points.all_points()}

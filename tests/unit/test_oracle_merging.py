@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from tests.oracle.merging import Clash, merge
 
 BASE = [{"k": 1, "v": 10, "ver": 5}, {"k": 2, "v": 20, "ver": 5}, {"k": 3, "v": 30, "ver": 5}]
@@ -24,7 +24,7 @@ def test_each_key_ends_with_its_newest_row() -> None:
     assert sorted(rows, key=lambda row: row["k"]) == [
         {"k": 1, "v": 11, "ver": 6}, {"k": 3, "v": 30, "ver": 5}, {"k": 4, "v": 40, "ver": 1},
     ]  # fmt: skip
-    assert counts == Counts(
+    assert counts == ChunkCounts(
         carried_rows=1, inserted_rows=1, updated_rows=1, deleted_rows=1, ignored_rows=3
     )
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.core.planning.plan import Declared
+from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.publication import rollback as going_back
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Wiring
+from lakehouse_backfill.wiring.wiring import Adapters
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 
 
-class FakeWiring(Wiring):
+class FakeWiring(Adapters):
     """A wiring whose ports are fakes, and whose pages are real."""
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +32,7 @@ class FakeWiring(Wiring):
         self.wanted = declared()
         self.__dict__["bench"] = bench(self.where, self.fake)
 
-    def declare(self, manifest_file: Path) -> Declared:
+    def declare(self, manifest_file: Path) -> DeclaredRun:
         return self.wanted
 
     def contract(self, product: str) -> Contract:
@@ -49,7 +49,7 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.wiring = FakeWiring(folder)
         self.project = Project(self.wiring)
-        self.bench: Workbench = self.wiring.bench
+        self.bench: Context = self.wiring.bench
         self.folder = folder / ".lakehouse-backfill" / "evidence"
         self.run = str(self.project.plan("m.yaml", by="bob")["run_id"])
 
@@ -241,7 +241,7 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(
     way = going_back.plan_rollback(case.bench, PRODUCT, None, ())
     with monkeypatch.context() as cut:
         # Cut off after the pointer moved, before the run was told.
-        cut.setattr(going_back, "tell_runs", lambda *_: None)
+        cut.setattr(going_back, "align_run_states", lambda *_: None)
         going_back.rollback(case.bench, contract(), way, "wrong", "bob")
     case.project.recover(None, "bob", dry_run=True)
     assert not case.page().exists()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.transforms import ATTRIBUTE, TransformInfo, transform, transform_info
+from lakehouse_backfill.transforms import (
+    TRANSFORM_ATTRIBUTE,
+    TransformInfo,
+    transform,
+    transform_info,
+)
 
 
 def test_the_function_comes_back_unchanged_with_its_declaration() -> None:
@@ -15,7 +20,7 @@ def test_the_function_comes_back_unchanged_with_its_declaration() -> None:
     assert marked is build
     assert marked(None, "flights") == "built from flights"
     assert transform_info(marked) == TransformInfo("arrivals_daily", "1.2.0", ("flights",))
-    assert getattr(marked, ATTRIBUTE) is transform_info(marked)
+    assert getattr(marked, TRANSFORM_ATTRIBUTE) is transform_info(marked)
 
 
 def test_another_function_is_no_transform() -> None:

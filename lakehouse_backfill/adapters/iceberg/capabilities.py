@@ -15,38 +15,43 @@ from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
 from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from lakehouse_backfill.adapters.iceberg.catalog import advertised, brief, load, translated
-from lakehouse_backfill.adapters.iceberg.names import BUILT_AS, FOREVER_MS
-from lakehouse_backfill.adapters.iceberg.patience import lost_race
-from lakehouse_backfill.adapters.iceberg.refusals import is_refusal
-from lakehouse_backfill.adapters.iceberg.shadow.building import Builder
-from lakehouse_backfill.adapters.iceberg.shadow.clone import clone_metadata
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    advertised_endpoints,
+    first_error_line,
+    load_table,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.patience import is_lost_race
+from lakehouse_backfill.adapters.iceberg.refusals import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.shadow.building import BuiltClone
+from lakehouse_backfill.adapters.iceberg.shadow.clone import build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.capability import Capabilities
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 
-_SCHEMA = Schema(NestedField(1, "id", LongType()))
-_MULTI = "POST /v1/{prefix}/transactions/commit"
-_BRANCH, _TAG = "lhb-probe-branch", "lhb-probe-tag"
+_PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
+_MULTI_TABLE_ENDPOINT = "POST /v1/{prefix}/transactions/commit"
+_PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
 
 
-def probe(catalog: Catalog, shadow_namespace: str) -> Capabilities:
+def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
     """Try everything out; the tables are dropped again without purge, and their files deleted.
 
     A server that refuses or forgets is a finding. Raises CatalogDown when one does not answer.
     """
-    with translated():
+    with translate_errors():
         catalog.create_namespace_if_not_exists(shadow_namespace)
-    trial = _Trial(catalog, shadow_namespace)
+    trial = _CapabilityProbe(catalog, shadow_namespace)
     try:
-        with translated():
+        with translate_errors():
             trial.begin()
         return trial.capabilities()
     finally:
         trial.end()
 
 
-class _Trial:
+class _CapabilityProbe:
     """The tables of one trial."""
 
     def __init__(self, catalog: Catalog, namespace: str) -> None:
@@ -60,8 +65,8 @@ class _Trial:
 
     def begin(self) -> None:
         """Make a table with one snapshot, which holds no row."""
-        self._catalog.create_table(self._name, _SCHEMA)
-        _commit(self._table())
+        self._catalog.create_table(self._name, _PROBE_SCHEMA)
+        _commit_empty_snapshot(self._table())
 
     def capabilities(self) -> Capabilities:
         tries: dict[str, Callable[[], str]] = {
@@ -92,23 +97,23 @@ class _Trial:
     def _try(self, name: str, attempt: Callable[[], str]) -> bool:
         """Give whether it worked: an attempt says what was wrong, or nothing."""
         try:
-            with translated():
+            with translate_errors():
                 fault = attempt()
         except CatalogDown as error:
             cause = error.__cause__
-            if cause is None or not is_refusal(cause):
+            if cause is None or not is_unsupported_by_server(cause):
                 raise
-            fault = brief(cause)
+            fault = first_error_line(cause)
         except BackfillError as error:
             fault = error.problem
         except NotImplementedError as error:
-            fault = brief(error) or "not implemented"
+            fault = first_error_line(error) or "not implemented"
         if fault:
             self._seen[name] = fault
         return not fault
 
     def _table(self, name: str = "") -> Table:
-        table = load(self._catalog, name or self._name)
+        table = load_table(self._catalog, name or self._name)
         self._note(table)
         return table
 
@@ -129,18 +134,22 @@ class _Trial:
         table = self._table()
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
-            changes.create_tag(head, _TAG, max_ref_age_ms=FOREVER_MS)
-        kept = self._table().metadata.refs.get(_TAG)
+            changes.create_tag(head, _PROBE_TAG, max_ref_age_ms=NEVER_EXPIRES_MS)
+        kept = self._table().metadata.refs.get(_PROBE_TAG)
         if kept is None or kept.snapshot_id != head:
             return "a tag was accepted and is not there"
-        return "" if kept.max_ref_age_ms == FOREVER_MS else "a tag lost the age that it was given"
+        return (
+            ""
+            if kept.max_ref_age_ms == NEVER_EXPIRES_MS
+            else "a tag lost the age that it was given"
+        )
 
     def _branches(self) -> str:
         table = self._table()
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
-            changes.create_branch(head, _BRANCH)
-        kept = self._table().metadata.refs.get(_BRANCH)
+            changes.create_branch(head, _PROBE_BRANCH)
+        kept = self._table().metadata.refs.get(_PROBE_BRANCH)
         is_kept = kept is not None and kept.snapshot_id == head
         return "" if is_kept else "a branch was accepted and is not there"
 
@@ -149,29 +158,33 @@ class _Trial:
         if "branches" in self._seen:
             return "there are no branches"
         live = self._table()
-        _commit(self._table(), _BRANCH)
+        _commit_empty_snapshot(self._table(), _PROBE_BRANCH)
         try:
-            _commit(live)
+            _commit_empty_snapshot(live)
         except Exception as error:
-            if not lost_race(error):
+            if not is_lost_race(error):
                 raise
-            return brief(error)
+            return first_error_line(error)
         metadata = self._table().metadata
         refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
-        return "" if refs.get(_BRANCH) != refs.get("main") else "commits went to the wrong branch"
+        return (
+            ""
+            if refs.get(_PROBE_BRANCH) != refs.get("main")
+            else "commits went to the wrong branch"
+        )
 
     def _register(self) -> str:
         base = self._table().metadata.current_snapshot_id
         shadows = IcebergShadows(self._catalog, self._namespace)
         shadows.open(self._name, base, self._shadow, {})
-        return str(self._table(self._shadow).metadata.properties.get(BUILT_AS, ""))
+        return str(self._table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
 
     def _build(self) -> str:
         """Build a clone also where one can be registered: the catalog may change its mind."""
         source = self._table()
         base = source.metadata.current_snapshot_id
-        wanted = clone_metadata(source.metadata, base, source.location(), {})
-        Builder(self._catalog, self._note).build(self._built, wanted, "tried out")
+        wanted = build_clone_metadata(source.metadata, base, source.location(), {})
+        BuiltClone(self._catalog, self._note).build(self._built, wanted, "tried out")
         self._table(self._built)
         return ""
 
@@ -187,7 +200,7 @@ class _Trial:
             self._catalog.commit_table(table, (requirement,), (AssignUUIDUpdate(uuid=given),))
         except RESTError as error:
             # Iceberg's own server commits, and fails then as it finds another UUID: so look.
-            if is_refusal(error):
+            if is_unsupported_by_server(error):
                 raise
         is_kept = self._table().metadata.table_uuid == given
         return "" if is_kept else "a new UUID was accepted and is not there"
@@ -215,16 +228,20 @@ class _Trial:
                 "default-namespace": (self._namespace,),
             }
         )
-        self._catalog.create_view(name, _SCHEMA, shown)
+        self._catalog.create_view(name, _PROBE_SCHEMA, shown)
         is_kept = self._catalog.view_exists(name)
         self._catalog.drop_view(name)
         return "" if is_kept else "a view was accepted and is not there"
 
     def _multi_table(self) -> str:
-        return "" if _MULTI in advertised(self._catalog) else "the catalog does not offer it"
+        return (
+            ""
+            if _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)
+            else "the catalog does not offer it"
+        )
 
 
-def _commit(table: Table, branch: str = "main") -> None:
+def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:
     """Add a snapshot without files."""
     with table.transaction() as change, change.update_snapshot(branch=branch).fast_append():
         pass

@@ -28,22 +28,28 @@ from lakehouse_backfill.errors import CatalogDown, ConfigError, NotFound, TooBus
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
-_SCHEMES = {"rest": ("http", "https"), "hive": ("thrift",)}
-_KINDS = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
+_SCHEME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
+_SCHEMES_BY_TYPE = {"rest": ("http", "https"), "hive": ("thrift",)}
+_CATALOG_TYPES = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
 #: What the library raises for a wrong type, and by name for a missing or malformed uri.
-_MISDECLARED = (NotInstalledError, ValueError, TypeError, KeyError)
-_NO_URI = ("ArgumentError", "NoSuchModuleError", "NoSuchPropertyException")
-_EXAMPLES = {
+_CONFIGURATION_ERRORS = (NotInstalledError, ValueError, TypeError, KeyError)
+_URI_ERROR_NAMES = ("ArgumentError", "NoSuchModuleError", "NoSuchPropertyException")
+_URI_EXAMPLES = {
     "sql": "write e.g. uri: sqlite:///${project}/catalog.db",
     "rest": "write e.g. uri: https://catalog.example.com",
     "hive": "write e.g. uri: thrift://metastore.example.com:9083",
 }
 #: A new SQL catalog has two tables, so two races can be lost.
-_RACES = 3
-_DOWN = (AuthorizationExpiredError, ForbiddenError, OAuthError, RESTError, UnauthorizedError)
+_MAX_LOST_RACES = 3
+_OUTAGE_ERRORS = (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
 #: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
-_TRANSPORTS = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
+_TRANSPORT_LIBRARIES = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
 
 
 def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -> Catalog:
@@ -67,20 +73,23 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
         properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
         if must_exist:
             properties.setdefault("init_catalog_tables", "false")
-    with translated():
+    with translate_errors():
         try:
             catalog = _load_catalog(name, properties)
         except Exception as error:
-            if not isinstance(error, _MISDECLARED) and type(error).__name__ not in _NO_URI:
+            if (
+                not isinstance(error, _CONFIGURATION_ERRORS)
+                and type(error).__name__ not in _URI_ERROR_NAMES
+            ):
                 raise
-            raise _misdeclared(name, properties, error) from error
+            raise _configuration_error(name, properties, error) from error
     vars(catalog)["purge_table"] = _refuse_purge
     return catalog
 
 
 def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """Load it; processes that open a new SQL catalog at once all try to make its tables."""
-    for _ in range(_RACES):
+    for _ in range(_MAX_LOST_RACES):
         try:
             return load_catalog(name, **properties)
         except Exception as error:
@@ -89,39 +98,39 @@ def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
     return load_catalog(name, **properties)
 
 
-def load(catalog: Catalog, table: str) -> Table:
+def load_table(catalog: Catalog, table: str) -> Table:
     """Load the table afresh; raises NotFound and CatalogDown."""
-    with translated():
+    with translate_errors():
         return catalog.load_table(table)
 
 
-def load_or_none(catalog: Catalog, table: str) -> Table | None:
+def load_table_or_none(catalog: Catalog, table: str) -> Table | None:
     """Load the table afresh, or give None where the catalog has none of the name.
 
     Raises CatalogDown, and NotFound when the catalog names it and its metadata file is gone.
     """
     try:
-        return load(catalog, table)
+        return load_table(catalog, table)
     except NotFound as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise
         return None
 
 
-def advertised(catalog: Catalog) -> frozenset[str]:
+def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
     """Give the endpoints that a REST server says it has; none where nothing is said of them."""
     return frozenset(str(one) for one in getattr(catalog, "_supported_endpoints", ()))
 
 
-def probe(catalog: Catalog) -> str:
+def ping_catalog(catalog: Catalog) -> str:
     """Say what answers under the catalog's name; raises CatalogDown."""
-    with translated():
+    with translate_errors():
         namespaces = catalog.list_namespaces()
     return f"{catalog.name} ({type(catalog).__name__}) answers with {len(namespaces)} namespaces"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn the library's errors into ours; those it does not know pass unchanged."""
     try:
         yield
@@ -142,11 +151,11 @@ def translated() -> Iterator[None]:
             raise
         if _is_read_only(error):
             raise CatalogDown(
-                f"the lake is read-only here: {type(error).__name__}: {brief(error)}",
+                f"the lake is read-only here: {type(error).__name__}: {first_error_line(error)}",
                 fix="use an account, or a machine, that may write to catalog and warehouse",
             ) from error
         raise CatalogDown(
-            f"the catalog or its store does not answer: {type(error).__name__}: {brief(error)}",
+            f"the catalog or its store does not answer: {type(error).__name__}: {first_error_line(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
         ) from error
 
@@ -154,7 +163,7 @@ def translated() -> Iterator[None]:
 def is_outage(error: BaseException) -> bool:
     """Tell whether the error means that catalog or store did not answer."""
     library = type(error).__module__.split(".")[0]
-    return isinstance(error, (*_DOWN, OSError)) or library in _TRANSPORTS
+    return isinstance(error, (*_OUTAGE_ERRORS, OSError)) or library in _TRANSPORT_LIBRARIES
 
 
 def _is_read_only(error: BaseException) -> bool:
@@ -163,12 +172,12 @@ def _is_read_only(error: BaseException) -> bool:
     return isinstance(error, PermissionError) or "readonly" in said or "read-only" in said
 
 
-def brief(error: BaseException) -> str:
+def first_error_line(error: BaseException) -> str:
     """Give the first line: the rest is SQL with its values, and a link to a manual."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def is_locked(error: BaseException) -> bool:
+def is_sqlite_locked(error: BaseException) -> bool:
     """Tell whether SQLite gave up waiting for its lock; it has then written nothing."""
     return type(error).__name__ == "OperationalError" and "database is locked" in str(error)
 
@@ -180,19 +189,19 @@ def _refuse_purge(identifier: object) -> NoReturn:
     )
 
 
-def _misdeclared(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
+def _configuration_error(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
     """Say which field of the catalog the library could not use."""
     kind = properties.get("type")
     if isinstance(error, NotInstalledError):
         field, fix = "type", "install what it names, or use another type of catalog"
-    elif kind is not None and kind not in _KINDS:
-        field, fix = "type", f"write one of {', '.join(_KINDS)}"
+    elif kind is not None and kind not in _CATALOG_TYPES:
+        field, fix = "type", f"write one of {', '.join(_CATALOG_TYPES)}"
     else:
-        field, fix = "uri", _EXAMPLES.get(kind or "", _EXAMPLES["sql"])
+        field, fix = "uri", _URI_EXAMPLES.get(kind or "", _URI_EXAMPLES["sql"])
     if field == "uri" and field not in properties:
         fix, field = f"{fix}, or set it in PyIceberg's environment variables", ""
     place = f"catalog.{field}" if field else "catalog"
-    return ConfigError(f"catalog {name}: {brief(error)}", fix=fix, field=place)
+    return ConfigError(f"catalog {name}: {first_error_line(error)}", fix=fix, field=place)
 
 
 def _check_uri(properties: dict[str, str]) -> None:
@@ -205,12 +214,12 @@ def _check_uri(properties: dict[str, str]) -> None:
         return  # PyIceberg's environment variables may give it
     scheme, _, rest = uri.partition("://")
     problem = ""
-    if not rest or not _SCHEME.fullmatch(scheme):
+    if not rest or not _SCHEME_PATTERN.fullmatch(scheme):
         problem = "names no catalog: it lacks the form scheme://place"
-    elif kind in _SCHEMES and not scheme.startswith(_SCHEMES[kind]):
+    elif kind in _SCHEMES_BY_TYPE and not scheme.startswith(_SCHEMES_BY_TYPE[kind]):
         problem = f"is none of a catalog of type {kind}"
     if problem:
-        fix = _EXAMPLES.get(kind, _EXAMPLES["sql"])
+        fix = _URI_EXAMPLES.get(kind, _URI_EXAMPLES["sql"])
         raise ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
 
 

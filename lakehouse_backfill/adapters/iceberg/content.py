@@ -13,28 +13,28 @@ from typing import Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
 
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import name_of, referenced_file
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import unique_file_name, vector_data_file
 
 #: Live files by name: a data file's path.
-Live = dict[str, ManifestEntry]
+LiveEntries = dict[str, ManifestEntry]
 #: The reserved id of the column `file_path` of position delete files.
-_PATH_ID = 2147483546
-_EVERYWHERE = ("everywhere",)
+_FILE_PATH_FIELD_ID = 2147483546
+_ALL_PARTITIONS = ("everywhere",)
 
 
 @dataclass(frozen=True)
-class Content:
+class ScopeFiles:
     """Live data files of a scope, and the live delete files that may hide rows of them."""
 
-    data: Live = field(default_factory=dict)
-    deletes: Live = field(default_factory=dict)
+    data: LiveEntries = field(default_factory=dict)
+    deletes: LiveEntries = field(default_factory=dict)
     #: Further listings of the files in `data`: readers see their rows once for each.
-    again: list[Live] = field(default_factory=list)
+    again: list[LiveEntries] = field(default_factory=list)
 
     def add_data(self, entries: Iterable[ManifestEntry]) -> None:
         """Add listings of data files; `data` holds the last one of each file."""
         for entry in entries:
-            name, earlier = name_of(entry.data_file), entry
+            name, earlier = unique_file_name(entry.data_file), entry
             for listed in (self.data, *self.again):
                 if name not in listed:
                     listed[name] = earlier
@@ -46,7 +46,10 @@ class Content:
     @property
     def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
         """Give each listing of a data file, with the delete files that apply to it."""
-        hidden = [self.hidden_by, *(applying(listed, self.deletes) for listed in self.again)]
+        hidden = [
+            self.hidden_by,
+            *(applicable_deletes(listed, self.deletes) for listed in self.again),
+        ]
         return [
             (path, entry, names[path])
             for listed, names in zip((self.data, *self.again), hidden, strict=True)
@@ -56,17 +59,17 @@ class Content:
     @cached_property
     def hidden_by(self) -> dict[str, frozenset[str]]:
         """Name, for each data file, the delete files that apply to it."""
-        return applying(self.data, self.deletes)
+        return applicable_deletes(self.data, self.deletes)
 
     @cached_property
     def hiding(self) -> frozenset[str]:
         """Name the delete files that apply to any of the data files; the others hide nothing."""
         return frozenset().union(*self.hidden_by.values())
 
-    def without(self, paths: frozenset[str]) -> Content:
+    def without(self, paths: frozenset[str]) -> ScopeFiles:
         """Give the same without some data files."""
         data = {path: entry for path, entry in self.data.items() if path not in paths}
-        return Content(data, self.deletes)
+        return ScopeFiles(data, self.deletes)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -79,19 +82,19 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Swapped:
+class FileSwap:
     """What a swap takes out and puts in; `ambiguous`: files that come back, and what may hide them.
 
     Engines differ on a file that comes back beside live delete files: some look at sequence
     numbers, some do not.
     """
 
-    removed: Live
-    added: Live
+    removed: LiveEntries
+    added: LiveEntries
     ambiguous: dict[str, frozenset[str]]
 
 
-def swapped_in(now: Content, wanted: Live) -> Swapped:
+def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
     """Work out the swap of a scope's files for `wanted`.
 
     Delete files that apply to none of the files that stay go with the others; those that also apply
@@ -99,19 +102,19 @@ def swapped_in(now: Content, wanted: Live) -> Swapped:
     """
     removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
     added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
-    after = Content({**now.without(frozenset(removed)).data, **added}, now.deletes)
+    after = ScopeFiles({**now.without(frozenset(removed)).data, **added}, now.deletes)
     stale = {
         path: entry
         for path, entry in now.deletes.items()
-        if path not in after.hiding and not is_everywhere(entry.data_file)
+        if path not in after.hiding and not is_global_delete(entry.data_file)
     }
     left = {path: entry for path, entry in now.deletes.items() if path not in stale}
     again = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
-    named = {path: names for path, names in naming(again, left).items() if names}
-    return Swapped({**removed, **stale}, added, named)
+    named = {path: names for path, names in possible_deletes(again, left).items() if names}
+    return FileSwap({**removed, **stale}, added, named)
 
 
-def naming(data: Live, deletes: Live) -> dict[str, frozenset[str]]:
+def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
     """Tell which delete files may name rows of which data files, whatever their sequence."""
     oldest = {
         path: ManifestEntry.from_args(
@@ -123,23 +126,25 @@ def naming(data: Live, deletes: Live) -> dict[str, frozenset[str]]:
         )
         for path, entry in data.items()
     }
-    return applying(oldest, deletes)
+    return applicable_deletes(oldest, deletes)
 
 
-def applying(data: Live, deletes: Live) -> dict[str, frozenset[str]]:
+def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
     """Tell which delete files apply to which data files (Iceberg spec, scan planning).
 
     An entry without sequence number is about to be committed: nothing that is there applies to it.
     """
     by_place: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in deletes.values():
-        by_place.setdefault(_place(entry.data_file), []).append(entry)
+        by_place.setdefault(_delete_target(entry.data_file), []).append(entry)
     found: dict[str, frozenset[str]] = {}
     for path, entry in data.items():
         place = (entry.data_file.spec_id, entry.data_file.partition)
-        places = (place, ("file", path), _EVERYWHERE)
+        places = (place, ("file", path), _ALL_PARTITIONS)
         near = [delete for each in places for delete in by_place.get(each, ())]
-        found[path] = frozenset(name_of(e.data_file) for e in near if _applies(e, entry))
+        found[path] = frozenset(
+            unique_file_name(e.data_file) for e in near if _is_applicable(e, entry)
+        )
     return found
 
 
@@ -148,45 +153,47 @@ def is_live_entry(entry: ManifestEntry) -> bool:
     return bool(entry.status != ManifestEntryStatus.DELETED)
 
 
-def is_everywhere(file: DataFile) -> bool:
+def is_global_delete(file: DataFile) -> bool:
     """Tell whether the delete file applies to all partitions: its own spec has none."""
     return file.content == DataFileContent.EQUALITY_DELETES and len(file.partition) == 0
 
 
-def only_file(file: DataFile) -> str | None:
+def targeted_data_file(file: DataFile) -> str | None:
     """Give the one data file that a position delete file names, in whatever partition it lies."""
-    named = referenced_file(file)
+    named = vector_data_file(file)
     if named is not None:
         return named
-    lowest, highest = _names(file)
+    lowest, highest = _path_bounds(file)
     return lowest.decode() if lowest is not None and lowest == highest else None
 
 
-def _names(file: DataFile) -> tuple[bytes | None, bytes | None]:
+def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
     if file.content != DataFileContent.POSITION_DELETES:
         return None, None
-    return (file.lower_bounds or {}).get(_PATH_ID), (file.upper_bounds or {}).get(_PATH_ID)
+    return (file.lower_bounds or {}).get(_FILE_PATH_FIELD_ID), (file.upper_bounds or {}).get(
+        _FILE_PATH_FIELD_ID
+    )
 
 
-def _place(file: DataFile) -> tuple[Any, ...]:
-    if is_everywhere(file):
-        return _EVERYWHERE
-    path = only_file(file)
+def _delete_target(file: DataFile) -> tuple[Any, ...]:
+    if is_global_delete(file):
+        return _ALL_PARTITIONS
+    path = targeted_data_file(file)
     return (file.spec_id, file.partition) if path is None else ("file", path)
 
 
-def _applies(delete: ManifestEntry, data: ManifestEntry) -> bool:
+def _is_applicable(delete: ManifestEntry, data: ManifestEntry) -> bool:
     theirs, ours = delete.sequence_number or 0, data.sequence_number
     if ours is None:
         return False
     if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
         return ours < theirs
-    return ours <= theirs and _may_name(delete.data_file, data.data_file.file_path)
+    return ours <= theirs and _may_reference_file(delete.data_file, data.data_file.file_path)
 
 
-def _may_name(delete: DataFile, path: str) -> bool:
+def _may_reference_file(delete: DataFile, path: str) -> bool:
     """Tell by its bounds whether a position delete file may name rows of the data file."""
-    lowest, highest = _names(delete)
+    lowest, highest = _path_bounds(delete)
     if lowest is None or highest is None:
         return True
     name = path.encode()

@@ -17,53 +17,77 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, load_or_none, translated
-from lakehouse_backfill.adapters.iceberg.commit.swapping import swap_of
-from lakehouse_backfill.adapters.iceberg.metadata import landed
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS, PREFIX, PUBLICATION, RUN_ID
-from lakehouse_backfill.adapters.iceberg.patience import BUDGET_S, attempts, lost_race
-from lakehouse_backfill.adapters.iceberg.type_text import TypeText
-from lakehouse_backfill.core.versions.corrections import COLUMNS, events, reversed_events
-from lakehouse_backfill.domain.publication import Swap
-from lakehouse_backfill.domain.rollout import Compensation, Differing, EventsRequest
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.commit.swapping import read_commit_result
+from lakehouse_backfill.adapters.iceberg.metadata import find_publication_snapshot
+from lakehouse_backfill.adapters.iceberg.names import (
+    NEVER_EXPIRES_MS,
+    PROPERTY_PREFIX,
+    PUBLICATION_PROPERTY,
+    RUN_ID_PROPERTY,
+)
+from lakehouse_backfill.adapters.iceberg.patience import (
+    COMMIT_BUDGET_S,
+    is_lost_race,
+    retry_attempts,
+)
+from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
+from lakehouse_backfill.core.versions.corrections import (
+    CORRECTION_COLUMNS,
+    correction_events,
+    reversed_events,
+)
+from lakehouse_backfill.domain.publication import CommitResult
+from lakehouse_backfill.domain.rollout import (
+    CompensationRequest,
+    CorrectionEventsRequest,
+    DifferingRow,
+)
 from lakehouse_backfill.errors import BackfillError, OutcomeUnknown, TooBusy, Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 #: Events that are held in memory at once.
-BATCH_EVENTS = 20_000
-_STATE = "no reader sees an event of this act; the product's table was not touched"
+EVENT_BATCH_SIZE = 20_000
+_NO_EVENT_VISIBLE = "no reader sees an event of this act; the product's table was not touched"
 
 
 class IcebergCorrections:
     """`ports.rollout.Corrections` on PyIceberg: files first, then one conditional append."""
 
-    def __init__(self, catalog: Catalog, budget_s: float = BUDGET_S) -> None:
+    def __init__(self, catalog: Catalog, budget_s: float = COMMIT_BUDGET_S) -> None:
         self._catalog = catalog
         self._budget_s = budget_s
 
-    def write(self, request: EventsRequest, rows: Iterable[Differing]) -> Swap:
+    def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
         """Write the events of a publication by one append; a token that has landed writes none.
 
         Raises Unsupported (columns that are not ours), TooBusy, OutcomeUnknown.
         """
         self._ensure(request.sink.table)
-        marks = {RUN_ID: request.run_id, f"{PREFIX}output-version": str(request.version)}
+        marks = {
+            RUN_ID_PROPERTY: request.run_id,
+            f"{PROPERTY_PREFIX}output-version": str(request.version),
+        }
         if request.evidence_digest:
-            marks[f"{PREFIX}evidence-digest"] = request.evidence_digest
-        made = events(request, rows)
+            marks[f"{PROPERTY_PREFIX}evidence-digest"] = request.evidence_digest
+        made = correction_events(request, rows)
         return self._append(request.sink.table, request.token, request.tag, made, marks)
 
-    def compensate(self, request: Compensation) -> Swap:
+    def compensate(self, request: CompensationRequest) -> CommitResult:
         """Write the reverse of what publications wrote, newest first, by one append; once."""
         made = reversed_events(request, self._written(request))
-        marks = {f"{PREFIX}takes-back": ",".join(request.tokens)}
+        marks = {f"{PROPERTY_PREFIX}takes-back": ",".join(request.tokens)}
         return self._append(request.table, request.token, request.tag, made, marks)
 
-    def find(self, table: str, token: str) -> Swap | None:
+    def find(self, table: str, token: str) -> CommitResult | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""
-        found = load_or_none(self._catalog, table)
-        done = None if found is None else landed(found.metadata, token)
-        return None if done is None else swap_of(table, done, 0.0)
+        found = load_table_or_none(self._catalog, table)
+        done = None if found is None else find_publication_snapshot(found.metadata, token)
+        return None if done is None else read_commit_result(table, done, 0.0)
 
     def _append(
         self,
@@ -72,22 +96,24 @@ class IcebergCorrections:
         tag: str,
         made: Iterator[dict[str, Any]],
         marks: dict[str, str],
-    ) -> Swap:
+    ) -> CommitResult:
         started = time.monotonic()
-        table = load(self._catalog, name)
-        _require_ours(name, table)
-        done = landed(table.metadata, token)
+        table = load_table(self._catalog, name)
+        _require_correction_columns(name, table)
+        done = find_publication_snapshot(table.metadata, token)
         if done is not None:
-            return swap_of(name, done, time.monotonic() - started)
-        files = list(_written(table, made))
-        for number in attempts(self._budget_s):
-            if self._commit(name, token, tag, files, {**marks, f"{PREFIX}attempts": str(number)}):
-                done = landed(load(self._catalog, name).metadata, token)
+            return read_commit_result(name, done, time.monotonic() - started)
+        files = list(_write_event_files(table, made))
+        for number in retry_attempts(self._budget_s):
+            if self._commit(
+                name, token, tag, files, {**marks, f"{PROPERTY_PREFIX}attempts": str(number)}
+            ):
+                done = find_publication_snapshot(load_table(self._catalog, name).metadata, token)
                 if done is not None:
-                    return swap_of(name, done, time.monotonic() - started)
+                    return read_commit_result(name, done, time.monotonic() - started)
         raise TooBusy(
             f"other writers kept winning on {name} for {self._budget_s:.0f} s",
-            state=_STATE,
+            state=_NO_EVENT_VISIBLE,
             fix="try again, or pause the other writer",
         )
 
@@ -95,14 +121,14 @@ class IcebergCorrections:
         self, name: str, token: str, tag: str, files: list[DataFile], marks: dict[str, str]
     ) -> bool:
         """Append the files to the head as it is now; False when another writer was faster."""
-        table = load(self._catalog, name)
-        if landed(table.metadata, token) is not None:
+        table = load_table(self._catalog, name)
+        if find_publication_snapshot(table.metadata, token) is not None:
             return True
-        _require_ours(name, table)
+        _require_correction_columns(name, table)
         # PyIceberg's own retry would append again without looking for the token.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         transaction = table.transaction()
-        summary = {**marks, PUBLICATION: token}
+        summary = {**marks, PUBLICATION_PROPERTY: token}
         with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
             for file in files:
                 append.append_data_file(file)
@@ -110,20 +136,23 @@ class IcebergCorrections:
             "ref-name": tag,
             "type": SnapshotRefType.TAG,
             "snapshot-id": append.snapshot_id,
-            "max-ref-age-ms": FOREVER_MS,
+            "max-ref-age-ms": NEVER_EXPIRES_MS,
         }
         transaction._apply((SetSnapshotRefUpdate.model_validate(ref),), ())
-        transaction.set_properties({PUBLICATION: token})
+        transaction.set_properties({PUBLICATION_PROPERTY: token})
         try:
-            with around("Corrections.append"):
+            with commit_window("Corrections.append"):
                 transaction.commit_transaction()
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
-            return False if lost_race(error) else self._look(name, token, error)
+            return False if is_lost_race(error) else self._look(name, token, error)
         return True
 
     def _look(self, name: str, token: str, cause: Exception) -> bool:
         try:
-            is_there = landed(load(self._catalog, name).metadata, token) is not None
+            is_there = (
+                find_publication_snapshot(load_table(self._catalog, name).metadata, token)
+                is not None
+            )
         except BackfillError:
             is_there = False
         if is_there:
@@ -136,25 +165,25 @@ class IcebergCorrections:
 
     def _ensure(self, name: str) -> None:
         """Create the table with the documented columns unless it exists."""
-        with translated():
+        with translate_errors():
             if self._catalog.table_exists(name):
                 return
-            with around("Catalog.create_namespace"):
+            with commit_window("Catalog.create_namespace"):
                 self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             try:
-                with around("Catalog.create_table"):
+                with commit_window("Catalog.create_table"):
                     self._catalog.create_table(name, _schema(), properties={"format-version": "2"})
             except TableAlreadyExistsError:
                 return
 
-    def _written(self, request: Compensation) -> Iterator[Mapping[str, Any]]:
+    def _written(self, request: CompensationRequest) -> Iterator[Mapping[str, Any]]:
         """Yield the events to take back, last ones first."""
-        table = load(self._catalog, request.table)
+        table = load_table(self._catalog, request.table)
         for token in request.tokens:
-            with translated():
+            with translate_errors():
                 found = table.scan(row_filter=EqualTo(term="publication", value=token)).to_arrow()
             ordered = found.sort_by([("position", "descending")])
-            for batch in ordered.to_batches(max_chunksize=BATCH_EVENTS):
+            for batch in ordered.to_batches(max_chunksize=EVENT_BATCH_SIZE):
                 for event in batch.to_pylist():
                     wanted = request.partitions
                     if wanted is None or event["partition"] in wanted:
@@ -162,29 +191,29 @@ class IcebergCorrections:
 
 
 def _schema() -> Schema:
-    texts = TypeText()
+    texts = TypeParser()
     return Schema(
         *(
             NestedField(
                 texts.next_id(), name, texts.parse(kind.rstrip("!")),
                 required=kind.endswith("!"), doc=meaning,
             )
-            for name, kind, meaning in COLUMNS
+            for name, kind, meaning in CORRECTION_COLUMNS
         )
     )  # fmt: skip
 
 
-def _require_ours(name: str, table: Table) -> None:
+def _require_correction_columns(name: str, table: Table) -> None:
     """Raise Unsupported unless the table has the documented columns; others may be optional."""
     found = {field.name: field for field in table.schema().fields}
     wrong = [
         f"{column} is {found[column].field_type}, not {kind.rstrip('!')}"
         if column in found
         else f"{column} {kind.rstrip('!')} is missing"
-        for column, kind, _ in COLUMNS
+        for column, kind, _ in CORRECTION_COLUMNS
         if column not in found or str(found[column].field_type) != kind.rstrip("!")
     ]
-    known = {column for column, _, _ in COLUMNS}
+    known = {column for column, _, _ in CORRECTION_COLUMNS}
     wrong += [
         f"{field.name} is required and unknown"
         for field in found.values()
@@ -193,19 +222,19 @@ def _require_ours(name: str, table: Table) -> None:
     if wrong:
         raise Unsupported(
             f"{name} is no table of correction events: {'; '.join(wrong)}",
-            state=_STATE,
+            state=_NO_EVENT_VISIBLE,
             fix="name another table in target.corrections, or one that does not exist: it is "
             "created with the columns of docs/corrections.md",
         )
 
 
-def _written(table: Table, made: Iterator[dict[str, Any]]) -> Iterator[DataFile]:
+def _write_event_files(table: Table, made: Iterator[dict[str, Any]]) -> Iterator[DataFile]:
     """Write the events to data files, one batch in memory at a time."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
     schema = table.schema().as_arrow()
-    with translated():
-        while batch := list(islice(made, BATCH_EVENTS)):
+    with translate_errors():
+        while batch := list(islice(made, EVENT_BATCH_SIZE)):
             rows = pa.Table.from_pylist(batch, schema=schema)
             yield from _dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io)

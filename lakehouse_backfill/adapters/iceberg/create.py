@@ -9,14 +9,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import NestedField
 
-from lakehouse_backfill.adapters.iceberg.catalog import translated
-from lakehouse_backfill.adapters.iceberg.type_text import TypeText
+from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
+from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
-_OWN = {
+_CREATE_PROPERTIES = {
     "format-version": "2",
     # As every table that Spark itself creates: without the property it writes gzip, which costs
     # half as much again as the whole overwrite.
@@ -29,26 +29,26 @@ def create_table(catalog: Catalog, contract: Contract) -> None:
 
     Raises ConfigError when a type, a transform or a partition column is wrong.
     """
-    schema = schema_of(contract)
-    spec = _spec(contract, schema)
-    with translated():
-        with around("Catalog.create_namespace"):
+    schema = contract_schema(contract)
+    spec = _partition_spec(contract, schema)
+    with translate_errors():
+        with commit_window("Catalog.create_namespace"):
             catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
         try:
-            with around("Catalog.create_table"):
+            with commit_window("Catalog.create_table"):
                 catalog.create_table(
                     contract.table,
                     schema,
                     partition_spec=spec,
-                    properties={**_OWN, "comment": contract.description},
+                    properties={**_CREATE_PROPERTIES, "comment": contract.description},
                 )
         except TableAlreadyExistsError:
             return
 
 
-def schema_of(contract: Contract) -> Schema:
+def contract_schema(contract: Contract) -> Schema:
     """Give the table's columns: the contract's, then the lineage columns if it wants them."""
-    texts = TypeText()
+    texts = TypeParser()
     fields = [
         NestedField(
             texts.next_id(),
@@ -69,15 +69,15 @@ def schema_of(contract: Contract) -> Schema:
     return Schema(*fields)
 
 
-def _spec(contract: Contract, schema: Schema) -> PartitionSpec:
+def _partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
     fields = [
-        _field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
+        _partition_field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
         for position, partition in enumerate(contract.partitioning)
     ]
     return PartitionSpec(*fields)
 
 
-def _field(
+def _partition_field(
     contract: Contract, schema: Schema, partition: ContractPartition, field_id: int
 ) -> PartitionField:
     try:

@@ -22,21 +22,21 @@ from pyiceberg.types import (
     StructType,
 )
 
-from lakehouse_backfill.adapters.iceberg.asking import answers
-from lakehouse_backfill.adapters.iceberg.catalog import load
-from lakehouse_backfill.adapters.iceberg.metadata import snapshot_in
+from lakehouse_backfill.adapters.iceberg.asking import fetch_all
+from lakehouse_backfill.adapters.iceberg.catalog import load_table
+from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot
 from lakehouse_backfill.domain.fingerprint import FileBytes
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.value import digest
 
 #: Files that are read at once: a store answers many, hashing leaves the interpreter's lock.
-_AT_ONCE = 16
-_PIECE = 4 * 1024 * 1024
+_CONCURRENT_READS = 16
+_BLOCK_BYTES = 4 * 1024 * 1024
 #: How files are read that have no field ids of their own.
-_NAME_MAPPING = "schema.name-mapping.default"
+_NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
 #: Promotions that the canonical row hash does not notice.
-_ALIKE = ((IntegerType, LongType, "long"), (FloatType, DoubleType, "double"))
-_LONGEST_SHORT_DECIMAL = 18
+_EQUIVALENT_TYPES = ((IntegerType, LongType, "long"), (FloatType, DoubleType, "double"))
+_MAX_SHORT_PRECISION = 18
 
 
 class IcebergDataFiles:
@@ -50,51 +50,57 @@ class IcebergDataFiles:
 
         A file has the same rows under equal readings. Raises NotFound.
         """
-        metadata = load(self._catalog, table).metadata
-        schema_id = snapshot_in(metadata, snapshot_id, table).schema_id
+        metadata = load_table(self._catalog, table).metadata
+        schema_id = find_snapshot(metadata, snapshot_id, table).schema_id
         # Without an id, as v1 writers leave it, readers take the table's current schema.
         schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
-        return reading_of(schema, metadata.properties.get(_NAME_MAPPING, ""))
+        return reading_digest(schema, metadata.properties.get(_NAME_MAPPING_PROPERTY, ""))
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
         """Read the files' bytes, several at a time; those that are gone are left out."""
         if not paths:
             return {}
-        io = load(self._catalog, table).io
-        return answers(lambda path: _digest(io, path), paths, _AT_ONCE)
+        io = load_table(self._catalog, table).io
+        return fetch_all(lambda path: _hash_data_file(io, path), paths, _CONCURRENT_READS)
 
 
-def reading_of(schema: Schema, name_mapping: str = "") -> str:
+def reading_digest(schema: Schema, name_mapping: str = "") -> str:
     """Give the digest of what columns are to a file, lineage columns left out."""
     fields = [field for field in schema.fields if field.name not in LINEAGE_NAMES]
-    return digest([_fields(fields), name_mapping])
+    return digest([_field_shapes(fields), name_mapping])
 
 
-def _fields(fields: Collection[NestedField]) -> list[Any]:
+def _field_shapes(fields: Collection[NestedField]) -> list[Any]:
     """Sort by name, as the row hash does; order and documentation do not matter."""
     return [
-        [field.field_id, field.name, _kind(field.field_type), str(field.initial_default)]
+        [field.field_id, field.name, _type_shape(field.field_type), str(field.initial_default)]
         for field in sorted(fields, key=lambda each: each.name)
     ]
 
 
-def _kind(kind: IcebergType) -> Any:
+def _type_shape(kind: IcebergType) -> Any:
     if isinstance(kind, StructType):
-        return ["struct", _fields(kind.fields)]
+        return ["struct", _field_shapes(kind.fields)]
     if isinstance(kind, ListType):
-        return ["list", kind.element_id, _kind(kind.element_type)]
+        return ["list", kind.element_id, _type_shape(kind.element_type)]
     if isinstance(kind, MapType):
-        return ["map", kind.key_id, _kind(kind.key_type), kind.value_id, _kind(kind.value_type)]
+        return [
+            "map",
+            kind.key_id,
+            _type_shape(kind.key_type),
+            kind.value_id,
+            _type_shape(kind.value_type),
+        ]
     if isinstance(kind, DecimalType):
-        return f"decimal{18 if kind.precision <= _LONGEST_SHORT_DECIMAL else 38}:{kind.scale}"
-    alike = (name for small, large, name in _ALIKE if isinstance(kind, small | large))
+        return f"decimal{18 if kind.precision <= _MAX_SHORT_PRECISION else 38}:{kind.scale}"
+    alike = (name for small, large, name in _EQUIVALENT_TYPES if isinstance(kind, small | large))
     return next(alike, str(kind))
 
 
-def _digest(io: FileIO, path: str) -> FileBytes:
+def _hash_data_file(io: FileIO, path: str) -> FileBytes:
     made, size = hashlib.sha256(), 0
     with io.new_input(path).open() as stream:
-        while piece := stream.read(_PIECE):
+        while piece := stream.read(_BLOCK_BYTES):
             made.update(piece)
             size += len(piece)
     return FileBytes(size_bytes=size, sha256=made.hexdigest())

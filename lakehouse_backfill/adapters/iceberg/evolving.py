@@ -12,23 +12,23 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, Tabl
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField, PrimitiveType
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, translated
-from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, columns_of
-from lakehouse_backfill.adapters.iceberg.type_text import TypeText
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, describe_columns
+from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.domain.schema_change import SchemaChange
-from lakehouse_backfill.domain.table_commit import Columns
+from lakehouse_backfill.domain.table_commit import NewSchema
 from lakehouse_backfill.errors import Conflict, Unsupported
-from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.ports.table_commits import CloneCommits
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_commits import CloneCommitter
 
 #: The catalog numbers a schema that is added; this stands for that number.
-_LAST_ADDED = -1
+_LAST_ADDED_SCHEMA = -1
 
 
 @dataclass(frozen=True)
-class Evolved:
+class SchemaEvolution:
     """The columns that a target must have before a swap, and those that it has after it."""
 
     before: ColumnIds
@@ -47,17 +47,19 @@ class Evolved:
         return f"ids of columns that the run adds were given to others meanwhile: {names}"
 
 
-def evolve(
+def evolve_shadow(
     catalog: Catalog,
     shadow: str,
     base_schema_id: int,
     change: SchemaChange,
-    commits: CloneCommits | None = None,
+    commits: CloneCommitter | None = None,
 ) -> None:
     """Change a shadow's columns once, by one commit; `commits` writes what PyIceberg cannot."""
-    table = load(catalog, shadow)
-    base = _schema(table, base_schema_id)
-    if not rules_schema_change.differing(columns_of(base), columns_of(table.schema()), change):
+    table = load_table(catalog, shadow)
+    base = _require_schema(table, base_schema_id)
+    if not rules_schema_change.schema_differences(
+        describe_columns(base), describe_columns(table.schema()), change
+    ):
         return
     if column_ids(table.schema()) != column_ids(base):
         raise Conflict(
@@ -67,34 +69,34 @@ def evolve(
         )
     if commits is not None:
         planned = UpdateSchema(table.transaction())
-        _take_all(planned, change)
-        after = columns_after(table.metadata, planned._apply())
+        _apply_schema_change(planned, change)
+        after = build_new_schema(table.metadata, planned._apply())
         commits.set_columns(shadow, str(table.metadata.table_uuid), after)
         return
-    with translated(), around("Shadows.evolve"), table.update_schema() as update:
-        _take_all(update, change)
+    with translate_errors(), commit_window("Shadows.evolve"), table.update_schema() as update:
+        _apply_schema_change(update, change)
 
 
-def _take_all(update: UpdateSchema, change: SchemaChange) -> None:
+def _apply_schema_change(update: UpdateSchema, change: SchemaChange) -> None:
     for step in change:
-        _take(update, step.add, step.type, step.doc)
+        _add_column(update, step.add, step.type, step.doc)
         if step.widen is not None:
-            update.update_column(step.widen, _type(step.to or ""))
+            update.update_column(step.widen, _parse_simple_type(step.to or ""))
     # Last: all steps name the columns as they are before.
-    for old, new in rules_schema_change.renamed(change).items():
+    for old, new in rules_schema_change.renamed_columns(change).items():
         update.rename_column(old, new)
 
 
-def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:
+def verify_schema_evolution(shadow: Table, request: AdoptRequest) -> SchemaEvolution | None:
     """Prove that a shadow's columns are the declared change of its base's; None: no change.
 
     Raises Unsupported when they are anything else.
     """
     if not request.schema_change or request.base_schema_id is None:
         return None
-    base = _schema(shadow, request.base_schema_id)
-    wrong = rules_schema_change.differing(
-        columns_of(base), columns_of(shadow.schema()), request.schema_change
+    base = _require_schema(shadow, request.base_schema_id)
+    wrong = rules_schema_change.schema_differences(
+        describe_columns(base), describe_columns(shadow.schema()), request.schema_change
     )
     if wrong:
         raise Unsupported(
@@ -102,13 +104,13 @@ def evolved(shadow: Table, request: AdoptRequest) -> Evolved | None:
             state="nothing was published; readers see what they saw before",
             fix="plan the run again",
         )
-    return Evolved(column_ids(base), shadow.schema())
+    return SchemaEvolution(column_ids(base), shadow.schema())
 
 
-def columns_after(metadata: TableMetadata, after: Schema) -> Columns:
+def build_new_schema(metadata: TableMetadata, after: Schema) -> NewSchema:
     """Give a table's columns once they are `after`, for who is no PyIceberg."""
-    numbered = _numbered(metadata, after)
-    return Columns(
+    numbered = _with_schema_id(metadata, after)
+    return NewSchema(
         schema=numbered.model_dump_json(),
         schema_id=numbered.schema_id,
         last_column_id=max(metadata.last_column_id, after.highest_field_id),
@@ -119,7 +121,7 @@ def schema_id_after(metadata: TableMetadata, after: Schema | None) -> int:
     """Give the number that the table's current schema has once it is `after`; None: as it is."""
     if after is None:
         return metadata.current_schema_id
-    known = _known(metadata, after)
+    known = _existing_schema_id(metadata, after)
     return max(schema.schema_id for schema in metadata.schemas) + 1 if known is None else known
 
 
@@ -127,25 +129,25 @@ def schema_updates(metadata: TableMetadata, after: Schema | None) -> tuple[Table
     """Give what makes `after` the table's current schema; a schema it had before is used again."""
     if after is None:
         return ()
-    known = _known(metadata, after)
+    known = _existing_schema_id(metadata, after)
     if known is not None:
         return (SetCurrentSchemaUpdate(schema_id=known),)
     return (
-        AddSchemaUpdate.model_validate({"schema": _numbered(metadata, after)}),
-        SetCurrentSchemaUpdate(schema_id=_LAST_ADDED),
+        AddSchemaUpdate.model_validate({"schema": _with_schema_id(metadata, after)}),
+        SetCurrentSchemaUpdate(schema_id=_LAST_ADDED_SCHEMA),
     )
 
 
-def _numbered(metadata: TableMetadata, after: Schema) -> Schema:
+def _with_schema_id(metadata: TableMetadata, after: Schema) -> Schema:
     return after.model_copy(update={"schema_id": schema_id_after(metadata, after)})
 
 
-def _known(metadata: TableMetadata, after: Schema) -> int | None:
+def _existing_schema_id(metadata: TableMetadata, after: Schema) -> int | None:
     # Schemas are equal by their columns, whatever their number.
     return next((each.schema_id for each in metadata.schemas if each == after), None)
 
 
-def _schema(table: Table, schema_id: int) -> Schema:
+def _require_schema(table: Table, schema_id: int) -> Schema:
     found = table.schemas().get(schema_id)
     if found is None:
         raise Conflict(
@@ -156,13 +158,13 @@ def _schema(table: Table, schema_id: int) -> Schema:
     return found
 
 
-def _take(update: UpdateSchema, name: str | None, kind: str | None, doc: str | None) -> None:
+def _add_column(update: UpdateSchema, name: str | None, kind: str | None, doc: str | None) -> None:
     if name is not None:
-        update.add_column(name, _type(kind or ""), doc=doc)
+        update.add_column(name, _parse_simple_type(kind or ""), doc=doc)
 
 
-def _type(text: str) -> PrimitiveType:
-    found = NestedField(0, "column", TypeText().parse(text)).field_type
+def _parse_simple_type(text: str) -> PrimitiveType:
+    found = NestedField(0, "column", TypeParser().parse(text)).field_type
     if not isinstance(found, PrimitiveType):
         raise Unsupported(f"{text} is no simple type", fix="change nested columns before the run")
     return found

@@ -20,16 +20,16 @@ from pyiceberg.expressions import (
 
 from lakehouse_backfill.domain.scope import Bound, RowRange
 
-_Compare = Callable[[str, Any], BooleanExpression]
+_TermFactory = Callable[[str, Any], BooleanExpression]
 # They take column and value by position, which the signatures that mypy sees do not say.
-equal = cast("_Compare", EqualTo)
-one_of = cast("_Compare", In)
-at_least = cast("_Compare", GreaterThanOrEqual)
-below = cast("_Compare", LessThan)
-absent = cast("Callable[[str], BooleanExpression]", IsNull)
+equal_term = cast("_TermFactory", EqualTo)
+in_term = cast("_TermFactory", In)
+at_least_term = cast("_TermFactory", GreaterThanOrEqual)
+below_term = cast("_TermFactory", LessThan)
+null_term = cast("Callable[[str], BooleanExpression]", IsNull)
 
 
-def row_filter(ranges: tuple[RowRange, ...]) -> BooleanExpression:
+def row_range_filter(ranges: tuple[RowRange, ...]) -> BooleanExpression:
     """Give the expression that holds for the rows of any range; no range: no row."""
     equals: dict[str, list[Bound]] = {}
     terms: list[BooleanExpression] = []
@@ -37,23 +37,23 @@ def row_filter(ranges: tuple[RowRange, ...]) -> BooleanExpression:
         if rows.equals is not None:
             equals.setdefault(rows.column, []).append(rows.equals)
         else:
-            terms.append(_range(rows))
+            terms.append(_range_term(rows))
     # One In instead of many EqualTo: evaluators recurse over Or.
-    terms += [_one_of(column, values) for column, values in equals.items()]
+    terms += [_equality_term(column, values) for column, values in equals.items()]
     if not terms:
         return AlwaysFalse()
     return terms[0] if len(terms) == 1 else Or(*terms)
 
 
-def _one_of(column: str, values: list[Bound]) -> BooleanExpression:
-    return equal(column, values[0]) if len(values) == 1 else one_of(column, set(values))
+def _equality_term(column: str, values: list[Bound]) -> BooleanExpression:
+    return equal_term(column, values[0]) if len(values) == 1 else in_term(column, set(values))
 
 
-def _range(rows: RowRange) -> BooleanExpression:
+def _range_term(rows: RowRange) -> BooleanExpression:
     if rows.is_null:
-        return absent(rows.column)
+        return null_term(rows.column)
     if rows.lower is not None and rows.upper is not None:
-        return And(at_least(rows.column, rows.lower), below(rows.column, rows.upper))
+        return And(at_least_term(rows.column, rows.lower), below_term(rows.column, rows.upper))
     if rows.lower is not None:
-        return at_least(rows.column, rows.lower)
-    return AlwaysTrue() if rows.upper is None else below(rows.column, rows.upper)
+        return at_least_term(rows.column, rows.lower)
+    return AlwaysTrue() if rows.upper is None else below_term(rows.column, rows.upper)

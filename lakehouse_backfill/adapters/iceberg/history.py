@@ -23,16 +23,20 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import read_entries
-from lakehouse_backfill.adapters.iceberg.metadata import ancestors, operation_of, summary_of
-from lakehouse_backfill.adapters.iceberg.names import PUBLICATION
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import read_manifest_entries
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    snapshot_ancestors,
+    snapshot_operation,
+    snapshot_summary,
+)
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION_PROPERTY
 
 #: What Iceberg takes for `history.expire.max-snapshot-age-ms` where a table says nothing: 5 days.
-_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
+_DEFAULT_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 
 
 @dataclass
-class Removal:
+class ExpirationPlan:
     """Tags and snapshots that can go together, and tags that must stay, with the reason."""
 
     tags: dict[str, int] = field(default_factory=dict)
@@ -40,21 +44,23 @@ class Removal:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-class History:
+class TableHistory:
     """The history of one table as its metadata knows it."""
 
     def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
         self._metadata = metadata
         self._io = io
         #: main, newest first, as far as it is known without a gap
-        self.chain = [s.snapshot_id for s in ancestors(metadata, metadata.current_snapshot_id)]
+        self.chain = [
+            s.snapshot_id for s in snapshot_ancestors(metadata, metadata.current_snapshot_id)
+        ]
         # Format 1 has no sequence numbers; the list of snapshots is in order everywhere.
         self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
 
-    def removal(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> Removal:
+    def removal(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> ExpirationPlan:
         """Work out what dropping the tags takes; those that are gone or moved are left alone."""
         refs = self._metadata.refs
-        found = Removal()
+        found = ExpirationPlan()
         found.tags = {
             name: snapshot_id
             for name, snapshot_id in tags.items()
@@ -83,7 +89,7 @@ class History:
     def tombstones(self) -> dict[int, set[str]]:
         """Give the snapshots of main that removed files which a later one of ours added again."""
         known = {s.snapshot_id: s for s in self._metadata.snapshots}
-        again = [s for s in known.values() if _brings_back(s)]
+        again = [s for s in known.values() if _may_re_add_files(s)]
         if not again:
             return {}
         added = {s.snapshot_id: self._paths(s, added=True) for s in again}
@@ -91,7 +97,7 @@ class History:
         for snapshot_id in self.chain:
             snapshot = known[snapshot_id]
             later = [s for s in again if self._order[s.snapshot_id] > self._order[snapshot_id]]
-            if not later or not _may_remove(snapshot):
+            if not later or not _may_remove_files(snapshot):
                 continue
             removed = self._paths(snapshot, added=False)
             back = removed & set().union(*(added[s.snapshot_id] for s in later))
@@ -99,7 +105,7 @@ class History:
                 found[snapshot_id] = back
         return found
 
-    def _cut(self, found: Removal, now_ms: int, *, at_once: bool) -> None:
+    def _cut(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
         """Take the oldest part of main out with the tombstones in it, or keep their tags."""
         losing = self._losing(found)
         tombs = [one for one in self.tombstones() if one in losing] if losing else []
@@ -109,7 +115,7 @@ class History:
         first = self._first_free(found, places)
         times = {s.snapshot_id: s.timestamp_ms for s in self._metadata.snapshots}
         age = self._metadata.properties.get("history.expire.max-snapshot-age-ms")
-        youngest = now_ms - int(age or _SNAPSHOT_AGE_MS)
+        youngest = now_ms - int(age or _DEFAULT_SNAPSHOT_AGE_MS)
         free = []
         for one in tombs:
             if places[one] < first:
@@ -121,18 +127,18 @@ class History:
         if free:
             found.snapshots += self.chain[min(free) :]
 
-    def _keep(self, found: Removal, snapshot_id: int, why: str) -> None:
+    def _keep(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
         for name in [tag for tag, held in found.tags.items() if held == snapshot_id]:
             del found.tags[name]
             found.kept[name] = f"files that it removed are live again, and {why}"
 
-    def _first_free(self, found: Removal, places: Mapping[int, int]) -> int:
+    def _first_free(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
         """Give the place in main from which on no reference that stays holds anything."""
         last = 0
         for name, ref in self._metadata.refs.items():
             if name in found.tags:
                 continue
-            line = ancestors(self._metadata, ref.snapshot_id)
+            line = snapshot_ancestors(self._metadata, ref.snapshot_id)
             if ref.snapshot_ref_type == SnapshotRefType.TAG:
                 ids = [ref.snapshot_id]
             else:
@@ -141,7 +147,7 @@ class History:
             last = max(last, met)
         return last + 1
 
-    def _losing(self, found: Removal) -> set[int]:
+    def _losing(self, found: ExpirationPlan) -> set[int]:
         """Give the snapshots that no reference holds once the tags are gone."""
         refs = self._metadata.refs
         held = {ref.snapshot_id for name, ref in refs.items() if name not in found.tags}
@@ -154,7 +160,7 @@ class History:
             for ref in self._metadata.refs.values()
             if ref.snapshot_ref_type == SnapshotRefType.BRANCH
         ]
-        return {s.snapshot_id for one in branches for s in ancestors(self._metadata, one)}
+        return {s.snapshot_id for one in branches for s in snapshot_ancestors(self._metadata, one)}
 
     def _paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
         """Give the files, of data and of deletes, that the snapshot itself added, or removed."""
@@ -162,7 +168,7 @@ class History:
         return {
             entry.data_file.file_path
             for manifest in self._own(snapshot, added=added)
-            for entry in read_entries(self._io, manifest)
+            for entry in read_manifest_entries(self._io, manifest)
             if entry.status == status
         }
 
@@ -178,15 +184,15 @@ class History:
         return {
             entry.data_file.file_path
             for manifest in manifests
-            for entry in read_entries(self._io, manifest)
+            for entry in read_manifest_entries(self._io, manifest)
             if entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in suspects
         }
 
 
-def _brings_back(snapshot: Snapshot) -> bool:
+def _may_re_add_files(snapshot: Snapshot) -> bool:
     """Tell whether the snapshot may have added files that were there before: only ours do."""
-    return PUBLICATION in summary_of(snapshot)
+    return PUBLICATION_PROPERTY in snapshot_summary(snapshot)
 
 
-def _may_remove(snapshot: Snapshot) -> bool:
-    return operation_of(snapshot) != "append"
+def _may_remove_files(snapshot: Snapshot) -> bool:
+    return snapshot_operation(snapshot) != "append"

@@ -9,17 +9,17 @@ from typing import Any
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_backfill.domain.partitions import label_of, sort_key, within
+from lakehouse_backfill.domain.partitions import label_sort_key, labels_within, partition_label
 from lakehouse_backfill.domain.scope import NULL_LABEL, Bound, ScopeField
 from lakehouse_backfill.errors import Unsupported
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: From fine to coarse: a file can be labelled when its own unit is not coarser than the scope's.
-_UNITS = ("instant", "hour", "day", "month", "year")
+_TIME_UNITS = ("instant", "hour", "day", "month", "year")
 
 
 @dataclass(frozen=True)
-class _Source:
+class _LabelSource:
     """Where a spec holds the scoped column: position in the tuple, transform, column type."""
 
     position: int
@@ -27,7 +27,7 @@ class _Source:
     type: str
 
 
-class Labels:
+class PartitionLabels:
     """Labels files of one table for one scoped field."""
 
     def __init__(self, metadata: TableMetadata, field: ScopeField) -> None:
@@ -70,7 +70,9 @@ class Labels:
             field = self._field
             if not self.covers(file.spec_id):
                 field = field.model_copy(update={"transform": source.transform})
-            label = label_of(field, None if value is None else _bound(source, value))
+            label = partition_label(
+                field, None if value is None else _partition_start(source, value)
+            )
             self._known[key] = label
         return label
 
@@ -82,7 +84,7 @@ class Labels:
         key = (file.spec_id, label)
         if key not in self._spans:
             coarse = self._field.model_copy(update={"transform": source.transform})
-            self._spans[key] = frozenset(within(self._field, coarse, label))
+            self._spans[key] = frozenset(labels_within(self._field, coarse, label))
         return self._spans[key]
 
     def uncovered(self, spec_id: int, files: int) -> Unsupported:
@@ -95,58 +97,58 @@ class Labels:
             fix="rewrite them to the current spec first: CALL system.rewrite_data_files",
         )
 
-    def _source(self, spec_id: int) -> _Source | None:
+    def _source(self, spec_id: int) -> _LabelSource | None:
         """Choose the spec's finest usable field of the column."""
         found = []
         for position, field in enumerate(self._specs[spec_id].fields):
-            source = _Source(position, str(field.transform), str(self._column.field_type))
+            source = _LabelSource(position, str(field.transform), str(self._column.field_type))
             if field.source_id == self._column.field_id and self._fits(source):
                 found.append(source)
-        return min(found, key=_rank) if found else None
+        return min(found, key=_unit_rank) if found else None
 
-    def _coarse_source(self, spec_id: int) -> _Source | None:
+    def _coarse_source(self, spec_id: int) -> _LabelSource | None:
         """Choose the spec's finest time unit of the column, where the scope's unit is finer."""
         found = []
         for position, field in enumerate(self._specs[spec_id].fields):
-            source = _Source(position, str(field.transform), str(self._column.field_type))
-            if field.source_id == self._column.field_id and source.transform in _UNITS:
+            source = _LabelSource(position, str(field.transform), str(self._column.field_type))
+            if field.source_id == self._column.field_id and source.transform in _TIME_UNITS:
                 found.append(source)
-        unit = _rank(_Source(0, self._field.transform, str(self._column.field_type)))
-        return min(found, key=_rank) if found and unit > 0 else None
+        unit = _unit_rank(_LabelSource(0, self._field.transform, str(self._column.field_type)))
+        return min(found, key=_unit_rank) if found and unit > 0 else None
 
     def spans(self, file: DataFile) -> tuple[str, ...]:
         """Give, for a file of a coarser spec, the labels that it may hold rows of, in order."""
         if self.covers(file.spec_id):
             return ()
-        return tuple(sorted(self.spanned(file), key=sort_key(self._field)))
+        return tuple(sorted(self.spanned(file), key=label_sort_key(self._field)))
 
-    def _fits(self, source: _Source) -> bool:
-        wanted = _Source(0, self._field.transform, source.type)
-        if _rank(wanted) < 0 or _rank(source) < 0:
+    def _fits(self, source: _LabelSource) -> bool:
+        wanted = _LabelSource(0, self._field.transform, source.type)
+        if _unit_rank(wanted) < 0 or _unit_rank(source) < 0:
             return source.transform == wanted.transform == "identity"
-        return _rank(source) <= _rank(wanted)
+        return _unit_rank(source) <= _unit_rank(wanted)
 
 
-def _rank(source: _Source) -> int:
+def _unit_rank(source: _LabelSource) -> int:
     """Give the place of the unit in `_UNITS`; -1 for values that are no instants."""
     if source.transform == "identity":
         identities = {"date": "day", "timestamp": "instant", "timestamptz": "instant"}
         unit = identities.get(source.type, "")
     else:
         unit = source.transform
-    return _UNITS.index(unit) if unit in _UNITS else -1
+    return _TIME_UNITS.index(unit) if unit in _TIME_UNITS else -1
 
 
-def _bound(source: _Source, value: Any) -> Bound:
+def _partition_start(source: _LabelSource, value: Any) -> Bound:
     """Turn the stored partition value into the first value that the partition holds."""
     if source.transform == "hour":
-        return _EPOCH + timedelta(hours=value)
+        return _UNIX_EPOCH + timedelta(hours=value)
     if source.transform == "month":
         return date(1970 + value // 12, value % 12 + 1, 1)
     if source.transform == "year":
         return date(1970 + value, 1, 1)
     if source.transform == "day" or source.type == "date":
-        return (_EPOCH + timedelta(days=value)).date()
+        return (_UNIX_EPOCH + timedelta(days=value)).date()
     if source.type in ("timestamp", "timestamptz"):
-        return _EPOCH + timedelta(microseconds=value)
+        return _UNIX_EPOCH + timedelta(microseconds=value)
     return value if isinstance(value, int) else str(value)

@@ -15,12 +15,19 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.content import Content, is_everywhere, only_file
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import name_of, read_entries
-from lakehouse_backfill.adapters.iceberg.filters import row_filter
-from lakehouse_backfill.adapters.iceberg.labels import Labels
-from lakehouse_backfill.adapters.iceberg.metadata import is_live
-from lakehouse_backfill.domain.partitions import describe, ranges, sort_key
+from lakehouse_backfill.adapters.iceberg.content import (
+    ScopeFiles,
+    is_global_delete,
+    targeted_data_file,
+)
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import (
+    read_manifest_entries,
+    unique_file_name,
+)
+from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
+from lakehouse_backfill.adapters.iceberg.labels import PartitionLabels
+from lakehouse_backfill.adapters.iceberg.metadata import has_live_files
+from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key, scope_row_ranges
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Unsupported
 
@@ -35,7 +42,7 @@ class ManifestCache:
         """Give all entries of the manifest, also those that record a removal."""
         found = self._entries.get(manifest.manifest_path)
         if found is None:
-            found = read_entries(io, manifest)
+            found = read_manifest_entries(io, manifest)
             self._entries[manifest.manifest_path] = found
         return found
 
@@ -51,7 +58,7 @@ class ScopedReader:
         self._table = table
         self.scope = scope
         self._cache = cache
-        self.labels = Labels(table.metadata, scope.field)
+        self.labels = PartitionLabels(table.metadata, scope.field)
         self.wanted = frozenset(scope.partitions)
         self._may_hold: dict[int, Callable[[ManifestFile], bool]] = {}
 
@@ -77,7 +84,9 @@ class ScopedReader:
             return True
         if spec_id not in self._may_hold:
             schema, spec = self._table.schema(), self._table.specs()[spec_id]
-            projected = inclusive_projection(schema, spec)(row_filter(ranges(self.scope)))
+            projected = inclusive_projection(schema, spec)(
+                row_range_filter(scope_row_ranges(self.scope))
+            )
             self._may_hold[spec_id] = manifest_evaluator(spec, schema, projected)
         return self._may_hold[spec_id](manifest)
 
@@ -94,28 +103,30 @@ class ScopedReader:
         raise self._spanning(entry, inside)
 
     def _spanning(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
-        order = sort_key(self.scope.field)
+        order = label_sort_key(self.scope.field)
         beside = tuple(sorted(inside - self.wanted, key=order))
         return Unsupported(
             f"{entry.data_file.file_path} lies in partition {self.labels.of(entry.data_file)}, "
-            f"which holds rows of the scope and of {describe(beside)}",
+            f"which holds rows of the scope and of {describe_labels(beside)}",
             fix="add these partitions to the scope, or rewrite the file to the current spec "
             "first: CALL system.rewrite_data_files",
         )
 
-    def in_scope(self, snapshot: Snapshot | None) -> Content:
+    def in_scope(self, snapshot: Snapshot | None) -> ScopeFiles:
         """Give what the snapshot holds of the scope."""
         return self.in_scope_of(self.manifests(snapshot))
 
-    def in_scope_of(self, manifests: list[ManifestFile]) -> Content:
+    def in_scope_of(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Give what the manifests list of the scope: data files, and delete files for them."""
-        found = Content()
+        found = ScopeFiles()
         for manifest in manifests:
-            if not is_live(manifest) or not self.may_hold(manifest):
+            if not has_live_files(manifest) or not self.may_hold(manifest):
                 continue
             if manifest.content == ManifestContent.DELETES:
                 entries = self.live_deletes(manifest)
-                found.deletes.update((name_of(entry.data_file), entry) for entry in entries)
+                found.deletes.update(
+                    (unique_file_name(entry.data_file), entry) for entry in entries
+                )
             else:
                 found.add_data(entry for entry in self.live(manifest) if self.holds(entry))
         return found
@@ -129,4 +140,4 @@ class ScopedReader:
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
         if self.labels.knows(manifest.partition_spec_id):
             return [entry for entry in live if self.holds(entry)]
-        return [e for e in live if is_everywhere(e.data_file) or only_file(e.data_file)]
+        return [e for e in live if is_global_delete(e.data_file) or targeted_data_file(e.data_file)]

@@ -12,7 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.types import PrimitiveType
 
-from lakehouse_backfill.adapters.iceberg.names import PUBLICATION, TAGS
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION_PROPERTY, TAG_PREFIX
 from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, TableInfo
 from lakehouse_backfill.errors import NotFound, Unsupported
 
@@ -20,7 +20,7 @@ from lakehouse_backfill.errors import NotFound, Unsupported
 ColumnIds = dict[int, tuple[str, str, bool]]
 
 
-def info_of(name: str, table: Table) -> TableInfo:
+def describe_table(name: str, table: Table) -> TableInfo:
     """Describe the table as its metadata stands."""
     metadata, schema, spec = table.metadata, table.schema(), table.spec()
     return TableInfo(
@@ -31,7 +31,7 @@ def info_of(name: str, table: Table) -> TableInfo:
         snapshot_id=metadata.current_snapshot_id,
         schema_id=metadata.current_schema_id,
         spec_id=metadata.default_spec_id,
-        columns=columns_of(schema),
+        columns=describe_columns(schema),
         partitioning=tuple(
             PartitionField(
                 name=field.name,
@@ -46,7 +46,7 @@ def info_of(name: str, table: Table) -> TableInfo:
     )
 
 
-def columns_of(schema: Schema) -> tuple[Column, ...]:
+def describe_columns(schema: Schema) -> tuple[Column, ...]:
     """Give our values of a schema's top-level columns."""
     return tuple(
         Column(
@@ -60,31 +60,33 @@ def columns_of(schema: Schema) -> tuple[Column, ...]:
     )
 
 
-def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
+def describe_snapshot(snapshot: IcebergSnapshot) -> Snapshot:
     """Give our value of a snapshot."""
     return Snapshot(
         snapshot_id=snapshot.snapshot_id,
         parent_id=snapshot.parent_snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
         committed_at_ms=snapshot.timestamp_ms,
-        operation=operation_of(snapshot),
-        summary=summary_of(snapshot),
+        operation=snapshot_operation(snapshot),
+        summary=snapshot_summary(snapshot),
     )
 
 
-def operation_of(snapshot: IcebergSnapshot) -> str:
+def snapshot_operation(snapshot: IcebergSnapshot) -> str:
     """Give the snapshot's operation; `unknown` for those of v1 writers that left it out."""
     return snapshot.summary.operation.value if snapshot.summary else "unknown"
 
 
-def summary_of(snapshot: IcebergSnapshot) -> dict[str, str]:
+def snapshot_summary(snapshot: IcebergSnapshot) -> dict[str, str]:
     """Give the snapshot's summary without the operation."""
     if snapshot.summary is None:
         return {}
     return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
 
 
-def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[IcebergSnapshot]:
+def snapshot_ancestors(
+    metadata: TableMetadata, snapshot_id: int | None
+) -> Iterator[IcebergSnapshot]:
     """Yield the snapshot and its known ancestors, newest first."""
     # snapshot_by_id searches a list: over a long history that is quadratic.
     known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
@@ -94,7 +96,7 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Iceb
         snapshot_id = snapshot.parent_snapshot_id
 
 
-def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
+def find_snapshot(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
     """Find the snapshot; raises NotFound when the table has none of that id any more."""
     for snapshot in metadata.snapshots:
         if snapshot.snapshot_id == snapshot_id:
@@ -105,25 +107,25 @@ def snapshot_in(metadata: TableMetadata, snapshot_id: int, name: str) -> Iceberg
     )
 
 
-def schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
+def schema_of_snapshot(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
     """Give the columns that a snapshot is read with."""
     # Without an id, as v1 writers leave it, readers take the table's current schema.
     schema_id = snapshot.schema_id
     return next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
 
 
-def landed(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
+def find_publication_snapshot(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
     """Find the snapshot that publication `token` committed, unless main left it since.
 
     Its tag keeps a snapshot also when somebody set main back to before it.
     """
     for snapshot in reversed(metadata.snapshots):
-        if summary_of(snapshot).get(PUBLICATION) == token:
-            return snapshot if _is_in_main(metadata, snapshot) else None
+        if snapshot_summary(snapshot).get(PUBLICATION_PROPERTY) == token:
+            return snapshot if _is_on_main(metadata, snapshot) else None
     return None
 
 
-def _is_in_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+def _is_on_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
     """Tell whether main leads to the snapshot, also where history in between has expired.
 
     Some engines leave a parent id that leads nowhere then, PyIceberg removes it. A tag of ours
@@ -131,24 +133,24 @@ def _is_in_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
     """
     if metadata.current_snapshot_id is None:
         return False
-    for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+    for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
         if snapshot.snapshot_id == wanted.snapshot_id:
             return True
         if (snapshot.sequence_number or 0) < (wanted.sequence_number or 0):
             return False
-    return _has_our_tag(metadata, wanted) and not _was_left(metadata, wanted)
+    return _has_our_tag(metadata, wanted) and not _was_rolled_back(metadata, wanted)
 
 
 def _has_our_tag(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
     return any(
         ref.snapshot_id == wanted.snapshot_id
         and ref.snapshot_ref_type == SnapshotRefType.TAG
-        and name.startswith(TAGS)
+        and name.startswith(TAG_PREFIX)
         for name, ref in metadata.refs.items()
     )
 
 
-def _was_left(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+def _was_rolled_back(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
     """Tell whether main was set back to before the snapshot, as far as its log still says."""
     log = [entry.snapshot_id for entry in metadata.snapshot_log]
     if wanted.snapshot_id not in log:
@@ -169,12 +171,12 @@ def column_ids(schema: Schema) -> ColumnIds:
     return fields
 
 
-def is_live(manifest: ManifestFile) -> bool:
+def has_live_files(manifest: ManifestFile) -> bool:
     """Tell whether the manifest lists at least one live file."""
     return manifest.has_added_files() or manifest.has_existing_files()
 
 
-def refuse_format(name: str, metadata: TableMetadata) -> None:
+def refuse_unwritable_format(name: str, metadata: TableMetadata) -> None:
     """Raise Unsupported for table formats that cannot be written safely."""
     if metadata.format_version > 2:
         raise Unsupported(

@@ -8,40 +8,42 @@ from collections.abc import Callable, Iterator
 
 from pyiceberg.exceptions import BadRequestError, CommitFailedException
 
-from lakehouse_backfill.adapters.iceberg.catalog import is_locked, translated
+from lakehouse_backfill.adapters.iceberg.catalog import is_sqlite_locked, translate_errors
 from lakehouse_backfill.errors import TooBusy
 
-BUDGET_S = 30.0
-_STEP_S = 0.02
-_LONGEST_S = 0.5
+COMMIT_BUDGET_S = 30.0
+_PAUSE_STEP_S = 0.02
+_MAX_PAUSE_S = 0.5
 
 
-def attempts(budget_s: float) -> Iterator[int]:
+def retry_attempts(budget_s: float) -> Iterator[int]:
     """Yield 1, 2, 3 … with pauses between, until the budget is spent."""
     end = time.monotonic() + budget_s
     number = 1
     while True:
         yield number
-        pause = min(_STEP_S * number, _LONGEST_S) * random.uniform(0.5, 1.5)  # noqa: S311 (jitter)
+        pause = min(_PAUSE_STEP_S * number, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)  # noqa: S311 (jitter)
         if time.monotonic() + pause > end:
             return
         time.sleep(pause)
         number += 1
 
 
-def until_committed(action: Callable[[], None], what: str, budget_s: float = BUDGET_S) -> None:
+def commit_with_retry(
+    action: Callable[[], None], what: str, budget_s: float = COMMIT_BUDGET_S
+) -> None:
     """Run `action` again while other writers win; raises TooBusy when the budget is spent.
 
     `action` loads the table afresh and may be repeated without harm.
     """
-    for _ in attempts(budget_s):
+    for _ in retry_attempts(budget_s):
         try:
-            with translated():
+            with translate_errors():
                 action()
         except TooBusy:
             continue
         except Exception as error:
-            if error.__cause__ is not None and is_locked(error.__cause__):
+            if error.__cause__ is not None and is_sqlite_locked(error.__cause__):
                 continue
             raise
         return
@@ -51,9 +53,9 @@ def until_committed(action: Callable[[], None], what: str, budget_s: float = BUD
     )
 
 
-def lost_race(error: Exception) -> bool:
+def is_lost_race(error: Exception) -> bool:
     """Tell whether the commit certainly did not land because another writer was first."""
-    if isinstance(error, CommitFailedException | TooBusy) or is_locked(error):
+    if isinstance(error, CommitFailedException | TooBusy) or is_sqlite_locked(error):
         return True
     # A commit on another branch takes the sequence number, and leaves the head as it was: servers
     # answer 400 then instead of 409 (SeaweedFS also when the head moved), PyIceberg's own catalogs

@@ -6,17 +6,21 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from lakehouse_backfill.adapters.iceberg.catalog import advertised, load_or_none, translated
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    advertised_endpoints,
+    load_table_or_none,
+    translate_errors,
+)
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import is_live, summary_of
+from lakehouse_backfill.adapters.iceberg.metadata import has_live_files, snapshot_summary
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.ways import TableFacts
-from lakehouse_backfill.ports.surveying import Surveying
+from lakehouse_backfill.ports.surveying import TableSurveyor
 
-_REGISTER = "POST /v1/{prefix}/namespaces/{namespace}/register"
+_REGISTER_ENDPOINT = "POST /v1/{prefix}/namespaces/{namespace}/register"
 
 
-class IcebergSurveying(Surveying):
+class IcebergTableSurveyor(TableSurveyor):
     """Reads manifest lists, and manifests of delete files where there are equality deletes."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -24,7 +28,7 @@ class IcebergSurveying(Surveying):
 
     def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
         """Give the facts; of the manifests of data files only the list is read."""
-        loaded = load_or_none(self._catalog, table)
+        loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
         head = loaded.metadata.snapshot_by_name(MAIN_BRANCH)
@@ -32,26 +36,26 @@ class IcebergSurveying(Surveying):
         registers = _offers_register(self._catalog)
         if scope is None or head is None:
             return TableFacts(format_version=version, registers=registers)
-        with translated():
-            manifests = [m for m in head.manifests(loaded.io) if is_live(m)]
+        with translate_errors():
+            manifests = [m for m in head.manifests(loaded.io) if has_live_files(m)]
             reader = ScopedReader(loaded, scope, ManifestCache())
             near = [m for m in manifests if reader.may_hold(m)]
-            has_equality = summary_of(head).get("total-equality-deletes", "1") != "0"
+            has_equality = snapshot_summary(head).get("total-equality-deletes", "1") != "0"
             return TableFacts(
                 format_version=version,
                 registers=registers,
-                equality_deletes=_equality_deletes(reader, near) if has_equality else 0,
-                entries=sum(_entries(m) for m in near if m.content == ManifestContent.DATA),
+                equality_deletes=_count_equality_deletes(reader, near) if has_equality else 0,
+                entries=sum(_count_entries(m) for m in near if m.content == ManifestContent.DATA),
             )
 
 
 def _offers_register(catalog: Catalog) -> bool:
     """Look at what a REST server advertises; one that advertises nothing is tried when needed."""
-    offered = advertised(catalog)
-    return not offered or _REGISTER in offered
+    offered = advertised_endpoints(catalog)
+    return not offered or _REGISTER_ENDPOINT in offered
 
 
-def _equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:
+def _count_equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:
     found = 0
     for manifest in manifests:
         if manifest.content == ManifestContent.DELETES:
@@ -60,5 +64,5 @@ def _equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> in
     return found
 
 
-def _entries(manifest: ManifestFile) -> int:
+def _count_entries(manifest: ManifestFile) -> int:
     return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)

@@ -11,40 +11,47 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, load_or_none, translated
-from lakehouse_backfill.adapters.iceberg.content import Content, is_live_entry
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.content import ScopeFiles, is_live_entry
 from lakehouse_backfill.adapters.iceberg.create import create_table
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import name_of, read_entries
-from lakehouse_backfill.adapters.iceberg.filters import row_filter
-from lakehouse_backfill.adapters.iceberg.labels import Labels
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import (
+    read_manifest_entries,
+    unique_file_name,
+)
+from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
+from lakehouse_backfill.adapters.iceberg.labels import PartitionLabels
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import (
-    ancestors,
-    columns_of,
-    info_of,
-    is_live,
-    schema_of,
-    snapshot_in,
-    snapshot_of,
-    summary_of,
+    describe_columns,
+    describe_snapshot,
+    describe_table,
+    find_snapshot,
+    has_live_files,
+    schema_of_snapshot,
+    snapshot_ancestors,
+    snapshot_summary,
 )
-from lakehouse_backfill.adapters.iceberg.scoping import choose_field
-from lakehouse_backfill.core.planning.consumers import is_position
+from lakehouse_backfill.adapters.iceberg.scoping import finest_scope_field
+from lakehouse_backfill.core.planning.consumers import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import (
     LiveFile,
-    Place,
     ScanEstimate,
     Snapshot,
+    SpecPartitions,
     TableInfo,
     TableRef,
 )
 from lakehouse_backfill.errors import NotFound, Unsupported
 from lakehouse_backfill.ports.lake import Tables
 
-_NEAR = 3
-_OWN = "lhb-"
+_MAX_SUGGESTIONS = 3
+_OWN_TAG_PREFIX = "lhb-"
 
 
 class IcebergTables(Tables):
@@ -55,25 +62,25 @@ class IcebergTables(Tables):
 
     def describe(self, table: str) -> TableInfo | None:
         """Give the table's current state, or None when it does not exist."""
-        found = load_or_none(self._catalog, table)
-        return None if found is None else info_of(table, found)
+        found = load_table_or_none(self._catalog, table)
+        return None if found is None else describe_table(table, found)
 
     def positions(self, table: str) -> dict[str, str]:
         """Give what writers left in the summaries of main to find where they stopped; may be {}."""
         try:
-            metadata = load(self._catalog, table).metadata
+            metadata = load_table(self._catalog, table).metadata
         except NotFound:
             return {}
         found: dict[str, str] = {}
-        for snapshot in ancestors(metadata, metadata.current_snapshot_id):
-            for key, text in summary_of(snapshot).items():
-                if is_position(key):
+        for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
+            for key, text in snapshot_summary(snapshot).items():
+                if is_position_key(key):
                     found.setdefault(key, text)
         return found
 
     def resolve(self, ref: TableRef) -> Snapshot:
         """Give the snapshot that `ref` names: an id, else an instant, else a tag or branch."""
-        loaded = load(self._catalog, ref.table)
+        loaded = load_table(self._catalog, ref.table)
         metadata = loaded.metadata
         if ref.at is None:
             if metadata.current_snapshot_id is None:
@@ -81,14 +88,14 @@ class IcebergTables(Tables):
             found = metadata.current_snapshot_id
         elif ref.at.isdigit():
             found = int(ref.at)
-        elif (instant := _instant(ref.at)) is not None:
-            found = _at(loaded, ref, instant)
+        elif (instant := _parse_instant(ref.at)) is not None:
+            found = _snapshot_id_at(loaded, ref, instant)
         else:
-            found = _named(loaded, ref)
-        snapshot = snapshot_in(metadata, found, ref.table)
-        schema = schema_of(metadata, snapshot)
-        return snapshot_of(snapshot).model_copy(
-            update={"schema_id": schema.schema_id, "columns": columns_of(schema)}
+            found = _snapshot_id_of_ref(loaded, ref)
+        snapshot = find_snapshot(metadata, found, ref.table)
+        schema = schema_of_snapshot(metadata, snapshot)
+        return describe_snapshot(snapshot).model_copy(
+            update={"schema_id": schema.schema_id, "columns": describe_columns(schema)}
         )
 
     def files(
@@ -99,42 +106,44 @@ class IcebergTables(Tables):
         counting: Collection[str] = (),
     ) -> list[LiveFile]:
         """List the live data files of a snapshot; None: the state without files."""
-        loaded = load(self._catalog, table)
+        loaded = load_table(self._catalog, table)
         if snapshot_id is None:
             return []
-        labels = Labels(loaded.metadata, field)
-        with translated():
-            snapshot = snapshot_in(loaded.metadata, snapshot_id, table)
+        labels = PartitionLabels(loaded.metadata, field)
+        with translate_errors():
+            snapshot = find_snapshot(loaded.metadata, snapshot_id, table)
             columns = {
                 each.name: each.field_id
-                for each in schema_of(loaded.metadata, snapshot).fields
+                for each in schema_of_snapshot(loaded.metadata, snapshot).fields
                 if each.name in counting
             }
             return _live_files(loaded, snapshot.manifests(loaded.io), labels, columns)
 
-    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
+    def places(
+        self, table: str, snapshot_id: int | None, scope: Scope
+    ) -> tuple[SpecPartitions, ...]:
         """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
 
         Raises Unsupported when a file lies in the scope and beside it.
         """
         if snapshot_id is None:
             return ()
-        loaded = load(self._catalog, table)
-        with translated():
+        loaded = load_table(self._catalog, table)
+        with translate_errors():
             reader = ScopedReader(loaded, scope, ManifestCache())
-            content = reader.in_scope(snapshot_in(loaded.metadata, snapshot_id, table))
-            return _places(loaded, reader.labels, content)
+            content = reader.in_scope(find_snapshot(loaded.metadata, snapshot_id, table))
+            return _spec_partitions(loaded, reader.labels, content)
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
     ) -> ScanEstimate:
         """Tell what a scan pruned to `ranges` would read; no ranges: everything."""
-        loaded = load(self._catalog, table)
+        loaded = load_table(self._catalog, table)
         if snapshot_id is None:
             return ScanEstimate(files=0, rows=0, size_bytes=0)
-        snapshot_in(loaded.metadata, snapshot_id, table)
-        rows = row_filter(ranges) if ranges else AlwaysTrue()
-        with translated():
+        find_snapshot(loaded.metadata, snapshot_id, table)
+        rows = row_range_filter(ranges) if ranges else AlwaysTrue()
+        with translate_errors():
             try:
                 scan = loaded.scan(row_filter=rows, snapshot_id=snapshot_id)
                 # Not `plan_files`: it fails where there are equality deletes, which count for none.
@@ -150,31 +159,31 @@ class IcebergTables(Tables):
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
         """Give the partition field of `column`; raises Unsupported when none can be scoped."""
-        return choose_field(info, column)
+        return finest_scope_field(info, column)
 
     def create(self, contract: Contract) -> TableInfo:
         """Create the product's empty table (format v2) from its contract, unless it exists."""
         existing = self.describe(contract.table)
         if existing is None:
             create_table(self._catalog, contract)
-            existing = info_of(contract.table, load(self._catalog, contract.table))
+            existing = describe_table(contract.table, load_table(self._catalog, contract.table))
         return existing
 
 
 def _live_files(
-    table: Table, manifests: list[ManifestFile], labels: Labels, columns: dict[str, int]
+    table: Table, manifests: list[ManifestFile], labels: PartitionLabels, columns: dict[str, int]
 ) -> list[LiveFile]:
     """Label each listing of a live data file, and name the delete files that apply to it."""
-    content = Content()
-    for manifest in filter(is_live, manifests):
-        entries = [e for e in read_entries(table.io, manifest) if is_live_entry(e)]
+    content = ScopeFiles()
+    for manifest in filter(has_live_files, manifests):
+        entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
         is_data = manifest.content == ManifestContent.DATA
         if is_data and entries and not labels.knows(manifest.partition_spec_id):
             raise labels.uncovered(manifest.partition_spec_id, len(entries))
         if is_data:
             content.add_data(entries)
         else:
-            content.deletes.update((name_of(entry.data_file), entry) for entry in entries)
+            content.deletes.update((unique_file_name(entry.data_file), entry) for entry in entries)
     return [
         LiveFile(
             path=path,
@@ -184,13 +193,13 @@ def _live_files(
             size_bytes=entry.data_file.file_size_in_bytes,
             deletes=tuple(sorted(deletes)),
             spans=labels.spans(entry.data_file),
-            values=_values(entry.data_file, columns) if columns else {},
+            values=_non_null_counts(entry.data_file, columns) if columns else {},
         )
         for path, entry, deletes in content.listings
     ]
 
 
-def _values(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
+def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
     """Count the values that are not null, of the columns of which the file's metadata says it."""
     nulls = file.null_value_counts or {}
     return {
@@ -200,14 +209,16 @@ def _values(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
     }
 
 
-def _places(table: Table, labels: Labels, content: Content) -> tuple[Place, ...]:
+def _spec_partitions(
+    table: Table, labels: PartitionLabels, content: ScopeFiles
+) -> tuple[SpecPartitions, ...]:
     schema, found = table.schema(), dict[int, dict[str, tuple[str, ...]]]()
     for entry in content.data.values():
         file = entry.data_file
         text = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
         found.setdefault(file.spec_id, {})[text] = labels.spans(file)
     return tuple(
-        Place(
+        SpecPartitions(
             spec_id=spec_id,
             spec=", ".join(f"{field.transform} as {field.name}" for field in spec.fields),
             partitions=tuple(sorted(tuples)),
@@ -218,7 +229,7 @@ def _places(table: Table, labels: Labels, content: Content) -> tuple[Place, ...]
     )
 
 
-def _instant(text: str) -> datetime | None:
+def _parse_instant(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -226,7 +237,7 @@ def _instant(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
-def _at(table: Table, ref: TableRef, instant: datetime) -> int:
+def _snapshot_id_at(table: Table, ref: TableRef, instant: datetime) -> int:
     """Find what main was at the instant, by the log: it also knows what was rolled back."""
     millis = int(instant.timestamp() * 1000)
     known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
@@ -243,14 +254,14 @@ def _at(table: Table, ref: TableRef, instant: datetime) -> int:
     )
 
 
-def _named(table: Table, ref: TableRef) -> int:
+def _snapshot_id_of_ref(table: Table, ref: TableRef) -> int:
     refs = table.metadata.refs
     name = ref.at or ""
     if name in refs:
         return refs[name].snapshot_id
     # Our own pins are named after runs: nobody means them.
-    known = sorted(ref for ref in refs if not ref.startswith(_OWN))
-    near = get_close_matches(name, known, n=_NEAR) or known[:_NEAR]
+    known = sorted(ref for ref in refs if not ref.startswith(_OWN_TAG_PREFIX))
+    near = get_close_matches(name, known, n=_MAX_SUGGESTIONS) or known[:_MAX_SUGGESTIONS]
     raise NotFound(
         f"{ref.table} has no tag or branch {name!r}",
         fix=f"write one of {', '.join(near)}" if near else "name a snapshot id: it has no tag",

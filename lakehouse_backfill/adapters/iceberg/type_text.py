@@ -10,16 +10,16 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 from lakehouse_backfill.errors import ConfigError
 
 #: `3: name: optional type` as PyIceberg writes it, or just `name: type`.
-_MEMBER = re.compile(r"(?:\d+:\s*)?(\w+)\s*:\s*(?:(optional|required)\s+)?(.*)", re.DOTALL)
-_PRIMITIVE = re.compile(
+_MEMBER_PATTERN = re.compile(r"(?:\d+:\s*)?(\w+)\s*:\s*(?:(optional|required)\s+)?(.*)", re.DOTALL)
+_PRIMITIVE_PATTERN = re.compile(
     r"boolean|int|long|float|double|string|date|time|timestamp|timestamptz|uuid|binary"
     r"|fixed\[[1-9]\d{0,8}\]|decimal\(([1-9]|[12]\d|3[0-8]),([12]?\d|3[0-8])\)"
 )
 #: PyIceberg's text of a documented field ends in `(doc)`; `decimal(10, 2)` and `fixed(4)` do not.
-_DOC = re.compile(r"\s+\([^()]*\)$")
+_DOC_SUFFIX = re.compile(r"\s+\([^()]*\)$")
 
 
-class TypeText:
+class TypeParser:
     """Parses type texts; every nested field gets the next id."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class TypeText:
         text = text.strip()
         head, bracket, rest = text.partition("<")
         if not bracket:
-            return _primitive(text)
+            return _parse_primitive(text)
         if not rest.endswith(">"):
-            raise _wrong(text)
-        parts = _split(rest[:-1])
+            raise _bad_type_error(text)
+        parts = _split_members(rest[:-1])
         if head == "list" and len(parts) == 1:
             return ListType(self.next_id(), self.parse(parts[0]), element_required=False)
         if head == "map" and len(parts) == 2:
@@ -47,28 +47,28 @@ class TypeText:
             )
         if head == "struct" and parts:
             return StructType(*(self._member(part) for part in parts))
-        raise _wrong(text)
+        raise _bad_type_error(text)
 
     def _member(self, text: str) -> NestedField:
-        match = _MEMBER.fullmatch(text.strip())
+        match = _MEMBER_PATTERN.fullmatch(text.strip())
         if match is None:
-            raise _wrong(text)
+            raise _bad_type_error(text)
         name, presence, kind = match.groups()
         field_id = self.next_id()
         return NestedField(
-            field_id, name, self.parse(_DOC.sub("", kind)), required=presence == "required"
+            field_id, name, self.parse(_DOC_SUFFIX.sub("", kind)), required=presence == "required"
         )
 
 
-def _primitive(text: str) -> IcebergType:
+def _parse_primitive(text: str) -> IcebergType:
     name = re.sub(r"\s+", "", text).replace("fixed(", "fixed[")
     name = name.replace(")", "]") if name.startswith("fixed") else name
-    if _PRIMITIVE.fullmatch(name) is None:
-        raise _wrong(text)
+    if _PRIMITIVE_PATTERN.fullmatch(name) is None:
+        raise _bad_type_error(text)
     return NestedField(0, "column", name).field_type
 
 
-def _split(text: str) -> list[str]:
+def _split_members(text: str) -> list[str]:
     """Cut at the commas that stand outside all brackets."""
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):
@@ -79,7 +79,7 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _wrong(text: str) -> ConfigError:
+def _bad_type_error(text: str) -> ConfigError:
     return ConfigError(
         f"{text.strip()!r} is no Iceberg type",
         fix="write e.g. long, string, date, timestamptz, decimal(10, 2), list<string>",

@@ -20,20 +20,29 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, load_or_none, translated
-from lakehouse_backfill.adapters.iceberg.history import History, Removal
-from lakehouse_backfill.adapters.iceberg.metadata import summary_of
-from lakehouse_backfill.adapters.iceberg.names import BASE_SNAPSHOT_ID, CHUNK_ID, RETIRED, TAGS
-from lakehouse_backfill.adapters.iceberg.patience import until_committed
-from lakehouse_backfill.domain.retention import LetGo
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.history import ExpirationPlan, TableHistory
+from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
+from lakehouse_backfill.adapters.iceberg.names import (
+    BASE_SNAPSHOT_PROPERTY,
+    CHUNK_ID_PROPERTY,
+    RETIRED_PROPERTY,
+    TAG_PREFIX,
+)
+from lakehouse_backfill.adapters.iceberg.patience import commit_with_retry
+from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.errors import NotFound
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.retention import Upkeep
-from lakehouse_backfill.ports.table_commits import UpkeepCommits
+from lakehouse_backfill.ports.table_commits import UpkeepCommitter
 
 #: The first table format that PyIceberg reads and cannot write.
-_UNWRITTEN_FORMAT = 3
+_FIRST_UNWRITABLE_FORMAT = 3
 
 
 class IcebergUpkeep(Upkeep):
@@ -44,7 +53,7 @@ class IcebergUpkeep(Upkeep):
         catalog: Catalog,
         shadow_namespace: str,
         clock: Clock,
-        commits: UpkeepCommits | None = None,
+        commits: UpkeepCommitter | None = None,
     ) -> None:
         """`commits` makes those that PyIceberg cannot: of format 3."""
         self._catalog = catalog
@@ -54,7 +63,7 @@ class IcebergUpkeep(Upkeep):
 
     def shadows(self) -> dict[str, int]:
         """Name the shadows in the catalog, each with the bytes that its chunks wrote."""
-        with translated():
+        with translate_errors():
             try:
                 names = self._catalog.list_tables(self._namespace)
             except NoSuchNamespaceError:
@@ -62,73 +71,84 @@ class IcebergUpkeep(Upkeep):
         found = {}
         for name in (".".join(identifier) for identifier in names):
             try:
-                metadata = load(self._catalog, name).metadata
+                metadata = load_table(self._catalog, name).metadata
             except NotFound:
                 continue  # somebody else dropped it meanwhile, or its files are gone
-            if BASE_SNAPSHOT_ID in metadata.properties and RETIRED not in metadata.properties:
-                found[name] = _written(metadata)
+            if (
+                BASE_SNAPSHOT_PROPERTY in metadata.properties
+                and RETIRED_PROPERTY not in metadata.properties
+            ):
+                found[name] = _chunk_bytes_written(metadata)
         return found
 
     def tags(self, table: str) -> dict[str, int] | None:
         """Give our tags on a table with their snapshots; None when there is no such table."""
-        loaded = load_or_none(self._catalog, table)
+        loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
         return {
             name: ref.snapshot_id
             for name, ref in loaded.metadata.refs.items()
-            if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(TAGS)
+            if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(TAG_PREFIX)
         }
 
     def written(self, table: str) -> datetime | None:
         """Say when a table was last committed to; None when there is no such table."""
-        loaded = load_or_none(self._catalog, table)
+        loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
         return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
 
-    def would_let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def would_let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         """Say what `let_go` would do now."""
-        loaded = load_or_none(self._catalog, table)
-        return LetGo() if loaded is None else _said(self._removal(loaded, tags, at_once=at_once))
+        loaded = load_table_or_none(self._catalog, table)
+        return (
+            ExpirationResult()
+            if loaded is None
+            else _expiration_result(self._removal(loaded, tags, at_once=at_once))
+        )
 
-    def let_go(self, table: str, tags: Mapping[str, int], *, at_once: bool = False) -> LetGo:
+    def let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
         """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
 
         It is conditional on every reference that the table had when this was worked out: a pin that
         is made meanwhile is looked at again. Where the catalog itself decides (REST), it is so for
         the references that were there; no requirement can name one that was not. Raises TooBusy.
         """
-        done: list[LetGo] = []
+        done: list[ExpirationResult] = []
 
         def once() -> None:
-            loaded = load_or_none(self._catalog, table)
-            removal = Removal()
+            loaded = load_table_or_none(self._catalog, table)
+            removal = ExpirationPlan()
             if loaded is not None:
                 removal = self._removal(loaded, tags, at_once=at_once)
             if loaded is not None and removal.tags:
                 self._commit(table, loaded, removal)
-            done[:] = [_said(removal)]
+            done[:] = [_expiration_result(removal)]
 
-        until_committed(once, f"letting tags of {table} go")
+        commit_with_retry(once, f"letting tags of {table} go")
         return done[0]
 
     def dangers(self, table: str) -> dict[int, str]:
         """Name snapshots that no reference holds, and whose expiry would delete live files."""
-        loaded = load_or_none(self._catalog, table)
+        loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return {}
-        with translated():
-            return History(loaded.metadata, loaded.io).dangers()
+        with translate_errors():
+            return TableHistory(loaded.metadata, loaded.io).dangers()
 
-    def _removal(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> Removal:
+    def _removal(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> ExpirationPlan:
         now_ms = int(self._clock.now().timestamp() * 1000)
-        with translated():
-            return History(loaded.metadata, loaded.io).removal(tags, now_ms, at_once=at_once)
+        with translate_errors():
+            return TableHistory(loaded.metadata, loaded.io).removal(tags, now_ms, at_once=at_once)
 
-    def _commit(self, table: str, loaded: Table, removal: Removal) -> None:
-        if self._commits is None or loaded.metadata.format_version < _UNWRITTEN_FORMAT:
-            _commit(loaded, removal)
+    def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
+        if self._commits is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:
+            _commit_expiration(loaded, removal)
             return
         refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
         tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
@@ -147,7 +167,7 @@ class _RefsUnchanged(ValidatableTableRequirement):
             raise CommitFailedException("the table's tags and branches changed meanwhile")
 
 
-def _commit(table: Table, removal: Removal) -> None:
+def _commit_expiration(table: Table, removal: ExpirationPlan) -> None:
     """Take tags and snapshots out at once. PyIceberg sends our own condition to no server."""
     metadata = table.metadata
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=n) for n in removal.tags]
@@ -163,16 +183,18 @@ def _commit(table: Table, removal: Removal) -> None:
     ]
     if type(table.catalog).__name__ != "RestCatalog":
         requirements.append(_RefsUnchanged(refs=held))  # type: ignore[arg-type]
-    with around("Upkeep.let_go"):
+    with commit_window("Upkeep.let_go"):
         table._do_commit(updates=tuple(updates), requirements=tuple(requirements))
 
 
-def _said(removal: Removal) -> LetGo:
-    return LetGo(
+def _expiration_result(removal: ExpirationPlan) -> ExpirationResult:
+    return ExpirationResult(
         tags=tuple(sorted(removal.tags)), snapshots=tuple(removal.snapshots), kept=removal.kept
     )
 
 
-def _written(metadata: TableMetadata) -> int:
-    summaries = (summary_of(snapshot) for snapshot in metadata.snapshots)
-    return sum(int(one.get("added-files-size", "0")) for one in summaries if CHUNK_ID in one)
+def _chunk_bytes_written(metadata: TableMetadata) -> int:
+    summaries = (snapshot_summary(snapshot) for snapshot in metadata.snapshots)
+    return sum(
+        int(one.get("added-files-size", "0")) for one in summaries if CHUNK_ID_PROPERTY in one
+    )

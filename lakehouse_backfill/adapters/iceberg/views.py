@@ -11,13 +11,13 @@ from pyiceberg.exceptions import NoSuchViewError, ViewAlreadyExistsError
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, translated
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
 from lakehouse_backfill.errors import TooBusy, Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import Views
 
-_ATTEMPTS = 5
-_CONFLICT, _GONE = 409, (404, 405, 406, 501)
+_MAX_ATTEMPTS = 5
+_CONFLICT_STATUS, _UNSUPPORTED_STATUSES = 409, (404, 405, 406, 501)
 
 
 class RestViews(Views):
@@ -33,17 +33,17 @@ class RestViews(Views):
 
         Raises Unsupported where the catalog keeps no views, TooBusy when others keep changing it.
         """
-        schema = load(self._catalog, table).schema()
+        schema = load_table(self._catalog, table).schema()
         texts = self._texts(table, snapshot_id)
-        for _ in range(_ATTEMPTS):
-            with translated():
+        for _ in range(_MAX_ATTEMPTS):
+            with translate_errors():
                 try:
                     held = self._catalog.load_view(view)
                 except NoSuchViewError:
                     held = None
                 except NotImplementedError as error:
-                    raise _unsupported(view) from error
-                if held is not None and _shown(held) == texts:
+                    raise _no_views_error(view) from error
+                if held is not None and _view_sql(held) == texts:
                     return
                 done = self._create(view, schema, texts) if held is None else self._replace(
                     view, held, schema, texts
@@ -58,43 +58,45 @@ class RestViews(Views):
         # Names are quoted, the id is a number.
         name = self._catalog.name
         return {
-            "spark": f"SELECT * FROM {_quoted(name, table, '`')}{at}",  # noqa: S608
-            "trino": f"SELECT * FROM {_quoted(name, table, chr(34))}{for_at}",  # noqa: S608
+            "spark": f"SELECT * FROM {_quote_table_name(name, table, '`')}{at}",  # noqa: S608
+            "trino": f"SELECT * FROM {_quote_table_name(name, table, chr(34))}{for_at}",  # noqa: S608
         }
 
     def _create(self, view: str, schema: Schema, texts: dict[str, str]) -> bool:
         try:
-            with around("Views.commit"):
+            with commit_window("Views.commit"):
                 self._catalog.create_view(view, schema, self._version(view, 1, 0, texts))
         except ViewAlreadyExistsError:
             return False
         except NotImplementedError as error:
-            raise _unsupported(view) from error
+            raise _no_views_error(view) from error
         return True
 
     def _replace(self, view: str, held: Any, schema: Schema, texts: dict[str, str]) -> bool:
         """Commit another version of the view; PyIceberg 0.12 has no call for it."""
         number = max(version.version_id for version in held.versions) + 1
         # A schema that is there already is not added again, so it cannot be "the last added".
-        known = next((s.schema_id for s in held.metadata.schemas if _same(s, schema)), None)
-        added = {"action": "add-schema", "schema": _plain(assign_fresh_schema_ids(schema))}
+        known = next(
+            (s.schema_id for s in held.metadata.schemas if _has_same_columns(s, schema)), None
+        )
+        added = {"action": "add-schema", "schema": _to_json_value(assign_fresh_schema_ids(schema))}
         version = self._version(view, number, -1 if known is None else known, texts)
         path = self._catalog._split_identifier_for_path(view, IdentifierKind.VIEW)
         body = {
             "requirements": [{"type": "assert-view-uuid", "uuid": str(held.uuid())}],
             "updates": [
                 *([added] if known is None else []),
-                {"action": "add-view-version", "view-version": _plain(version)},
+                {"action": "add-view-version", "view-version": _to_json_value(version)},
                 {"action": "set-current-view-version", "view-version-id": -1},
             ],
         }
-        with around("Views.commit"):
+        with commit_window("Views.commit"):
             answer = self._catalog._session.post(
                 self._catalog.url(Endpoints.load_view, **path), json=body
             )
-        if answer.status_code in _GONE:
-            raise _unsupported(view)
-        if answer.status_code == _CONFLICT:
+        if answer.status_code in _UNSUPPORTED_STATUSES:
+            raise _no_views_error(view)
+        if answer.status_code == _CONFLICT_STATUS:
             return False
         answer.raise_for_status()
         return True
@@ -118,26 +120,26 @@ class RestViews(Views):
         )
 
 
-def _shown(held: Any) -> dict[str, str]:
+def _view_sql(held: Any) -> dict[str, str]:
     return {item.root.dialect: item.root.sql for item in held.current_version().representations}
 
 
-def _same(held: Schema, wanted: Schema) -> bool:
+def _has_same_columns(held: Schema, wanted: Schema) -> bool:
     """Columns of a view are known by name; their ids are the view's own."""
     ours, theirs = ({f.name: str(f.field_type) for f in one.fields} for one in (held, wanted))
     return list(ours.items()) == list(theirs.items())
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.model_dump(mode="json", by_alias=True)
 
 
-def _quoted(catalog: str, table: str, mark: str) -> str:
+def _quote_table_name(catalog: str, table: str, mark: str) -> str:
     parts = [catalog, *table.split(".")]
     return ".".join(f"{mark}{part.replace(mark, mark * 2)}{mark}" for part in parts)
 
 
-def _unsupported(view: str) -> Unsupported:
+def _no_views_error(view: str) -> Unsupported:
     return Unsupported(
         f"the catalog keeps no views, so {view} was not made",
         fix="remove `view` from the contract; readers use accepted()",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakehouse_backfill.adapters.local.engine import started
-from lakehouse_backfill.adapters.local.reader import table_stream
-from lakehouse_backfill.domain.plain import plain_value
-from lakehouse_backfill.domain.rollout import Answer, Comparison, Query, TableState
+from lakehouse_backfill.adapters.local.engine import start_duckdb
+from lakehouse_backfill.adapters.local.reader import snapshot_stream
+from lakehouse_backfill.domain.plain import to_json_value
+from lakehouse_backfill.domain.rollout import QueryAnswer, QueryComparison, ReaderQuery, TableState
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #: Rows of each side that are kept of a difference.
 SAMPLES = 5
 #: What a query says in place of the table's name.
-RELATION = "product"
-_INEXACT = ("FLOAT", "DOUBLE", "DECIMAL")
+RELATION_NAME = "product"
+_INEXACT_TYPES = ("FLOAT", "DOUBLE", "DECIMAL")
 
 
 @dataclass(frozen=True)
-class _Result:
+class _QueryResult:
     """One side's result, stored as a table: its columns and their types, and what it took."""
 
     columns: tuple[str, ...]
@@ -37,62 +37,68 @@ class _Result:
     seconds: float = field(default=0.0, compare=False)
 
 
-def compare(catalog: Catalog, query: Query, old: TableState, new: TableState) -> Comparison:
+def compare_query(
+    catalog: Catalog, query: ReaderQuery, old: TableState, new: TableState
+) -> QueryComparison:
     """Run the query on both states and compare the results as multisets of rows.
 
     Rows stream, results are stored and spill. Raises ConfigError when it is no single SELECT, or
     cannot be run.
     """
-    with TemporaryDirectory(prefix="lhb-read-") as spill, _translated(query):
-        connection = started(spill)
+    with TemporaryDirectory(prefix="lhb-read-") as spill, _translate_query_errors(query):
+        connection = start_duckdb(spill)
         try:
             connection.execute("SET lock_configuration = true")
-            statement = _only_select(query)
-            before = _run(connection, catalog, statement, old, "old_result")
-            after = _run(connection, catalog, statement, new, "new_result")
-            found = _compared(connection, query, (old, new), (before, after))
+            statement = _require_one_select(query)
+            before = _run_query(connection, catalog, statement, old, "old_result")
+            after = _run_query(connection, catalog, statement, new, "new_result")
+            found = _compare_results(connection, query, (old, new), (before, after))
             return found.model_copy(update={"seconds": (before.seconds, after.seconds)})
         finally:
             connection.close()
 
 
-def _run(
+def _run_query(
     db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
-) -> _Result:
+) -> _QueryResult:
     begun = perf_counter()
-    db.register(RELATION, table_stream(catalog, state.table, state.snapshot_id))
+    db.register(RELATION_NAME, snapshot_stream(catalog, state.table, state.snapshot_id))
     found = db.sql(sql)
     columns, types = tuple(found.columns), tuple(str(kind) for kind in found.types)
     found.create(name)
-    db.unregister(RELATION)
-    return _Result(columns, types, round(perf_counter() - begun, 3))
+    db.unregister(RELATION_NAME)
+    return _QueryResult(columns, types, round(perf_counter() - begun, 3))
 
 
-def _only_select(query: Query) -> str:
+def _require_one_select(query: ReaderQuery) -> str:
     statements = duckdb.extract_statements(query.sql)
     kinds = [statement.type.name for statement in statements]
     if kinds != ["SELECT"]:
         raise ConfigError(
             f"the query of {query.reader} must be one SELECT, but holds "
             f"{', '.join(kinds) or 'nothing'}",
-            fix=f"write one SELECT over the relation {RELATION}",
+            fix=f"write one SELECT over the relation {RELATION_NAME}",
         )
     return statements[0].query
 
 
-def _compared(
+def _compare_results(
     db: duckdb.DuckDBPyConnection,
-    query: Query,
+    query: ReaderQuery,
     states: tuple[TableState, TableState],
-    results: tuple[_Result, _Result],
-) -> Comparison:
+    results: tuple[_QueryResult, _QueryResult],
+) -> QueryComparison:
     old, new = results
     same_shape = old == new
     if same_shape:
-        _difference(db, query, old)
-    answers = [_answer(db, name, len(side.columns)) for name, side in _sides(results)]
-    samples = [_samples(db, name, side.columns) for name, side in _sides(results, same_shape)]
-    return Comparison(
+        _store_differences(db, query, old)
+    answers = [
+        _digest_result(db, name, len(side.columns)) for name, side in _result_tables(results)
+    ]
+    samples = [
+        _sample_rows(db, name, side.columns) for name, side in _result_tables(results, same_shape)
+    ]
+    return QueryComparison(
         reader=query.reader,
         sql=query.sql,
         tolerance=query.tolerance,
@@ -107,23 +113,27 @@ def _compared(
     )
 
 
-def _sides(
-    results: tuple[_Result, _Result],
+def _result_tables(
+    results: tuple[_QueryResult, _QueryResult],
     differences: bool = False,  # noqa: FBT001, FBT002
-) -> list[tuple[str, _Result]]:
+) -> list[tuple[str, _QueryResult]]:
     kind = "only" if differences else "result"
     names = [f"old_{kind}", f"new_{kind}"]
     return list(zip(names, results, strict=True))
 
 
-def _difference(db: duckdb.DuckDBPyConnection, query: Query, shape: _Result) -> None:
+def _store_differences(
+    db: duckdb.DuckDBPyConnection, query: ReaderQuery, shape: _QueryResult
+) -> None:
     """Fill `old_only` and `new_only` with the rows that have no equal on the other side.
 
     With a tolerance rows are paired by their exact columns, in the order of the inexact ones, which
     may differ by that share of the larger value.
     """
     slots = [f"c{number}" for number in range(len(shape.columns))]
-    inexact = [s for s, kind in zip(slots, shape.types, strict=True) if kind.startswith(_INEXACT)]
+    inexact = [
+        s for s, kind in zip(slots, shape.types, strict=True) if kind.startswith(_INEXACT_TYPES)
+    ]
     if not query.tolerance or not inexact:
         for mine, other in (("old", "new"), ("new", "old")):
             db.execute(
@@ -140,7 +150,7 @@ def _difference(db: duckdb.DuckDBPyConnection, query: Query, shape: _Result) -> 
             f"({by}ORDER BY {', '.join(inexact)}) AS place FROM {side}_result AS {alias}"
         )
     matched = " AND ".join(f"o.{slot} IS NOT DISTINCT FROM n.{slot}" for slot in [*exact, "place"])
-    near = " AND ".join(_near(slot) for slot in inexact)
+    near = " AND ".join(_within_tolerance_sql(slot) for slot in inexact)
     for mine, other, left, right in (("old", "new", "o", "n"), ("new", "old", "n", "o")):
         db.execute(
             f"CREATE TEMP TABLE {mine}_only AS SELECT {', '.join(f'{left}.{s}' for s in slots)} "
@@ -150,7 +160,7 @@ def _difference(db: duckdb.DuckDBPyConnection, query: Query, shape: _Result) -> 
         )
 
 
-def _near(slot: str) -> str:
+def _within_tolerance_sql(slot: str) -> str:
     """The condition under which two inexact values count as equal; null equals null only."""
     one, other = f"o.{slot}::DOUBLE", f"n.{slot}::DOUBLE"
     return (
@@ -159,33 +169,33 @@ def _near(slot: str) -> str:
     )
 
 
-def _answer(db: duckdb.DuckDBPyConnection, name: str, width: int) -> Answer:
+def _digest_result(db: duckdb.DuckDBPyConnection, name: str, width: int) -> QueryAnswer:
     slots = [f"c{number}" for number in range(width)]
     texts = ", ".join(f"coalesce({slot}::VARCHAR, chr(1))" for slot in slots)
     rows, found = db.execute(
         "SELECT count(*), sha256(coalesce(string_agg(mark, '' ORDER BY mark), '')) FROM "
         f"(SELECT sha256(concat_ws(chr(0), {texts})) AS mark FROM {name} AS r({', '.join(slots)}))"
     ).fetchall()[0]
-    return Answer(rows=rows, digest=str(found))
+    return QueryAnswer(rows=rows, digest=str(found))
 
 
-def _samples(
+def _sample_rows(
     db: duckdb.DuckDBPyConnection, name: str, columns: tuple[str, ...]
 ) -> tuple[dict[str, Any], ...]:
     rows = db.execute(f"SELECT * FROM {name} ORDER BY ALL LIMIT {SAMPLES}").fetchall()
     return tuple(
-        {column: plain_value(value) for column, value in zip(columns, row, strict=True)}
+        {column: to_json_value(value) for column, value in zip(columns, row, strict=True)}
         for row in rows
     )
 
 
 @contextmanager
-def _translated(query: Query) -> Iterator[None]:
+def _translate_query_errors(query: ReaderQuery) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
         raise ConfigError(
             f"the query of {query.reader} cannot be run: {error}",
-            fix=f"correct it: one SELECT over the relation {RELATION}, which has the product's "
+            fix=f"correct it: one SELECT over the relation {RELATION_NAME}, which has the product's "
             "columns; no file, extension or setting can be reached",
         ) from error

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def started(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def start_duckdb(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection:
     """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
     import duckdb
 
@@ -26,13 +26,13 @@ def started(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection
     return connection
 
 
-def is_its_error(error: Exception) -> bool:
+def is_duckdb_error(error: Exception) -> bool:
     """Tell whether DuckDB raised an error."""
     known = sys.modules.get("duckdb")
     return known is not None and isinstance(error, known.Error)
 
 
-class Engine:
+class LazyDuckDB:
     """A DuckDB that starts with the first use of `db`: doing without saves its start."""
 
     def __init__(self, start: Callable[[], duckdb.DuckDBPyConnection]) -> None:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.filters import any_of
-from lakehouse_backfill.adapters.local.scan import Side, plan, read
-from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
+from lakehouse_backfill.adapters.local.filters import filter_of_ranges
+from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan, read_files
+from lakehouse_backfill.domain.catch_up import (
+    DeletedRows,
+    Erasure,
+    ExcludedRows,
+    TombstonedRows,
+    TombstonePin,
+)
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.partitions import ranges
+from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.ports.carrying import Erasing
+from lakehouse_backfill.ports.carrying import DeletionFinder
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,40 +30,44 @@ if TYPE_CHECKING:
 _SAMPLES = 3
 
 
-class LocalErasing(Erasing):
+class LocalDeletionFinder(DeletionFinder):
     """Reads key columns of tables of one catalog, partition by partition."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def gone(self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]) -> Gone:
+    def gone(
+        self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
+    ) -> DeletedRows:
         """Count the rows of `old` whose key `new` does not hold in the scope, and say where.
 
         Null is a value like any other here. Without a key whole rows are compared.
         """
         before, after = self._side(old, scope), self._side(new, scope)
-        if _is_same(before, after):
-            return Gone(rows=0, partitions=(), samples=(), is_only_deletion=True)
-        columns = _compared(before)
+        if _has_same_files(before, after):
+            return DeletedRows(rows=0, partitions=(), samples=(), is_only_deletion=True)
+        columns = _comparable_columns(before)
         wanted = key or columns
-        rows = ranges(scope)
-        with _connection() as duck:
-            left = _relation(duck, "old", before, wanted, rows)
-            right = _relation(duck, "new", after, wanted, rows)
+        rows = scope_row_ranges(scope)
+        with _open_duckdb() as duck:
+            left = _register_rows(duck, "old", before, wanted, rows)
+            right = _register_rows(duck, "new", after, wanted, rows)
             missing = left.distinct().except_(right.distinct())
             count = len(missing)
             samples = missing.limit(_SAMPLES).fetchall()
-            is_only = _compared(after) in ((), columns) and self._adds_nothing(
+            is_only = _comparable_columns(after) in ((), columns) and self._adds_nothing(
                 duck, before, after, columns, scope
             )
-        return Gone(
+        return DeletedRows(
             rows=count,
             partitions=scope.partitions if count else (),
             samples=tuple(dict(zip(wanted, row, strict=True)) for row in samples),
             is_only_deletion=is_only,
         )
 
-    def named(self, state: TableState, partitions: tuple[str, ...], left_out: LeftOut) -> Named:
+    def named(
+        self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
+    ) -> TombstonedRows:
         """Count the rows of the partitions that tombstones or erasures name."""
         # Read once: what names rows may be as large as the tombstone tables are.
         names = [self._tombstones(pin) for pin in left_out.tombstones]
@@ -69,7 +79,7 @@ class LocalErasing(Erasing):
             count = self._named_in(state, scope, names)
             total += count
             found += [label] if count else []
-        return Named(rows=total, partitions=tuple(found))
+        return TombstonedRows(rows=total, partitions=tuple(found))
 
     def _named_in(
         self, state: TableState, scope: Scope, names: list[tuple[tuple[str, ...], pa.Table]]
@@ -78,26 +88,26 @@ class LocalErasing(Erasing):
         if side.table is None:
             return 0
         needed = tuple(dict.fromkeys(name for columns, _ in names for name in columns))
-        candidate = _rows(side, needed, ranges(scope))
+        candidate = _read_rows(side, needed, scope_row_ranges(scope))
         hits: set[int] = set()
-        with _connection() as duck:
+        with _open_duckdb() as duck:
             for columns, table in names:
-                hits.update(_hits(duck, candidate, columns, table))
+                hits.update(_matching_row_numbers(duck, candidate, columns, table))
         return len(hits)
 
     def _tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
-        side = plan(self._catalog, pin.table, pin.snapshot_id)
-        found = _rows(side, tuple(pin.columns.values()), ())
+        side = plan_scan(self._catalog, pin.table, pin.snapshot_id)
+        found = _read_rows(side, tuple(pin.columns.values()), ())
         # What has no value names nothing: two unknown people are not the same one.
         return tuple(pin.columns), found.drop_null() if found.num_rows else found
 
     def _erased(self, erasure: Erasure, field: ScopeField) -> tuple[tuple[str, ...], pa.Table]:
         scope = Scope(field=field, partitions=erasure.partitions)
-        rows = ranges(scope)
-        with _connection() as duck:
+        rows = scope_row_ranges(scope)
+        with _open_duckdb() as duck:
             left, right = (
-                _relation(
-                    duck, name, plan(self._catalog, erasure.table, at, rows), erasure.key, rows
+                _register_rows(
+                    duck, name, plan_scan(self._catalog, erasure.table, at, rows), erasure.key, rows
                 )
                 for name, at in (
                     ("old", erasure.before_snapshot_id),
@@ -107,31 +117,31 @@ class LocalErasing(Erasing):
             missing = left.distinct().except_(right.distinct())
             return erasure.key, missing.to_arrow_table()
 
-    def _side(self, state: TableState, scope: Scope) -> Side:
-        return plan(self._catalog, state.table, state.snapshot_id, ranges(scope))
+    def _side(self, state: TableState, scope: Scope) -> SnapshotScan:
+        return plan_scan(self._catalog, state.table, state.snapshot_id, scope_row_ranges(scope))
 
     def _adds_nothing(
         self,
         duck: duckdb.DuckDBPyConnection,
-        before: Side,
-        after: Side,
+        before: SnapshotScan,
+        after: SnapshotScan,
         columns: tuple[str, ...],
         scope: Scope,
     ) -> bool:
         """Tell whether each row of the new state, however often it is there, stood in the old."""
         if after.table is None:
             return True
-        rows = ranges(scope)
-        duck.register("all_old", _numbered(_rows(before, columns, rows)))
-        duck.register("all_new", _numbered(_rows(after, columns, rows)))
+        rows = scope_row_ranges(scope)
+        duck.register("all_old", _with_numbered_columns(_read_rows(before, columns, rows)))
+        duck.register("all_new", _with_numbered_columns(_read_rows(after, columns, rows)))
         found = duck.sql("SELECT * FROM all_new EXCEPT ALL SELECT * FROM all_old LIMIT 1")
         return len(found) == 0
 
 
-def _is_same(old: Side, new: Side) -> bool:
+def _has_same_files(old: SnapshotScan, new: SnapshotScan) -> bool:
     """Tell from metadata that both states hold the same files under the same delete files."""
 
-    def files(side: Side) -> set[tuple[str, frozenset[str]]]:
+    def files(side: SnapshotScan) -> set[tuple[str, frozenset[str]]]:
         return {
             (task.file.file_path, frozenset(one.file_path for one in task.delete_files))
             for task in side.tasks
@@ -140,7 +150,7 @@ def _is_same(old: Side, new: Side) -> bool:
     return files(old) == files(new)
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
+def _open_duckdb() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     connection = duckdb.connect(":memory:")
@@ -148,14 +158,14 @@ def _connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _compared(side: Side) -> tuple[str, ...]:
+def _comparable_columns(side: SnapshotScan) -> tuple[str, ...]:
     """The columns that make a row; who produced it is no part of that."""
     names = [field.name for field in side.schema.fields]
     return tuple(name for name in names if name not in LINEAGE_NAMES)
 
 
-def _rows(side: Side, columns: Sequence[str], rows: Any) -> pa.Table:
-    parts = read(side, side.tasks, list(dict.fromkeys(columns)), any_of(rows))
+def _read_rows(side: SnapshotScan, columns: Sequence[str], rows: Any) -> pa.Table:
+    parts = read_files(side, side.tasks, list(dict.fromkeys(columns)), filter_of_ranges(rows))
     if side.table is None:
         return pa.table({name: pa.array([], pa.null()) for name in columns})
     schema = side.schema.select(*columns).as_arrow()
@@ -163,26 +173,30 @@ def _rows(side: Side, columns: Sequence[str], rows: Any) -> pa.Table:
     return table.select(list(columns)).replace_schema_metadata(None)
 
 
-def _relation(
-    duck: duckdb.DuckDBPyConnection, name: str, side: Side, columns: tuple[str, ...], rows: Any
+def _register_rows(
+    duck: duckdb.DuckDBPyConnection,
+    name: str,
+    side: SnapshotScan,
+    columns: tuple[str, ...],
+    rows: Any,
 ) -> duckdb.DuckDBPyRelation:
-    duck.register(name, _numbered(_rows(side, columns, rows)))
+    duck.register(name, _with_numbered_columns(_read_rows(side, columns, rows)))
     return duck.table(name)
 
 
-def _numbered(table: pa.Table) -> pa.Table:
+def _with_numbered_columns(table: pa.Table) -> pa.Table:
     """Name the columns c0, c1, …: names of users never get into a query."""
     return table.rename_columns([f"c{number}" for number in range(table.num_columns)])
 
 
-def _hits(
+def _matching_row_numbers(
     duck: duckdb.DuckDBPyConnection, candidate: pa.Table, columns: tuple[str, ...], names: pa.Table
 ) -> list[int]:
     """Give the numbers of the candidate's rows that have the named values."""
-    chosen = _numbered(candidate.select(list(columns)))
+    chosen = _with_numbered_columns(candidate.select(list(columns)))
     numbers = pa.array(range(candidate.num_rows), pa.int64())
     duck.register("candidate", chosen.append_column("row_number", numbers))
-    duck.register("names", _numbered(names))
+    duck.register("names", _with_numbered_columns(names))
     same = " AND ".join(
         f"candidate.c{number} IS NOT DISTINCT FROM names.c{number}"
         for number in range(len(columns))

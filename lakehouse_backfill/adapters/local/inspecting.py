@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_backfill.adapters.local.diff.grouping import layout, pieces
-from lakehouse_backfill.adapters.local.filters import any_of
-from lakehouse_backfill.adapters.local.plain_files import read_rows
-from lakehouse_backfill.adapters.local.scan import Side, plan
+from lakehouse_backfill.adapters.local.diff.grouping import choose_layout, label_files
+from lakehouse_backfill.adapters.local.filters import filter_of_ranges
+from lakehouse_backfill.adapters.local.plain_files import read_file_columns
+from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan
 from lakehouse_backfill.core.planning import windows
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.inspection import ChunkFacts, Period
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 #: Of so many rows the columns that are looked at fit into any process, and Spark gains nothing.
-MOST_ROWS = 2_000_000
+MAX_LOCAL_ROWS = 2_000_000
 #: Types whose values Arrow tells apart as Spark does: not so floats (-0.0, NaN) and nested ones.
-_PLAIN = (
+_EXACT_KEY_TYPES = (
     pa.types.is_integer,
     pa.types.is_string,
     pa.types.is_large_string,
@@ -36,13 +36,13 @@ _PLAIN = (
 )
 
 
-class LocalInspecting:
+class LocalInspector:
     """What `spark.inspecting` counts, counted by Arrow.
 
     Raises Unsupported where there are too many rows, or where Arrow may count otherwise.
     """
 
-    def __init__(self, catalog: Catalog, most_rows: int = MOST_ROWS) -> None:
+    def __init__(self, catalog: Catalog, most_rows: int = MAX_LOCAL_ROWS) -> None:
         self._catalog = catalog
         self._most_rows = most_rows
 
@@ -58,11 +58,13 @@ class LocalInspecting:
         if (kind, unit) == ("date", "hour"):
             raise Unsupported(f"{column} holds dates, which have no hours")
         field = ScopeField.model_validate({"column": column, "transform": unit, "type": kind})
-        rows = windows.as_ranges(kind, column, *windows.rows_to_read(pin, of.resolved.scope))
+        rows = windows.window_row_ranges(
+            kind, column, *windows.window_to_read(pin, of.resolved.scope)
+        )
         side = self._side(pin.table, pin.snapshot_id, rows)
         found: set[str] = set()
-        for table in read_rows(side, side.tasks, [column]):
-            found |= set(_labels(_inside(table[column], rows), field))
+        for table in read_file_columns(side, side.tasks, [column]):
+            found |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
         return tuple(sorted(found))
 
     def chunk(self, of: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
@@ -71,34 +73,36 @@ class LocalInspecting:
             raise Unsupported("a head is looked at by Spark")
         field, key = of.resolved.scope.field, of.resolved.contract.key
         scope = Scope(field=field, partitions=chunk.partitions)
-        rows = partitions.ranges(scope)
+        rows = partitions.scope_row_ranges(scope)
         side = self._side(of.shadow_table, snapshot_id, rows)
-        how = layout(Side(side.name), side, scope)
-        tasks = [piece.task for piece in pieces(side, how, scope)]
+        how = choose_layout(SnapshotScan(side.name), side, scope)
+        tasks = [piece.task for piece in label_files(side, how, scope)]
         names = list(dict.fromkeys((*key, field.column)))
-        parts = read_rows(side, tasks, names, None if how.is_split else any_of(rows))
-        held = _whole(parts, side.schema.select(*names).as_arrow())
+        parts = read_file_columns(
+            side, tasks, names, None if how.is_split else filter_of_ranges(rows)
+        )
+        held = _concat_decoded(parts, side.schema.select(*names).as_arrow())
         return ChunkFacts(
-            rows=dict(_labels(held[field.column], field)),
+            rows=dict(_rows_by_label(held[field.column], field)),
             null_keys={name: held[name].null_count for name in key if held[name].null_count},
-            duplicate_keys=_twice(held, key),
+            duplicate_keys=_count_duplicate_keys(held, key),
         )
 
-    def _side(self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]) -> Side:
-        side = plan(self._catalog, table, snapshot_id, rows)
+    def _side(self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]) -> SnapshotScan:
+        side = plan_scan(self._catalog, table, snapshot_id, rows)
         count = sum(task.file.record_count for task in side.tasks)
         if count > self._most_rows:
             raise Unsupported(f"{count} rows are more than {self._most_rows}")
         return side
 
 
-def _whole(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
+def _concat_decoded(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
     """Put the files' columns together, none as a dictionary."""
     plain = pa.schema([pa.field(each.name, each.type) for each in schema])
     return pa.concat_tables([plain.empty_table(), *(part.cast(plain) for part in parts)])
 
 
-def _inside(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedArray:
+def _keep_in_ranges(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedArray:
     """Keep the values of one range; nulls lie in none."""
     for each in rows:
         lower, upper = (pa.scalar(bound, values.type) for bound in (each.lower, each.upper))
@@ -107,21 +111,21 @@ def _inside(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedAr
     return values
 
 
-def _labels(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
+def _rows_by_label(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
     """Count values by the partition that they belong to."""
     if field.transform != "identity":
         values = pc.floor_temporal(values, unit=field.transform)
     found: Counter[str] = Counter()
     for each in pc.value_counts(values).to_pylist():
-        found[partitions.label_of(field, each["values"])] += each["counts"]
+        found[partitions.partition_label(field, each["values"])] += each["counts"]
     return found
 
 
-def _twice(held: pa.Table, key: tuple[str, ...]) -> int:
+def _count_duplicate_keys(held: pa.Table, key: tuple[str, ...]) -> int:
     """Count the keys that stand more than once; nulls are equal to each other."""
     if not key:
         return 0
-    others = [name for name in key if not any(test(held[name].type) for test in _PLAIN)]
+    others = [name for name in key if not any(test(held[name].type) for test in _EXACT_KEY_TYPES)]
     if others:
         raise Unsupported(f"keys of {', '.join(others)} are compared by Spark")
     counted = held.select(key).group_by(list(key)).aggregate([([], "count_all")])

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Table
 
-from lakehouse_backfill.adapters.local.scan import Side, as_of, plan, projection, translated
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    plan_scan,
+    snapshot_schema,
+    table_as_of,
+    translate_scan_errors,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -16,12 +22,12 @@ if TYPE_CHECKING:
 
     from lakehouse_backfill.domain.scope import RowRange
 
-_Wanted = tuple[str, int | None]
+_SnapshotKey = tuple[str, int | None]
 #: Files of manifests that are kept for the next question about them.
-_KEPT_FILES = 20_000
+_MAX_CACHED_FILES = 20_000
 
 
-class Listing:
+class SnapshotLister:
     """Lists files of snapshots, and keeps what small manifests say: nothing ever changes them."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -30,35 +36,37 @@ class Listing:
         self._manifests: dict[str, tuple[str, ...] | None] = {}
 
     def both(
-        self, old: _Wanted, new: _Wanted, ranges: Sequence[RowRange] = ()
-    ) -> tuple[Side, Side]:
+        self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange] = ()
+    ) -> tuple[SnapshotScan, SnapshotScan]:
         """List the files of two snapshots as `plan` does; a table and a manifest are read once.
 
         Ranges leave out manifests by their summaries, and delete files must be matched with data
         files: both are left to PyIceberg.
         """
         if ranges:
-            return plan(self._catalog, *old, ranges), plan(self._catalog, *new, ranges)
+            return plan_scan(self._catalog, *old, ranges), plan_scan(self._catalog, *new, ranges)
         try:
             tables: dict[str, Table] = {}
             return self._one(tables, *old), self._one(tables, *new)
         finally:
-            if sum(map(len, self._files.values())) > _KEPT_FILES:
+            if sum(map(len, self._files.values())) > _MAX_CACHED_FILES:
                 self._files.clear()
                 self._manifests.clear()
 
-    def _one(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> Side:
+    def _one(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> SnapshotScan:
         if snapshot_id is None:
-            return Side(name)
-        with translated(name, snapshot_id):
+            return SnapshotScan(name)
+        with translate_scan_errors(name, snapshot_id):
             if name not in tables:
                 tables[name] = self._catalog.load_table(name)
-            table = as_of(tables[name], name, snapshot_id)
+            table = table_as_of(tables[name], name, snapshot_id)
             files = self._data_files(table, snapshot_id)
         if files is None:
-            return plan(self._catalog, name, snapshot_id)
+            return plan_scan(self._catalog, name, snapshot_id)
         tasks = tuple(FileScanTask(file) for file in files)
-        return Side(name, table, snapshot_id, projection(table, snapshot_id), tasks, table.specs())
+        return SnapshotScan(
+            name, table, snapshot_id, snapshot_schema(table, snapshot_id), tasks, table.specs()
+        )
 
     def _data_files(self, table: Table, snapshot_id: int) -> list[DataFile] | None:
         """Give the live files, or None when delete files hide rows of them."""

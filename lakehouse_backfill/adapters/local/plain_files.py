@@ -15,24 +15,24 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import FileFormat
 
-from lakehouse_backfill.adapters.local.scan import Side, read, translated
-from lakehouse_backfill.adapters.local.threads import pool
+from lakehouse_backfill.adapters.local.scan import SnapshotScan, read_files, translate_scan_errors
+from lakehouse_backfill.adapters.local.threads import thread_pool
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
 #: Files read at a time, of both sides: more wait for a store far away, each of them takes memory.
 #: Of near ones no more than there are cores, which comparing needs as well.
-_NEAR, _FAR = min(4, pa.cpu_count()), 8
+_LOCAL_READERS, _REMOTE_READERS = min(4, pa.cpu_count()), 8
 #: What is wanted: field ids, and the fields in Arrow.
 _Fields = Sequence[tuple[int, pa.Field]]
 _FIELD_ID = b"PARQUET:field_id"
 #: A text column takes less than this per row when its chunks are dictionaries of few values.
-_NARROW_BYTES = 2
+_DICTIONARY_BYTES_PER_ROW = 2
 
 
-def read_rows(
-    side: Side,
+def read_file_columns(
+    side: SnapshotScan,
     tasks: Sequence[FileScanTask],
     columns: Sequence[str],
     rows: BooleanExpression | None = None,
@@ -45,38 +45,44 @@ def read_rows(
     if rows is None or isinstance(rows, AlwaysTrue):
         io = side.table.io
         is_far = not tasks[0].file.file_path.startswith(("/", "file:"))
-        readers = pool("far file", _FAR) if is_far else pool("file", _NEAR)
+        readers = (
+            thread_pool("far file", _REMOTE_READERS)
+            if is_far
+            else thread_pool("file", _LOCAL_READERS)
+        )
         fields = [
             (field.field_id, arrow)
             for field, arrow in zip(wanted.fields, wanted.as_arrow(), strict=True)
         ]
-        with translated(side.name, side.snapshot_id):
-            found = list(readers.map(lambda task: _plain(io, task, fields), tasks))
+        with translate_scan_errors(side.name, side.snapshot_id):
+            found = list(readers.map(lambda task: _read_plain_parquet(io, task, fields), tasks))
     others = [task for task, table in zip(tasks, found, strict=True) if table is None]
-    rest = iter(read(side, others, columns, rows) if others else ())
+    rest = iter(read_files(side, others, columns, rows) if others else ())
     return [table if table is not None else next(rest) for table in found]
 
 
-def _plain(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Table | None:
+def _read_plain_parquet(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Table | None:
     """Read a file, or give None when its rows are not the table's as they lie there."""
     if task.delete_files or task.file.file_format != FileFormat.PARQUET:
         return None
     with io.new_input(task.file.file_path).open() as stored:
         metadata = pq.read_metadata(stored)
         schema = metadata.schema.to_arrow_schema()
-        names = _names(schema, wanted)
+        names = _stored_names(schema, wanted)
         if names is None:
             return None
         stored.seek(0)
         file = pq.ParquetFile(
-            stored, metadata=metadata, read_dictionary=_narrow(metadata, schema, set(names))
+            stored,
+            metadata=metadata,
+            read_dictionary=_low_cardinality_columns(metadata, schema, set(names)),
         )
         found = file.read(columns=names, use_threads=False)
     ordered = found.select(names).rename_columns([field.name for _, field in wanted])
     return ordered.replace_schema_metadata(None)
 
 
-def _names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:
+def _stored_names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:
     """Name the stored columns in the order wanted; None unless all have the type wanted."""
     by_id = {
         int(field.metadata[_FIELD_ID]): field
@@ -86,23 +92,29 @@ def _names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:
     names = []
     for field_id, expected in wanted:
         own = by_id.get(field_id)
-        if own is None or pa.types.is_nested(expected.type) or not _alike(own.type, expected.type):
+        if (
+            own is None
+            or pa.types.is_nested(expected.type)
+            or not _has_same_type(own.type, expected.type)
+        ):
             return None
         names.append(own.name)
     return names if len(set(stored.names)) == len(stored.names) else None
 
 
-def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    return bool(_small(one) == _small(other))
+def _has_same_type(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(_without_offset_width(one) == _without_offset_width(other))
 
 
-def _small(kind: pa.DataType) -> pa.DataType:
+def _without_offset_width(kind: pa.DataType) -> pa.DataType:
     """Give the type without the width of its offsets, which is no property of a value."""
     wide = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
     return wide.get(kind, kind)
 
 
-def _narrow(metadata: pq.FileMetaData, schema: pa.Schema, names: set[str]) -> list[str]:
+def _low_cardinality_columns(
+    metadata: pq.FileMetaData, schema: pa.Schema, names: set[str]
+) -> list[str]:
     """Name the text columns whose chunks are small: those of few values."""
     texts = names & {field.name for field in schema if _is_text(field.type)}
     sizes: dict[str, int] = {}
@@ -111,7 +123,7 @@ def _narrow(metadata: pq.FileMetaData, schema: pa.Schema, names: set[str]) -> li
         for chunk in chunks:
             if (name := chunk.path_in_schema) in texts:
                 sizes[name] = sizes.get(name, 0) + chunk.total_uncompressed_size
-    limit = _NARROW_BYTES * metadata.num_rows
+    limit = _DICTIONARY_BYTES_PER_ROW * metadata.num_rows
     return [name for name, size in sizes.items() if size < limit]
 
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.filters import any_of, holding
-from lakehouse_backfill.adapters.local.scan import Side, plan, read, stream, translated
+from lakehouse_backfill.adapters.local.filters import filter_of_keys, filter_of_ranges
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    plan_scan,
+    read_files,
+    stream_batches,
+    translate_scan_errors,
+)
 from lakehouse_backfill.core.validation.golden import typed_key
 from lakehouse_backfill.errors import ConfigError
 
@@ -21,22 +27,22 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.scope import RowRange
 
 
-def accepted_arrow(
+def read_snapshot_arrow(
     catalog: Catalog, table: str, snapshot_id: int, ranges: tuple[RowRange, ...] = ()
 ) -> pa.Table:
     """Read the rows of a snapshot that lie in any of the ranges; no ranges: all rows.
 
     Raises NotFound, Unsupported (equality deletes), CatalogDown.
     """
-    side = plan(catalog, table, snapshot_id, ranges)
+    side = plan_scan(catalog, table, snapshot_id, ranges)
     names = [column.name for column in side.schema.fields]
-    parts = read(side, side.tasks, names, any_of(ranges))
+    parts = read_files(side, side.tasks, names, filter_of_ranges(ranges))
     return pa.concat_tables(
         [*parts, side.schema.as_arrow().empty_table()], promote_options="permissive"
     ).replace_schema_metadata(None)
 
 
-def accepted_duckdb(
+def open_snapshot_duckdb(
     catalog: Catalog, table: str, snapshot_id: int, ranges: tuple[RowRange, ...] = ()
 ) -> duckdb.DuckDBPyRelation:
     """Give a DuckDB relation over a snapshot, for any number of queries.
@@ -45,24 +51,24 @@ def accepted_duckdb(
     """
     import duckdb
 
-    side = plan(catalog, table, snapshot_id, ranges)
+    side = plan_scan(catalog, table, snapshot_id, ranges)
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
-    return connection.from_arrow(_Stream(side, any_of(ranges)))
+    return connection.from_arrow(_SnapshotStream(side, filter_of_ranges(ranges)))
 
 
-def table_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> object:
+def snapshot_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> object:
     """Give the rows of a snapshot as an Arrow stream that any number of queries may open.
 
     Without a snapshot there are no rows, but the table's columns.
     """
     if snapshot_id is None:
-        with translated(table, None):
+        with translate_scan_errors(table, None):
             return catalog.load_table(table).schema().as_arrow().empty_table()
-    return _Stream(plan(catalog, table, snapshot_id), any_of(()))
+    return _SnapshotStream(plan_scan(catalog, table, snapshot_id), filter_of_ranges(()))
 
 
-def column_types(schema: Schema) -> dict[str, str]:
+def iceberg_types(schema: Schema) -> dict[str, str]:
     """Give the Iceberg type text of each top-level column."""
     return {field.name: str(field.field_type) for field in schema.fields}
 
@@ -75,8 +81,8 @@ def rows_by_key(
     Values of `keys` may be texts, as a golden file has them; all name the same columns. Only files
     that may hold a key are read. Raises ConfigError when a key does not fit the table.
     """
-    side = plan(catalog, table, snapshot_id)
-    types = column_types(side.schema)
+    side = plan_scan(catalog, table, snapshot_id)
+    types = iceberg_types(side.schema)
     if snapshot_id is None or side.table is None or not keys:
         return [], types
     columns = list(keys[0])
@@ -87,28 +93,28 @@ def rows_by_key(
             f"a key of the expected rows does not fit {table}: {error}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    row_filter = holding([dict(zip(columns, key, strict=True)) for key in wanted])
+    row_filter = filter_of_keys([dict(zip(columns, key, strict=True)) for key in wanted])
     scan = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
-    with translated(table, snapshot_id):
+    with translate_scan_errors(table, snapshot_id):
         tasks = list(scan.plan_files())
-    parts = read(side, tasks, list(types), row_filter)
+    parts = read_files(side, tasks, list(types), row_filter)
     rows = [row for part in parts for row in part.to_pylist()]
     return [row for row in rows if typed_key(row, columns, types) in wanted], types
 
 
-class _Stream:
+class _SnapshotStream:
     """Rows of a scan, opened again for every query: a plain reader would be empty the second time.
 
     The Arrow C stream protocol is how DuckDB asks for them.
     """
 
-    def __init__(self, side: Side, rows: BooleanExpression) -> None:
+    def __init__(self, side: SnapshotScan, rows: BooleanExpression) -> None:
         self._side = side
         self._rows = rows
         self._schema = side.schema.as_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         names = [column.name for column in self._side.schema.fields]
-        batches = stream(self._side, names, self._rows, self._schema)
+        batches = stream_batches(self._side, names, self._rows, self._schema)
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)

@@ -25,7 +25,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
-from lakehouse_backfill.adapters.local.filters import any_of
+from lakehouse_backfill.adapters.local.filters import filter_of_ranges
 from lakehouse_backfill.errors import CatalogDown, NotFound, Unsupported
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _READERS = 4
 
 
 @dataclass(frozen=True)
-class Side:
+class SnapshotScan:
     """One snapshot of one table (None: no rows): its schema, its planned files."""
 
     name: str
@@ -59,41 +59,41 @@ class Side:
         return self.specs[task.file.spec_id]
 
 
-def plan(
+def plan_scan(
     catalog: Catalog, name: str, snapshot_id: int | None, ranges: Sequence[RowRange] = ()
-) -> Side:
+) -> SnapshotScan:
     """List the files of a snapshot that may hold rows of the ranges; no ranges: all files.
 
     No snapshot: a side without rows. Raises NotFound, Unsupported (equality deletes), CatalogDown.
     """
     if snapshot_id is None:
-        return Side(name)
-    table = load(catalog, name, snapshot_id)
+        return SnapshotScan(name)
+    table = load_as_of(catalog, name, snapshot_id)
     # PyIceberg 0.12 fails on a file of the null partition when a bound of the filter is compared
     # with its null (ResidualEvaluator): nulls are asked for in a scan of their own.
     asked = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
     tasks: list[FileScanTask] = []
-    with translated(name, snapshot_id):
+    with translate_scan_errors(name, snapshot_id):
         for some in [part for part in asked if part] or [[]]:
             # Both scans may find a file; one that is listed twice has its rows twice.
-            seen = {_place(task) for task in tasks}
-            found = _scan(table, snapshot_id, any_of(some)).plan_files()
-            tasks += [task for task in found if _place(task) not in seen]
-    schema = projection(table, snapshot_id)
-    return Side(name, table, snapshot_id, schema, tuple(tasks), table.specs())
+            seen = {_file_identity(task) for task in tasks}
+            found = _data_scan(table, snapshot_id, filter_of_ranges(some)).plan_files()
+            tasks += [task for task in found if _file_identity(task) not in seen]
+    schema = snapshot_schema(table, snapshot_id)
+    return SnapshotScan(name, table, snapshot_id, schema, tuple(tasks), table.specs())
 
 
-def _place(task: FileScanTask) -> Hashable:
+def _file_identity(task: FileScanTask) -> Hashable:
     return task.file.file_path, task.file.spec_id, task.file.partition
 
 
-def load(catalog: Catalog, name: str, snapshot_id: int) -> Table:
+def load_as_of(catalog: Catalog, name: str, snapshot_id: int) -> Table:
     """Load the table as of the snapshot: its current schema is the snapshot's own."""
-    with translated(name, snapshot_id):
-        return as_of(catalog.load_table(name), name, snapshot_id)
+    with translate_scan_errors(name, snapshot_id):
+        return table_as_of(catalog.load_table(name), name, snapshot_id)
 
 
-def as_of(table: Table, name: str, snapshot_id: int) -> Table:
+def table_as_of(table: Table, name: str, snapshot_id: int) -> Table:
     """Give the loaded table as of a snapshot; raises NotFound."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
@@ -110,8 +110,8 @@ def as_of(table: Table, name: str, snapshot_id: int) -> Table:
     return table
 
 
-def read(
-    side: Side,
+def read_files(
+    side: SnapshotScan,
     tasks: Iterable[FileScanTask],
     columns: Sequence[str],
     rows: BooleanExpression | None = None,
@@ -121,31 +121,31 @@ def read(
     if table is None:
         return []
     scan = ArrowScan(table.metadata, table.io, side.schema.select(*columns), rows or AlwaysTrue())
-    with translated(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
+    with translate_scan_errors(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda task: scan.to_table([task]), tasks))
 
 
-def stream(
-    side: Side, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
+def stream_batches(
+    side: SnapshotScan, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one file after the other, so that memory does not follow the table."""
     for task in side.tasks:
-        for part in read(side, [task], columns, rows):
+        for part in read_files(side, [task], columns, rows):
             yield from part.cast(schema).to_batches()
 
 
-def projection(table: Table, snapshot_id: int) -> Schema:
+def snapshot_schema(table: Table, snapshot_id: int) -> Schema:
     """Give the columns that a snapshot is read with."""
-    with translated(".".join(table.name()), snapshot_id):
-        return _scan(table, snapshot_id, None).projection()
+    with translate_scan_errors(".".join(table.name()), snapshot_id):
+        return _data_scan(table, snapshot_id, None).projection()
 
 
-def _scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:
+def _data_scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:
     return table.scan(row_filter=rows or AlwaysTrue(), snapshot_id=snapshot_id)
 
 
 @contextmanager
-def translated(name: str, snapshot_id: int | None) -> Iterator[None]:
+def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
     """Turn PyIceberg's and the store's errors into ours."""
     try:
         yield

@@ -13,18 +13,18 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.quality.row_wise import of_rows
-from lakehouse_backfill.adapters.quality.suite import Suite, load_suite
-from lakehouse_backfill.adapters.quality.words import check_of
+from lakehouse_backfill.adapters.quality.row_wise import keep_row_expectations
+from lakehouse_backfill.adapters.quality.suite import LoadedSuite, load_suite
+from lakehouse_backfill.adapters.quality.words import to_check_result
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.compute import Frame
 
-_EXAMPLES = 5
-_LIBRARY = "great_expectations"
-_IMPORTS: list[Thread] = []
+_MAX_EXAMPLES_FETCHED = 5
+_GX_MODULE = "great_expectations"
+_IMPORT_THREADS: list[Thread] = []
 
 
 class ExpectationsJudge:
@@ -53,14 +53,18 @@ class ExpectationsJudge:
         """
         if not rows_only:
             return self.judge_all(frame, ((suite_file, parameters),), group)
-        with _quiet():
-            _imported()
+        with _silence_gx():
+            _finish_gx_import()
             columns = tuple(frame.columns)
-            suite = of_rows(load_suite(self._project / suite_file, parameters, columns))
+            suite = keep_row_expectations(
+                load_suite(self._project / suite_file, parameters, columns)
+            )
             if not suite.expectations:
                 return ()
             # For single rows few jobs over plain files are enough: nothing is cached.
-            return _judged(suite, _only(frame, suite.columns(columns)), parameters, group)
+            return _judge_suite(
+                suite, _select_columns(frame, suite.columns(columns)), parameters, group
+            )
 
     def judge_all(
         self,
@@ -73,14 +77,14 @@ class ExpectationsJudge:
         Only the columns that they name are read, once, and nothing stays cached. Raises ConfigError
         for a faulty suite before anything is read.
         """
-        with _quiet():
-            _imported()
+        with _silence_gx():
+            _finish_gx_import()
             columns = tuple(frame.columns)
             loaded = [
                 (load_suite(self._project / file, given, columns), given) for file, given in suites
             ]
             named = {name for suite, _ in loaded for name in suite.columns(columns)}
-            selected = _only(frame, tuple(name for name in columns if name in named))
+            selected = _select_columns(frame, tuple(name for name in columns if name in named))
             # Great Expectations starts several Spark jobs: cached, the plan behind the frame
             # (files, joins) runs once.
             selected.persist()
@@ -88,54 +92,60 @@ class ExpectationsJudge:
                 return tuple(
                     check
                     for suite, given in loaded
-                    for check in _judged(suite, selected, given, group)
+                    for check in _judge_suite(suite, selected, given, group)
                 )
             finally:
                 selected.unpersist()
 
 
-def _judged(
-    suite: Suite, frame: Frame, parameters: dict[str, list[Any]], group: CheckGroup
+def _judge_suite(
+    suite: LoadedSuite, frame: Frame, parameters: dict[str, list[Any]], group: CheckGroup
 ) -> tuple[CheckResult, ...]:
     everything = tuple(range(len(suite.expectations)))
-    results = _run(suite, everything, frame, parameters, examples=0)
+    results = _run_expectations(suite, everything, frame, parameters, examples=0)
     # Fetching examples costs a Spark job each, so only those that failed are asked.
     failed = tuple(n for n, each in results.items() if not each["success"])
     if failed:
-        results |= _run(suite, failed, frame, parameters, examples=_EXAMPLES)
+        results |= _run_expectations(
+            suite, failed, frame, parameters, examples=_MAX_EXAMPLES_FETCHED
+        )
     return tuple(
-        check_of(entry, results[number], group, parameters)
+        to_check_result(entry, results[number], group, parameters)
         for number, entry in enumerate(suite.declared)
     )
 
 
-def _only(frame: Frame, columns: tuple[str, ...]) -> Frame:
-    return frame.select(*(_quoted(name) for name in columns))
+def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
+    return frame.select(*(_quote_column(name) for name in columns))
 
 
-def _quoted(name: str) -> str:
+def _quote_column(name: str) -> str:
     doubled = name.replace("`", "``")
     return f"`{doubled}`"
 
 
-def import_early() -> None:
+def start_gx_import() -> None:
     """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts."""
-    if not _IMPORTS:
-        _IMPORTS.append(
-            Thread(target=import_module, args=(_LIBRARY,), name="import-gx", daemon=True)
+    if not _IMPORT_THREADS:
+        _IMPORT_THREADS.append(
+            Thread(target=import_module, args=(_GX_MODULE,), name="import-gx", daemon=True)
         )
-        _IMPORTS[0].start()
+        _IMPORT_THREADS[0].start()
 
 
-def _imported() -> None:
+def _finish_gx_import() -> None:
     """Wait for the import that was begun: half a library knows no expectations."""
-    for thread in _IMPORTS:
+    for thread in _IMPORT_THREADS:
         thread.join()
-    import_module(_LIBRARY)
+    import_module(_GX_MODULE)
 
 
-def _run(
-    suite: Suite, chosen: tuple[int, ...], frame: Frame, parameters: dict[str, Any], examples: int
+def _run_expectations(
+    suite: LoadedSuite,
+    chosen: tuple[int, ...],
+    frame: Frame,
+    parameters: dict[str, Any],
+    examples: int,
 ) -> dict[int, dict[str, Any]]:
     """Judge the chosen expectations; gives the results by their number in the file."""
     import great_expectations as gx
@@ -169,7 +179,7 @@ def _run(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_gx() -> Iterator[None]:
     """Keep Great Expectations from writing to the terminal and from counting its users."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.quality.suite import Suite
+from lakehouse_backfill.adapters.quality.suite import LoadedSuite
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
 
 #: Great Expectations maps these over rows too, but each row's verdict hangs on all the others.
-_OF_THE_WHOLE = frozenset(
+_WHOLE_TABLE_EXPECTATIONS = frozenset(
     {
         "expect_column_value_z_scores_to_be_less_than",
         "expect_column_values_to_not_be_outliers",
@@ -23,7 +23,7 @@ _OF_THE_WHOLE = frozenset(
 )
 
 
-def of_rows(suite: Suite) -> Suite:
+def keep_row_expectations(suite: LoadedSuite) -> LoadedSuite:
     """Keep the blocking expectations that every part of the rows must meet.
 
     A value that is there twice in a part is there twice in the whole, so a unique column counts
@@ -32,7 +32,7 @@ def of_rows(suite: Suite) -> Suite:
     chosen = [
         (expectation, entry)
         for expectation, entry in zip(suite.expectations, suite.declared, strict=True)
-        if _is_of_rows(expectation, entry)
+        if _is_row_expectation(expectation, entry)
     ]
     return replace(
         suite,
@@ -41,7 +41,7 @@ def of_rows(suite: Suite) -> Suite:
     )
 
 
-def _is_of_rows(expectation: Expectation, entry: dict[str, Any]) -> bool:
+def _is_row_expectation(expectation: Expectation, entry: dict[str, Any]) -> bool:
     from great_expectations.expectations.expectation import (
         ColumnMapExpectation,
         ColumnPairMapExpectation,
@@ -51,7 +51,7 @@ def _is_of_rows(expectation: Expectation, entry: dict[str, Any]) -> bool:
     of_rows = (ColumnMapExpectation, ColumnPairMapExpectation, MulticolumnMapExpectation)
     return (
         isinstance(expectation, of_rows)
-        and entry["type"] not in _OF_THE_WHOLE
+        and entry["type"] not in _WHOLE_TABLE_EXPECTATIONS
         and entry["kwargs"].get("mostly", 1) == 1
         and entry.get("severity", "critical") == "critical"
     )

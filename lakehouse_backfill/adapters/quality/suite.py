@@ -25,7 +25,7 @@ _SEVERITIES = ("critical", "warning", "info")
 
 
 @dataclass(frozen=True)
-class Suite:
+class LoadedSuite:
     """A checked suite: its expectations in file order, and the columns that they name."""
 
     name: str
@@ -44,7 +44,7 @@ class Suite:
             if told := (entry.get("meta") or {}).get("columns"):
                 named += told
                 continue
-            if not _names_its_columns(entry["type"], kwargs):
+            if not _is_column_bound(entry["type"], kwargs):
                 return available
             for argument in _COLUMN_ARGUMENTS:
                 value = kwargs.get(argument, ())
@@ -52,37 +52,37 @@ class Suite:
         return tuple(name for name in available if name in named) or available[:1]
 
 
-def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ...]) -> Suite:
+def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ...]) -> LoadedSuite:
     """Read and check a suite file; raises ConfigError with every fault and its fix."""
-    document = _read(path)
+    document = _read_suite(path)
     entries = document["expectations"]
     built, faults = [], []
     for number, entry in enumerate(entries, start=1):
         place = f"expectations[{number}]"
-        fault = _entry_fault(entry) or _use_fault(entry, parameters, columns)
+        fault = _entry_fault(entry) or _usage_fault(entry, parameters, columns)
         if fault is None:
-            expectation, fault = _build(entry)
+            expectation, fault = _build_expectation(entry)
             built.append(expectation)
         if fault is not None:
             field = f"{place} {entry.get('type', '')}".strip() if isinstance(entry, dict) else place
-            faults.append(Fault(str(path), _line(path, entry), field, *fault))
+            faults.append(Fault(str(path), _entry_line(path, entry), field, *fault))
     if faults:
         raise ConfigError(
             f"the suite {path} has {len(faults)} fault(s)", faults=tuple(faults),
             fix="correct the suite file",
         )  # fmt: skip
     name = str(document.get("name") or path.stem)
-    return Suite(name, tuple(each for each in built if each is not None), tuple(entries))
+    return LoadedSuite(name, tuple(each for each in built if each is not None), tuple(entries))
 
 
-def check_form(path: Path, file: str) -> None:
+def check_suite_form(path: Path, file: str) -> None:
     """Check what can be told of a suite without its data and without loading the library.
 
     Raises ConfigError, with file and line, for a file that is no suite, an entry that is no
     expectation, and an expectation that the library does not have.
     """
     try:
-        entries = _read(path)["expectations"]
+        entries = _read_suite(path)["expectations"]
     except ConfigError as error:
         line = getattr(error.__cause__, "lineno", 1)
         reason = str(error.__cause__ or "it holds no list of expectations")
@@ -90,20 +90,20 @@ def check_form(path: Path, file: str) -> None:
         raise ConfigError(
             f"{file} cannot be read", faults=(fault,), fix=f"correct {file}"
         ) from error
-    known = _expectations()
+    known = _library_expectations()
     faults = []
     for number, entry in enumerate(entries, start=1):
         wrong = _entry_fault(entry)
         if wrong is None and known and entry["type"] not in known:
-            wrong = _unknown(entry["type"], known)
+            wrong = _unknown_expectation(entry["type"], known)
         if wrong is not None:
-            faults.append(Fault(file, _line(path, entry), f"expectations[{number}]", *wrong))
+            faults.append(Fault(file, _entry_line(path, entry), f"expectations[{number}]", *wrong))
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError(f"{file} has {count}", faults=tuple(faults), fix=f"correct {file}")
 
 
-def _expectations() -> list[str]:
+def _library_expectations() -> list[str]:
     """Name the library's expectations by its files: loading it takes seconds."""
     spec = find_spec("great_expectations")
     folders = spec.submodule_search_locations if spec else None
@@ -113,13 +113,13 @@ def _expectations() -> list[str]:
     return sorted(path.stem for path in core.glob("*expect*.py"))
 
 
-def _unknown(kind: str, known: list[str]) -> tuple[str, str]:
+def _unknown_expectation(kind: str, known: list[str]) -> tuple[str, str]:
     close = get_close_matches(kind, known, n=1)
     hint = f"write {close[0]}" if close else "see the Great Expectations gallery"
     return f"expectation {kind} is unknown", hint
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_suite(path: Path) -> dict[str, Any]:
     fix = 'write {"name": …, "expectations": [{"type": …, "kwargs": {…}}]}'
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -143,7 +143,7 @@ def _entry_fault(entry: Any) -> tuple[str, str] | None:
     return (f"unknown field {unknown[0]}", "remove it") if unknown else None
 
 
-def _use_fault(
+def _usage_fault(
     entry: dict[str, Any], parameters: Mapping[str, Any], columns: tuple[str, ...]
 ) -> tuple[str, str] | None:
     for name in _parameter_names(entry["kwargs"]):
@@ -171,7 +171,7 @@ def _parameter_names(value: Any) -> list[str]:
     return []
 
 
-def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] | None]:
+def _build_expectation(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] | None]:
     from great_expectations.exceptions.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.registry import (
         get_expectation_impl,
@@ -182,7 +182,7 @@ def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] |
     try:
         maker = get_expectation_impl(kind)
     except ExpectationNotFoundError:
-        return None, _unknown(kind, list_registered_expectation_implementations())
+        return None, _unknown_expectation(kind, list_registered_expectation_implementations())
     extra = {name: entry[name] for name in ("meta", "severity", "notes") if entry.get(name)}
     try:
         return maker(**entry["kwargs"], **extra), None
@@ -191,7 +191,7 @@ def _build(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] |
         return None, (problem, "correct its kwargs")
 
 
-def _names_its_columns(kind: str, kwargs: dict[str, Any]) -> bool:
+def _is_column_bound(kind: str, kwargs: dict[str, Any]) -> bool:
     if kwargs.get("row_condition") or kind == "unexpected_rows_expectation":
         return False
     if kind.startswith("expect_table_"):
@@ -199,7 +199,7 @@ def _names_its_columns(kind: str, kwargs: dict[str, Any]) -> bool:
     return any(argument in kwargs for argument in _COLUMN_ARGUMENTS)
 
 
-def _line(path: Path, entry: Any) -> int:
+def _entry_line(path: Path, entry: Any) -> int:
     kind = entry.get("type") if isinstance(entry, dict) else None
     lines = path.read_text(encoding="utf-8").splitlines()
     return next((n for n, text in enumerate(lines, start=1) if f'"{kind}"' in text), 1)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: What a write says that found the table otherwise than it was looked at.
-MOVED = "LHB_TABLE_MOVED"
+TABLE_MOVED_MARKER = "LHB_TABLE_MOVED"
 
 
-def held(spark: SparkSession, name: str) -> DataFrame:
+def pin_table_identity(spark: SparkSession, name: str) -> DataFrame:
     """Give no rows, in the columns of a table; ask for it before you look at the table.
 
     What holds these rows too cannot be written once the table has another UUID than now: Spark
@@ -27,11 +27,11 @@ def held(spark: SparkSession, name: str) -> DataFrame:
     """
     opened = spark.table(name)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return _unless_committed(spark, name, opened)
+        return _fail_if_committed(spark, name, opened)
     return opened.limit(0)
 
 
-def _unless_committed(spark: SparkSession, name: str, opened: DataFrame) -> DataFrame:
+def _fail_if_committed(spark: SparkSession, name: str, opened: DataFrame) -> DataFrame:
     """Compare the table's metadata files with those of now, in the query that writes.
 
     Iceberg lists them when it plans that query, which has loaded the table to be written by then:
@@ -41,8 +41,8 @@ def _unless_committed(spark: SparkSession, name: str, opened: DataFrame) -> Data
 
     log = spark.table(f"{name}.`metadata_log_entries`").select("file")
     known = [row["file"] for row in log.collect()]
-    said = F.raise_error(F.lit(f"{MOVED}: {name}")).cast("boolean")
-    added = log.where(F.when(column("file").isin(known), F.lit(col=False)).otherwise(said))
+    said = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
+    added = log.where(F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(said))
     nothing = F.lit(None)
     return added.select(
         *(nothing.cast(field.dataType).alias(field.name) for field in opened.schema.fields)

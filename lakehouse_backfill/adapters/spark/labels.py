@@ -8,14 +8,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.domain.partitions import label_of
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.domain.partitions import partition_label
 from lakehouse_backfill.domain.scope import NULL_LABEL, ScopeField
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def raw_label(field: ScopeField) -> Column:
@@ -25,7 +25,7 @@ def raw_label(field: ScopeField) -> Column:
     """
     from pyspark.sql import functions as F
 
-    value = column(field.column)
+    value = quoted_column(field.column)
     if field.type == "string":
         return value
     if field.transform in ("year", "month"):
@@ -47,13 +47,15 @@ def raw_type(field: ScopeField) -> str:
     return "date" if is_day else "bigint"
 
 
-def label(field: ScopeField, raw: Any) -> str:
+def format_label(field: ScopeField, raw: Any) -> str:
     """Give the partition's label for what `raw_label` gave."""
     if raw is None:
         return NULL_LABEL
     if field.transform in ("year", "month"):
-        return label_of(field, datetime(raw // 12, raw % 12 + 1, 1, tzinfo=timezone.utc))
+        return partition_label(field, datetime(raw // 12, raw % 12 + 1, 1, tzinfo=timezone.utc))
     if raw_type(field) == "bigint" and field.type not in ("int", "long"):
-        moment = _EPOCH + timedelta(microseconds=raw)
-        return label_of(field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment)
-    return label_of(field, raw)
+        moment = _UNIX_EPOCH + timedelta(microseconds=raw)
+        return partition_label(
+            field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment
+        )
+    return partition_label(field, raw)

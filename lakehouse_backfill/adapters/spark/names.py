@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Quote one identifier, whatever it holds."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def column(name: str) -> Column:
+def quoted_column(name: str) -> Column:
     """Refer to the top-level column called exactly `name`, dots and spaces included."""
     from pyspark.sql import functions as F
 
-    return F.col(quoted(name))
+    return F.col(quote_identifier(name))
 
 
-def full_name(catalog: str, table: str) -> str:
+def quoted_table_name(catalog: str, table: str) -> str:
     """Give the quoted three-part name of `namespace.table` in the catalog."""
-    return ".".join(quoted(part) for part in (catalog, *table.split(".")))
+    return ".".join(quote_identifier(part) for part in (catalog, *table.split(".")))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import filters
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import full_name
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quoted_table_name
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.scope import RowRange, Scope
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def read(
+def read_table(
     spark: SparkSession,
     catalog_name: str,
     table: str,
@@ -27,8 +27,8 @@ def read(
 
     What others commit afterwards is not seen. Raises NotFound.
     """
-    name = full_name(catalog_name, table)
-    with translated(f"reading {table}"):
+    name = quoted_table_name(catalog_name, table)
+    with spark_errors(f"reading {table}"):
         reader = spark.read.options(**(options or {}))
         if snapshot_id is not None:
             reader = reader.option("versionAsOf", str(snapshot_id))
@@ -41,11 +41,11 @@ def read_scope(
     spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None, scope: Scope
 ) -> DataFrame:
     """Give only the rows of the scope's partitions."""
-    frame = read(spark, catalog_name, table, snapshot_id)
-    return restricted(spark, catalog_name, table, frame, partitions.ranges(scope))
+    frame = read_table(spark, catalog_name, table, snapshot_id)
+    return restrict_to_ranges(spark, catalog_name, table, frame, partitions.scope_row_ranges(scope))
 
 
-def restricted(
+def restrict_to_ranges(
     spark: SparkSession, catalog_name: str, table: str, frame: DataFrame, rows: Sequence[RowRange]
 ) -> DataFrame:
     """Keep the rows of any of the ranges of a frame that was read from the table.
@@ -53,12 +53,12 @@ def restricted(
     Iceberg binds pushed-down filters to the table's current schema: a column that was renamed or
     dropped since the snapshot is filtered by Spark itself.
     """
-    with translated(f"reading {table}"):
-        current = spark.table(full_name(catalog_name, table)).columns
+    with spark_errors(f"reading {table}"):
+        current = spark.table(quoted_table_name(catalog_name, table)).columns
     is_current = all(each.column in current for each in rows)
-    return frame.where(filters.condition(rows) if is_current else filters.inside(rows))
+    return frame.where(filters.range_filter(rows) if is_current else filters.is_in_ranges(rows))
 
 
-def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """Give an empty frame: what a table that does not exist, or has no snapshot, holds."""
     return spark.createDataFrame([], schema)

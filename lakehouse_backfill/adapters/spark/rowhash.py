@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.adapters.spark.session.session import session_number
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.value import digest
@@ -26,42 +26,42 @@ NULL_HASH = 42
 #: The hash is summed in three parts, so that a group may hold 2^41 rows before a sum overflows.
 _PART_BITS = 22
 _PREFIX = "lhb_"
-_BY_BYTES = "UTF8_BINARY"
+_BINARY_COLLATION = "UTF8_BINARY"
 #: Expressions by session and columns: to build one asks the JVM dozens of times per column.
-_MADE: dict[tuple[Any, ...], Column] = {}
-_MOST_MADE = 64
+_HASH_CACHE: dict[tuple[Any, ...], Column] = {}
+_MAX_CACHED = 64
 
 
-def shape(schema: StructType, ignore: Collection[str] = ()) -> str:
+def shape_digest(schema: StructType, ignore: Collection[str] = ()) -> str:
     """Give the digest (64 hex digits) of the hashed columns' names and canonical types."""
-    fields = _hashed(schema, ignore)
+    fields = _hashed_fields(schema, ignore)
     return digest([[field.name, canonical_type(field.dataType)] for field in fields])
 
 
-def row_hash(schema: StructType, ignore: Collection[str] = ()) -> Column:
+def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
     """Give the 64-bit hash of a row: never null, independent of column order.
 
     Raises Unsupported for a column type without a canonical form.
     """
-    fields = _hashed(schema, ignore)
+    fields = _hashed_fields(schema, ignore)
     number = session_number()
     key = (number, *((each.name, each.dataType.json(), each.nullable) for each in fields))
-    found = _MADE.get(key)
+    found = _HASH_CACHE.get(key)
     if found is None:
-        found = _hash_of([(field, column(field.name)) for field in fields])
+        found = _hash_columns([(field, quoted_column(field.name)) for field in fields])
         if number:
-            if len(_MADE) >= _MOST_MADE:
-                _MADE.clear()
-            _MADE[key] = found
+            if len(_HASH_CACHE) >= _MAX_CACHED:
+                _HASH_CACHE.clear()
+            _HASH_CACHE[key] = found
     return found
 
 
-def checksum_columns(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
+def checksum_aggregates(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
     """Give the aggregates that `to_checksum` reads."""
-    return sums(row_hash(schema, ignore))
+    return hash_aggregates(row_hash_column(schema, ignore))
 
 
-def sums(hashed: Column) -> list[Column]:
+def hash_aggregates(hashed: Column) -> list[Column]:
     """Give the aggregates over row hashes that are there already; null ones are left out."""
     from pyspark.sql import functions as F
 
@@ -100,7 +100,7 @@ def canonical_type(kind: DataType) -> Any:
         return ["map", canonical_type(kind.keyType), canonical_type(kind.valueType)]
     if isinstance(kind, T.DecimalType):
         return f"decimal{18 if kind.precision <= 18 else 38}:{kind.scale}"
-    if getattr(kind, "collation", _BY_BYTES) != _BY_BYTES:
+    if getattr(kind, "collation", _BINARY_COLLATION) != _BINARY_COLLATION:
         raise _unsupported(kind)
     name = _SCALARS.get(kind.typeName())
     if name is None:
@@ -133,7 +133,7 @@ def _unsupported(kind: DataType) -> Unsupported:
     )
 
 
-def _hashed(schema: StructType, ignore: Collection[str]) -> list[StructField]:
+def _hashed_fields(schema: StructType, ignore: Collection[str]) -> list[StructField]:
     left_out = set(ignore)
     return _by_name([field for field in schema.fields if field.name not in left_out])
 
@@ -143,7 +143,7 @@ def _by_name(fields: list[StructField]) -> list[StructField]:
     return sorted(fields, key=lambda field: field.name)
 
 
-def _hash_of(columns: list[tuple[StructField, Column]]) -> Column:
+def _hash_columns(columns: list[tuple[StructField, Column]]) -> Column:
     """Hash the NULL mask words, then the canonical values, in the order given."""
     from pyspark.sql import functions as F
 
@@ -151,7 +151,9 @@ def _hash_of(columns: list[tuple[StructField, Column]]) -> Column:
         _mask_word(columns[start : start + _MASK_BITS])
         for start in range(0, max(len(columns), 1), _MASK_BITS)
     ]
-    return F.xxhash64(*words, *(_canonical(field.dataType, value) for field, value in columns))
+    return F.xxhash64(
+        *words, *(_canonical_value(field.dataType, value) for field, value in columns)
+    )
 
 
 def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
@@ -168,57 +170,57 @@ def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
     return word
 
 
-def _canonical(kind: DataType, value: Column) -> Column:
+def _canonical_value(kind: DataType, value: Column) -> Column:
     """Give what is hashed for a value; nested ones are reduced to one bigint, never null."""
     from pyspark.sql import types as T
 
     canonical = canonical_type(kind)
     if isinstance(kind, T.StructType):
-        return _unless_null(value, _struct(kind, value))
+        return _unless_null(value, _hash_struct(kind, value))
     if isinstance(kind, T.ArrayType):
-        return _unless_null(value, _array(kind, value))
+        return _unless_null(value, _hash_array(kind, value))
     if isinstance(kind, T.MapType):
-        return _unless_null(value, _map(kind, value))
+        return _unless_null(value, _hash_map(kind, value))
     widened = {"long": "bigint", "double": "double"}.get(canonical)
     # xxhash64 itself takes every NaN as one, and -0.0 as 0.0.
     return value.cast(widened) if widened and kind.simpleString() != widened else value
 
 
-def _element(kind: DataType, value: Column) -> Column:
+def _hash_element(kind: DataType, value: Column) -> Column:
     """Hash one element, struct field or map entry; null gives NULL_HASH."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
-    reduced = _canonical(kind, value)
+    reduced = _canonical_value(kind, value)
     nested = isinstance(kind, T.StructType | T.ArrayType | T.MapType)
     return reduced if nested else F.xxhash64(reduced)
 
 
-def _struct(kind: StructType, value: Column) -> Column:
-    return _hash_of([(field, value.getField(field.name)) for field in _by_name(kind.fields)])
+def _hash_struct(kind: StructType, value: Column) -> Column:
+    return _hash_columns([(field, value.getField(field.name)) for field in _by_name(kind.fields)])
 
 
-def _array(kind: Any, value: Column) -> Column:
+def _hash_array(kind: Any, value: Column) -> Column:
     from pyspark.sql import functions as F
 
-    elements = F.transform(value, _each(kind.elementType))
+    elements = F.transform(value, _element_hasher(kind.elementType))
     return F.xxhash64(F.size(value).cast("bigint"), elements)
 
 
-def _map(kind: Any, value: Column) -> Column:
+def _hash_map(kind: Any, value: Column) -> Column:
     from pyspark.sql import functions as F
 
     def entry(pair: Column) -> Column:
-        key = _element(kind.keyType, pair.getField("key"))
-        return F.xxhash64(key, _element(kind.valueType, pair.getField("value")))
+        key = _hash_element(kind.keyType, pair.getField("key"))
+        return F.xxhash64(key, _hash_element(kind.valueType, pair.getField("value")))
 
     entries = F.array_sort(F.transform(F.map_entries(value), entry))
     return F.xxhash64(F.size(value).cast("bigint"), entries)
 
 
-def _each(kind: DataType) -> Callable[[Column], Column]:
+def _element_hasher(kind: DataType) -> Callable[[Column], Column]:
     def hashed(element: Column) -> Column:
-        return _element(kind, element)
+        return _hash_element(kind, element)
 
     return hashed
 

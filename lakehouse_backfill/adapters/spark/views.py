@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import full_name, quoted
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quote_identifier, quoted_table_name
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ class SparkViews:
         spark = self._session()
         at = f" VERSION AS OF {int(snapshot_id)}" if snapshot_id is not None else ""
         # Views cannot be made by the DataFrame API; names are quoted, the id is a number.
-        select = f"SELECT * FROM {full_name(self._catalog, table)}{at}"  # noqa: S608
+        select = f"SELECT * FROM {quoted_table_name(self._catalog, table)}{at}"  # noqa: S608
         _create(spark, self._catalog, view, f"CREATE OR REPLACE VIEW {{}} AS {select}")
 
 
@@ -41,12 +41,14 @@ def ensure_view(
     Where the namespace is not there yet, there is nothing to show.
     """
     try:
-        shown = spark.sql(f"SHOW VIEWS IN {quoted(catalog)}.{quoted(namespace)}").collect()
+        shown = spark.sql(
+            f"SHOW VIEWS IN {quote_identifier(catalog)}.{quote_identifier(namespace)}"
+        ).collect()
         is_there = name in {row["viewName"] for row in shown}
     except Exception as error:
         if "NoSuchNamespaceException" in str(error):
             return
-        raise _unsupported(name, error) from error
+        raise _view_error(name, error) from error
     if not is_there:
         view = f"{namespace}.{name}"
         _create(spark, catalog, view, f"CREATE VIEW IF NOT EXISTS {{}} AS {select_sql}")
@@ -54,17 +56,17 @@ def ensure_view(
 
 def _create(spark: SparkSession, catalog: str, view: str, statement: str) -> None:
     try:
-        with around("Spark.create_view"):
-            spark.sql(statement.format(full_name(catalog, view)))
+        with commit_window("Spark.create_view"):
+            spark.sql(statement.format(quoted_table_name(catalog, view)))
     except Exception as error:
-        raise _unsupported(view, error) from error
+        raise _view_error(view, error) from error
 
 
-def _unsupported(view: str, error: Exception) -> Exception:
+def _view_error(view: str, error: Exception) -> Exception:
     if "UnsupportedOperation" in str(error) or "does not support" in str(error):
         return Unsupported(
             f"the catalog keeps no views, so {view} was not made",
             fix="remove `view` from the contract; readers use accepted()",
         )
-    with translated(f"creating view {view}"):
+    with spark_errors(f"creating view {view}"):
         raise error

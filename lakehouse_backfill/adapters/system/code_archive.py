@@ -17,13 +17,13 @@ from lakehouse_backfill.domain.value import digest
 from lakehouse_backfill.errors import ApprovalMissing, Tampered
 
 #: What is kept of a run: path, SHA-256 and text (None: too large to keep) of each file.
-Kept = list[dict[str, Any]]
+ArchivedFiles = list[dict[str, Any]]
 
 
 class CodeArchive:
     """Gives the folder in which a plan's code lies exactly as it was planned."""
 
-    def __init__(self, project: Path, folder: Path, kept: Callable[[str], Kept]) -> None:
+    def __init__(self, project: Path, folder: Path, kept: Callable[[str], ArchivedFiles]) -> None:
         """`kept` gives the files of a run; `folder` is where they are put back."""
         self._project = project
         self._folder = folder
@@ -39,26 +39,26 @@ class CodeArchive:
         wanted = code_files(plan.resolved)
         _refuse_outside(plan, wanted)
         found = self._folder / digest(wanted)[:16]
-        if not _is_whole(found, wanted):
+        if not _is_complete(found, wanted):
             kept = {one["file"]: one for one in self._kept(plan.code_of or plan.run_id)}
             data = {name: self._data(plan, name, kept.get(name), wanted) for name in wanted}
-            _write(found, data)
+            _write_folder(found, data)
         return found
 
     def _data(
         self, plan: Plan, name: str, kept: Mapping[str, Any] | None, wanted: Mapping[str, str]
     ) -> bytes:
         text = kept["text"] if kept else None
-        if text is not None and _mark(text.encode()) == wanted[name]:
+        if text is not None and _sha256(text.encode()) == wanted[name]:
             return str(text).encode()
         with suppress(OSError):
             data = (self._project / name).read_bytes()
-            if _mark(data) == wanted[name]:
+            if _sha256(data) == wanted[name]:
                 return data
         raise ApprovalMissing(
             f"{name} as {plan.run_id} was planned with is not kept, and the file changed since",
             state="nothing was computed",
-            fix=f"put {name} back, or {commands.plan(plan.manifest_file, plan.run_id)}, and let it "
+            fix=f"put {name} back, or {commands.plan_command(plan.manifest_file, plan.run_id)}, and let it "
             "be approved again",
         )
 
@@ -71,23 +71,23 @@ def _refuse_outside(plan: Plan, names: Mapping[str, str]) -> None:
         raise Tampered(
             f"the plan of {plan.run_id} names code outside the project: {', '.join(outside)}",
             state="nothing was written or computed",
-            fix=f"name it without .. and {commands.plan(plan.manifest_file, plan.run_id)}",
+            fix=f"name it without .. and {commands.plan_command(plan.manifest_file, plan.run_id)}",
         )
 
 
-def _mark(data: bytes) -> str:
+def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _is_whole(folder: Path, wanted: Mapping[str, str]) -> bool:
+def _is_complete(folder: Path, wanted: Mapping[str, str]) -> bool:
     """Tell whether the folder holds exactly these files: somebody may have edited one."""
     try:
-        return all(_mark((folder / name).read_bytes()) == mark for name, mark in wanted.items())
+        return all(_sha256((folder / name).read_bytes()) == mark for name, mark in wanted.items())
     except OSError:
         return False
 
 
-def _write(folder: Path, data: Mapping[str, bytes]) -> None:
+def _write_folder(folder: Path, data: Mapping[str, bytes]) -> None:
     """Write the files beside their place, then rename: who reads the folder finds all of it."""
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)

@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.hooks import Hook, HookCall
 from lakehouse_backfill.ports.hooks import Hooks
 
 #: How much of what a hook says is kept.
-_SAID = 500
+_MAX_DETAIL_LENGTH = 500
 
 
 class LocalHooks(Hooks):
@@ -30,12 +30,12 @@ class LocalHooks(Hooks):
         """Call it with a JSON message and wait for its end; a failure is an outcome, no error."""
         started = time.monotonic()
         text = json.dumps(message, sort_keys=True)
-        is_ok, detail = self._run(hook, text) if hook.command else _send(hook, text)
+        is_ok, detail = self._run(hook, text) if hook.command else _post_webhook(hook, text)
         return HookCall(
             hook=hook.name,
             on=hook.on,
             is_ok=is_ok,
-            detail=detail[:_SAID],
+            detail=detail[:_MAX_DETAIL_LENGTH],
             seconds=round(time.monotonic() - started, 3),
         )
 
@@ -69,9 +69,9 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def _send(hook: Hook, text: str) -> tuple[bool, str]:
+def _post_webhook(hook: Hook, text: str) -> tuple[bool, str]:
     url = hook.webhook or ""
-    if not _is_address(url):
+    if not _is_http_url(url):
         return False, "the webhook is no http(s) address"
     headers = {"Content-Type": "application/json"}
     if hook.token_env is not None:
@@ -94,7 +94,7 @@ def _send(hook: Hook, text: str) -> tuple[bool, str]:
         return False, f"the address, or the text of {hook.token_env}, cannot be sent"
 
 
-def _is_address(url: str) -> bool:
+def _is_http_url(url: str) -> bool:
     try:
         return urlsplit(url).scheme in ("http", "https")
     except ValueError:

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.adapters.system.clock import SystemClock
-from lakehouse_backfill.adapters.system.redact import plain
+from lakehouse_backfill.adapters.system.redact import redact_value
 from lakehouse_backfill.ports.clock import Clock
 
-FOLDER = Path(".lakehouse-backfill") / "logs"
-LABELS = (
+LOG_FOLDER = Path(".lakehouse-backfill") / "logs"
+LOG_LABELS = (
     "run_id",
     "chunk_id",
     "source_range",
@@ -32,7 +32,7 @@ LABELS = (
     "target",
     "processing_mode",
 )
-_OWN = ("at", "event", "trace_id", "span_id", "parent_id", "seconds", "outcome")
+_RESERVED_FIELDS = ("at", "event", "trace_id", "span_id", "parent_id", "seconds", "outcome")
 _SPANS: ContextVar[tuple[str, ...]] = ContextVar("lakehouse_backfill_spans", default=())
 
 
@@ -46,7 +46,7 @@ class JsonJournal:
 
     def __init__(self, project: Path, clock: Clock | None = None) -> None:
         """Log under the folder of a project; the folder is made with the first line."""
-        self._folder = project / FOLDER
+        self._folder = project / LOG_FOLDER
         self._clock = clock or SystemClock()
         self._fields: dict[str, Any] = {}
         self._trace = secrets.token_hex(16)
@@ -89,20 +89,23 @@ class JsonJournal:
         parent: str | None,
         took: dict[str, Any] | None = None,
     ) -> None:
-        given = {**dict.fromkeys(LABELS), **self._fields, **fields}
+        given = {**dict.fromkeys(LOG_LABELS), **self._fields, **fields}
         run = given["run_id"]
         own = {
             "at": self._clock.now().isoformat(),
             "event": event,
-            "trace_id": _trace_of(str(run)) if run else self._trace,
+            "trace_id": _trace_id(str(run)) if run else self._trace,
             "span_id": span,
             "parent_id": parent,
             "seconds": None,
             "outcome": None,
             **(took or {}),
         }
-        rest = {f"field_{key}" if key in _OWN else key: value for key, value in given.items()}
-        self._append(json.dumps({**own, **plain(rest)}, ensure_ascii=False, allow_nan=False))
+        rest = {
+            f"field_{key}" if key in _RESERVED_FIELDS else key: value
+            for key, value in given.items()
+        }
+        self._append(json.dumps({**own, **redact_value(rest)}, ensure_ascii=False, allow_nan=False))
 
     def _append(self, line: str) -> None:
         path = self._folder / f"{self._clock.now():%Y-%m-%d}.jsonl"
@@ -122,5 +125,5 @@ class JsonJournal:
             sys.stderr.write(text)
 
 
-def _trace_of(run_id: str) -> str:
+def _trace_id(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:32]

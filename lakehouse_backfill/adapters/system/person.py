@@ -7,10 +7,10 @@ import getpass
 from lakehouse_backfill.core.runs.said import name_fault, reason_fault
 from lakehouse_backfill.errors import ConfigError
 
-_STATE = "nothing was changed"
+_NOTHING_CHANGED = "nothing was changed"
 
 
-def acting(by: str | None) -> str:
+def resolve_actor(by: str | None) -> str:
     """Name the acting person, without blanks around: as given, or as logged in.
 
     Raises ConfigError for a name that is blank or holds control characters, and where the machine
@@ -19,23 +19,25 @@ def acting(by: str | None) -> str:
     if by is not None:
         fault = name_fault(by)
         if fault:
-            raise ConfigError(f"the name of who acts {fault}", state=_STATE, fix="write --by WHO")
+            raise ConfigError(
+                f"the name of who acts {fault}", state=_NOTHING_CHANGED, fix="write --by WHO"
+            )
         return by.strip()
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError) as error:
         raise ConfigError(
-            "this machine does not say who you are", state=_STATE, fix="add --by WHO"
+            "this machine does not say who you are", state=_NOTHING_CHANGED, fix="add --by WHO"
         ) from error
 
 
-def saying(reason: str) -> str:
+def require_valid_reason(reason: str) -> str:
     """Give a reason back; raises ConfigError when it is too long or holds control characters."""
     fault = reason_fault(reason)
     if fault:
         raise ConfigError(
             f"the reason {fault}",
-            state=_STATE,
+            state=_NOTHING_CHANGED,
             fix="say it in a sentence, and where the rest is written: --reason TEXT",
         )
     return reason

@@ -7,27 +7,37 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import STATE, By, DryRun, Product, Reason, Run, TakeOver
-from lakehouse_backfill.cli.session import session, whoami
+from lakehouse_backfill.cli.options import (
+    TABLE_STATE_HELP,
+    ByOption,
+    DryRunOption,
+    ProductArgument,
+    ReasonOption,
+    RunArgument,
+    TakeOverOption,
+)
+from lakehouse_backfill.cli.session import acting_person, current_session
 from lakehouse_backfill.errors import ConfigError
-
-PHASE = "after"
 
 
 def reconcile(
     context: typer.Context,
-    old: Annotated[str, typer.Argument(metavar="OLD", help=STATE)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help=STATE)],
+    old: Annotated[str, typer.Argument(metavar="OLD", help=TABLE_STATE_HELP)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=TABLE_STATE_HELP)],
 ) -> None:
     """Compare count and checksum of each partition.
 
     Examples:
       lakehouse-backfill reconcile silver.orders@before-fix silver.orders
     """
-    session(context).show(context, session(context).project(computes=True).reconcile(old, new))
+    current_session(context).show(
+        context, current_session(context).project(computes=True).reconcile(old, new)
+    )
 
 
-def accept(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:
+def accept(
+    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
+) -> None:
     """Accept the result of a run, before it is published.
 
     The decision is bound to the digest of checks and diff: staging again voids it.
@@ -35,26 +45,32 @@ def accept(context: typer.Context, run: Run, by: By = None, reason: Reason = "")
     Examples:
       lakehouse-backfill accept bf-4f1c09a2d7 --by ana
     """
-    session(context).show(context, session(context).project().accept(run, whoami(by), reason))
+    current_session(context).show(
+        context, current_session(context).project().accept(run, acting_person(by), reason)
+    )
 
 
-def reject(context: typer.Context, run: Run, reason: Reason, by: By = None) -> None:
+def reject(
+    context: typer.Context, run: RunArgument, reason: ReasonOption, by: ByOption = None
+) -> None:
     """Say no to a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
     """
-    session(context).show(context, session(context).project().reject(run, whoami(by), reason))
+    current_session(context).show(
+        context, current_session(context).project().reject(run, acting_person(by), reason)
+    )
 
 
 def waive(
     context: typer.Context,
-    run: Run,
+    run: RunArgument,
     gate: Annotated[
         str | None, typer.Argument(metavar="[GATE]", help="The failed gate, by its whole name.")
     ] = None,
-    by: By = None,
-    reason: Reason = "",
+    by: ByOption = None,
+    reason: ReasonOption = "",
     *,
     show: Annotated[bool, typer.Option("--list", help="List the failed gates only.")] = False,
 ) -> None:
@@ -70,7 +86,9 @@ def waive(
     if gate is None and not show:
         raise ConfigError("no gate is named", fix=f"lakehouse-backfill waive {run} --list")
     named = None if show else gate
-    session(context).show(context, session(context).project().waive(run, named, whoami(by), reason))
+    current_session(context).show(
+        context, current_session(context).project().waive(run, named, acting_person(by), reason)
+    )
 
 
 def publish(
@@ -80,9 +98,9 @@ def publish(
         typer.Argument(metavar="RUN…", help="The run; several of pinned products go together."),
     ],
     *,
-    by: By = None,
-    dry_run: DryRun = False,
-    take_over: TakeOver = False,
+    by: ByOption = None,
+    dry_run: DryRunOption = False,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Make an accepted result what readers see.
 
@@ -94,27 +112,31 @@ def publish(
       lakehouse-backfill publish bf-4f1c09a2d7
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
     """
-    project = session(context).project()
+    project = current_session(context).project()
     if len(runs) == 1:
-        session(context).show(context, project.publish(runs[0], whoami(by), dry_run, take_over))
+        current_session(context).show(
+            context, project.publish(runs[0], acting_person(by), dry_run, take_over)
+        )
         return
     if dry_run:
         raise typer.BadParameter("--dry-run takes one run")
-    session(context).show(context, project.publish_together(tuple(runs), whoami(by), take_over))
+    current_session(context).show(
+        context, project.publish_together(tuple(runs), acting_person(by), take_over)
+    )
 
 
-def versions(context: typer.Context, product: Product) -> None:
+def versions(context: typer.Context, product: ProductArgument) -> None:
     """List the accepted output versions of a product, newest first.
 
     Examples:
       lakehouse-backfill versions silver.orders
     """
-    session(context).show(context, session(context).project().versions(product))
+    current_session(context).show(context, current_session(context).project().versions(product))
 
 
 def evidence(
     context: typer.Context,
-    run: Run,
+    run: RunArgument,
     export: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where page and archive are written.")
     ] = None,
@@ -125,4 +147,4 @@ def evidence(
       lakehouse-backfill evidence bf-4f1c09a2d7
       lakehouse-backfill evidence bf-4f1c09a2d7 --export audit/
     """
-    session(context).show(context, session(context).project().evidence(run, export))
+    current_session(context).show(context, current_session(context).project().evidence(run, export))

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.session import session
-
-PHASE = "after"
+from lakehouse_backfill.cli.session import current_session
 
 
 def audit_verify(context: typer.Context) -> None:
@@ -21,7 +19,7 @@ def audit_verify(context: typer.Context) -> None:
       lakehouse-backfill audit verify
       lakehouse-backfill audit verify --json
     """
-    session(context).show(context, session(context).project().audit_verify())
+    current_session(context).show(context, current_session(context).project().audit_verify())
 
 
 def audit_guarantees(
@@ -39,5 +37,5 @@ def audit_guarantees(
       lakehouse-backfill audit guarantees
       lakehouse-backfill audit guarantees silver.orders --json
     """
-    found = session(context).project(computes=True).audit_guarantees(product)
-    session(context).show(context, found)
+    found = current_session(context).project(computes=True).audit_guarantees(product)
+    current_session(context).show(context, found)

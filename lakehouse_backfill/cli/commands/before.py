@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun, Product, Reason, ReasonCode, Run
-from lakehouse_backfill.cli.session import session, whoami
-
-PHASE = "before"
+from lakehouse_backfill.cli.options import (
+    ByOption,
+    DryRunOption,
+    ProductArgument,
+    ReasonCodeOption,
+    ReasonOption,
+    RunArgument,
+)
+from lakehouse_backfill.cli.session import acting_person, current_session
 
 
 def init(
@@ -24,9 +29,9 @@ def init(
     Examples:
       lakehouse-backfill init restatements
     """
-    from lakehouse_backfill.config.scaffold import init as make
+    from lakehouse_backfill.config.scaffold import create_project as make
 
-    session(context).show(context, {"project": str(folder), "files": list(make(folder))})
+    current_session(context).show(context, {"project": str(folder), "files": list(make(folder))})
 
 
 def doctor(context: typer.Context) -> None:
@@ -38,7 +43,7 @@ def doctor(context: typer.Context) -> None:
       lakehouse-backfill doctor
       lakehouse-backfill --profile prod doctor
     """
-    session(context).show(context, session(context).project().doctor())
+    current_session(context).show(context, current_session(context).project().doctor())
 
 
 def demo(
@@ -57,7 +62,7 @@ def demo(
     """
     from lakehouse_backfill.demo import story
 
-    session(context).show(context, story.run(folder, session(context).echo))
+    current_session(context).show(context, story.run_demo(folder, current_session(context).echo))
 
 
 def product_add(
@@ -72,19 +77,19 @@ def product_add(
     Examples:
       lakehouse-backfill product add silver.orders --owner ana
     """
-    session(context).show(
-        context, session(context).project(computes=True).add_product(table, owner)
+    current_session(context).show(
+        context, current_session(context).project(computes=True).add_product(table, owner)
     )
 
 
 def new(
     context: typer.Context,
-    product: Product,
+    product: ProductArgument,
     from_: Annotated[str, typer.Option("--from", metavar="P", help="First partition.")],
     to: Annotated[str, typer.Option(metavar="P", help="First partition not restated.")],
-    reason: Reason,
-    reason_code: ReasonCode = "bug_fix",
-    by: By = None,
+    reason: ReasonOption,
+    reason_code: ReasonCodeOption = "bug_fix",
+    by: ByOption = None,
 ) -> None:
     """Draft a run manifest for a product.
 
@@ -94,9 +99,9 @@ def new(
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
           --reason "rates of January were late" --reason-code late_data
     """
-    project = session(context).project()
-    drafted = project.new_manifest(product, from_, to, reason, reason_code, whoami(by))
-    session(context).show(context, drafted)
+    project = current_session(context).project()
+    drafted = project.new_manifest(product, from_, to, reason, reason_code, acting_person(by))
+    current_session(context).show(context, drafted)
 
 
 def schema(
@@ -112,7 +117,7 @@ def schema(
     """
     from lakehouse_backfill.config.schemas import json_schema
 
-    session(context).show(context, {"kind": kind, "schema": json_schema(kind)})
+    current_session(context).show(context, {"kind": kind, "schema": json_schema(kind)})
 
 
 def plan(
@@ -126,8 +131,8 @@ def plan(
         bool,
         typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
     ] = False,
-    dry_run: DryRun = False,
-    by: By = None,
+    dry_run: DryRunOption = False,
+    by: ByOption = None,
 ) -> None:
     """Resolve, pin and estimate a run, and register it.
 
@@ -139,12 +144,14 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
     """
-    project, who = session(context).project(computes=prove_warm_up), whoami(by)
+    project, who = current_session(context).project(computes=prove_warm_up), acting_person(by)
     file = manifest.resolve() if manifest.is_file() else manifest
-    session(context).show(context, project.plan(file, revise, who, dry_run, prove_warm_up))
+    current_session(context).show(context, project.plan(file, revise, who, dry_run, prove_warm_up))
 
 
-def approve(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:
+def approve(
+    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
+) -> None:
     """Approve the intent of a run, before it stages.
 
     The decision is bound to the manifest hash: another plan needs another approval.
@@ -152,4 +159,6 @@ def approve(context: typer.Context, run: Run, by: By = None, reason: Reason = ""
     Examples:
       lakehouse-backfill approve bf-4f1c09a2d7 --by ana
     """
-    session(context).show(context, session(context).project().approve(run, whoami(by), reason))
+    current_session(context).show(
+        context, current_session(context).project().approve(run, acting_person(by), reason)
+    )

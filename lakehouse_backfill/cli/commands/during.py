@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, Reason, Run, TakeOver
-from lakehouse_backfill.cli.session import session, split_list, whoami
+from lakehouse_backfill.cli.options import ByOption, ReasonOption, RunArgument, TakeOverOption
+from lakehouse_backfill.cli.session import acting_person, current_session, split_list
 
-PHASE = "during"
-ACCEPTED = "@accepted"
+ACCEPTED_SUFFIX = "@accepted"
 
 
-def run(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False) -> None:
+def run(
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
+) -> None:
     """Stage and validate a run, and publish it unless that is manual.
 
     Goes on where the run stopped: finished chunks are not redone.
@@ -21,11 +26,17 @@ def run(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver 
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
-    project = session(context).project(computes=True)
-    session(context).show(context, project.run(run, whoami(by), take_over))
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.run(run, acting_person(by), take_over))
 
 
-def stage(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False) -> None:
+def stage(
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
+) -> None:
     """Compute the missing chunks into the run's shadow table.
 
     The target is not touched. A chunk that runs twice changes nothing.
@@ -33,8 +44,8 @@ def stage(context: typer.Context, run: Run, by: By = None, *, take_over: TakeOve
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
-    project = session(context).project(computes=True)
-    session(context).show(context, project.stage(run, whoami(by), take_over))
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.stage(run, acting_person(by), take_over))
 
 
 def validate(
@@ -50,9 +61,9 @@ def validate(
         list[str] | None,
         typer.Option(metavar="P", help="With PRODUCT@accepted: only these; may be repeated."),
     ] = None,
-    by: By = None,
+    by: ByOption = None,
     *,
-    take_over: TakeOver = False,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Run every gate over what was staged.
 
@@ -63,15 +74,15 @@ def validate(
       lakehouse-backfill validate bf-4f1c09a2d7
       lakehouse-backfill validate silver.orders@accepted --suite expectations/new.json
     """
-    product, is_published, _ = run.partition(ACCEPTED)
+    product, is_published, _ = run.partition(ACCEPTED_SUFFIX)
     if not is_published and (suite or partitions):
-        raise typer.BadParameter(f"--suite and --partitions go with PRODUCT{ACCEPTED}")
-    project = session(context).project(computes=True)
+        raise typer.BadParameter(f"--suite and --partitions go with PRODUCT{ACCEPTED_SUFFIX}")
+    project = current_session(context).project(computes=True)
     if is_published:
         found = project.rejudge(product, split_list(suite), split_list(partitions))
-        session(context).show(context, found)
+        current_session(context).show(context, found)
         return
-    session(context).show(context, project.validate(run, whoami(by), take_over))
+    current_session(context).show(context, project.validate(run, acting_person(by), take_over))
 
 
 def status(
@@ -91,28 +102,32 @@ def status(
       lakehouse-backfill status bf-4f1c09a2d7
       lakehouse-backfill status --all --json
     """
-    session(context).show(context, session(context).project().status(run, everything))
+    current_session(context).show(
+        context, current_session(context).project().status(run, everything)
+    )
 
 
-def log(context: typer.Context, run: Run) -> None:
+def log(context: typer.Context, run: RunArgument) -> None:
     """List what happened to a run, oldest first.
 
     Examples:
       lakehouse-backfill log bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().log(run))
+    current_session(context).show(context, current_session(context).project().log(run))
 
 
-def chunks(context: typer.Context, run: Run) -> None:
+def chunks(context: typer.Context, run: RunArgument) -> None:
     """List the chunks of a run with rows, checksums and seconds.
 
     Examples:
       lakehouse-backfill chunks bf-4f1c09a2d7
     """
-    session(context).show(context, session(context).project().chunks(run))
+    current_session(context).show(context, current_session(context).project().chunks(run))
 
 
-def cancel(context: typer.Context, run: Run, by: By = None, reason: Reason = "") -> None:
+def cancel(
+    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
+) -> None:
     """Close a run before publication.
 
     Readers notice nothing; the shadow table and the evidence stay.
@@ -120,4 +135,6 @@ def cancel(context: typer.Context, run: Run, by: By = None, reason: Reason = "")
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    session(context).show(context, session(context).project().cancel(run, whoami(by), reason))
+    current_session(context).show(
+        context, current_session(context).project().cancel(run, acting_person(by), reason)
+    )

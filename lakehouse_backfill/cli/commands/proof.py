@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import Run
-from lakehouse_backfill.cli.session import session
-
-PHASE = "after"
+from lakehouse_backfill.cli.options import RunArgument
+from lakehouse_backfill.cli.session import current_session
 
 
 def verify(
     context: typer.Context,
-    run: Run,
+    run: RunArgument,
     evidence: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where page and archive were exported to."),
@@ -34,11 +32,11 @@ def verify(
       lakehouse-backfill verify bf-4f1c09a2d7 --deep --json
       lakehouse-backfill verify bf-4f1c09a2d7 --evidence audit/
     """
-    project = session(context).project(computes=deep)
-    session(context).show(context, project.verify(run, deep, evidence))
+    project = current_session(context).project(computes=deep)
+    current_session(context).show(context, project.verify(run, deep, evidence))
 
 
-def reproduce(context: typer.Context, run: Run) -> None:
+def reproduce(context: typer.Context, run: RunArgument) -> None:
     """Execute a run's archived code on its pinned inputs again.
 
     Into a scratch table that is never published and dropped at the end. Each partition must come
@@ -48,4 +46,6 @@ def reproduce(context: typer.Context, run: Run) -> None:
       lakehouse-backfill reproduce bf-4f1c09a2d7
       lakehouse-backfill reproduce bf-4f1c09a2d7 --json
     """
-    session(context).show(context, session(context).project(computes=True).reproduce(run))
+    current_session(context).show(
+        context, current_session(context).project(computes=True).reproduce(run)
+    )

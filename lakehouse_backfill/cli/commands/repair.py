@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun, Reason, TakeOver
-from lakehouse_backfill.cli.session import session, split_list, whoami
-
-PHASE = "repair"
+from lakehouse_backfill.cli.options import ByOption, DryRunOption, ReasonOption, TakeOverOption
+from lakehouse_backfill.cli.session import acting_person, current_session, split_list
 
 
 def rollback(
@@ -18,7 +16,7 @@ def rollback(
         list[str],
         typer.Argument(metavar="PRODUCT…", help="The product; several pinned ones go together."),
     ],
-    reason: Reason,
+    reason: ReasonOption,
     to: Annotated[
         int | None, typer.Option(metavar="VERSION", help="The one before the newest if left out.")
     ] = None,
@@ -26,8 +24,8 @@ def rollback(
         list[str] | None, typer.Option(metavar="P", help="Only these; may be repeated, or P,Q.")
     ] = None,
     *,
-    by: By = None,
-    dry_run: DryRun = False,
+    by: ByOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Go back to an accepted output version.
 
@@ -40,14 +38,14 @@ def rollback(
       lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
       lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
     """
-    project, only = session(context).project(), split_list(partitions)
+    project, only = current_session(context).project(), split_list(partitions)
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")
-        back = project.rollback_together(tuple(products), reason, whoami(by), dry_run)
+        back = project.rollback_together(tuple(products), reason, acting_person(by), dry_run)
     else:
-        back = project.rollback(products[0], to, only, reason, whoami(by), dry_run)
-    session(context).show(context, back)
+        back = project.rollback(products[0], to, only, reason, acting_person(by), dry_run)
+    current_session(context).show(context, back)
 
 
 def recover(
@@ -55,9 +53,9 @@ def recover(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Everything in the lake.")] = False,
-    by: By = None,
-    take_over: TakeOver = False,
-    dry_run: DryRun = False,
+    by: ByOption = None,
+    take_over: TakeOverOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Finish or undo what stopped half way.
 
@@ -71,5 +69,5 @@ def recover(
     """
     if (run is None) is not everything:
         raise typer.BadParameter("name a run, or give --all")
-    found = session(context).project().recover(run, whoami(by), dry_run, take_over)
-    session(context).show(context, found)
+    found = current_session(context).project().recover(run, acting_person(by), dry_run, take_over)
+    current_session(context).show(context, found)

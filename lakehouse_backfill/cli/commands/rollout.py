@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, Run
-from lakehouse_backfill.cli.session import session, split_list, whoami
-
-PHASE = "after"
+from lakehouse_backfill.cli.options import ByOption, RunArgument
+from lakehouse_backfill.cli.session import acting_person, current_session, split_list
 
 
 def dual_read(
     context: typer.Context,
-    run: Run,
+    run: RunArgument,
     reader: Annotated[str, typer.Option(metavar="NAME", help="Who reads, as the manifest says.")],
     sql: Annotated[
         str | None,
@@ -30,7 +28,7 @@ def dual_read(
         str | None,
         typer.Option(metavar="REASON", help="Record that a difference was looked at and is right."),
     ] = None,
-    by: By = None,
+    by: ByOption = None,
 ) -> None:
     """Compare a reader's query on the accepted version and on the candidate.
 
@@ -42,8 +40,8 @@ def dual_read(
       lakehouse-backfill dual-read bf-4f1c09a2d7 --reader app --columns order_id,amount
       lakehouse-backfill dual-read bf-1 --reader app --sql app.sql --accept-difference "was wrong"
     """
-    project = session(context).project()
+    project = current_session(context).project()
     done = project.dual_read(
-        run, reader, sql, split_list(columns), tolerance, accept_difference, whoami(by)
+        run, reader, sql, split_list(columns), tolerance, accept_difference, acting_person(by)
     )
-    session(context).show(context, done)
+    current_session(context).show(context, done)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from lakehouse_backfill.cli.options import By, Run, TakeOver
-from lakehouse_backfill.cli.session import session, whoami
-
-PHASE = "during"
+from lakehouse_backfill.cli.options import ByOption, RunArgument, TakeOverOption
+from lakehouse_backfill.cli.session import acting_person, current_session
 
 
 def shadow_open(
-    context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Make the run's shadow table, for another engine to write.
 
@@ -22,12 +24,16 @@ def shadow_open(
       lakehouse-backfill shadow open bf-4f1c09a2d7
       lakehouse-backfill shadow open bf-4f1c09a2d7 --json
     """
-    project = session(context).project(computes=True)
-    session(context).show(context, project.shadow_open(run, whoami(by), take_over))
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.shadow_open(run, acting_person(by), take_over))
 
 
 def shadow_close(
-    context: typer.Context, run: Run, by: By = None, *, take_over: TakeOver = False
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Fingerprint what another engine wrote into the shadow.
 
@@ -37,5 +43,5 @@ def shadow_close(
     Examples:
       lakehouse-backfill shadow close bf-4f1c09a2d7
     """
-    project = session(context).project(computes=True)
-    session(context).show(context, project.shadow_close(run, whoami(by), take_over))
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.shadow_close(run, acting_person(by), take_over))

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import By, DryRun
-from lakehouse_backfill.cli.session import session, whoami
-
-PHASE = "repair"
+from lakehouse_backfill.cli.options import ByOption, DryRunOption
+from lakehouse_backfill.cli.session import acting_person, current_session
 
 
 def maintain(
@@ -28,8 +26,8 @@ def maintain(
         str, typer.Option(metavar="TEXT", help="Why; recorded with an erasure.")
     ] = "",
     *,
-    by: By = None,
-    dry_run: DryRun = False,
+    by: ByOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Let go of shadows, pins and old versions that nothing needs; say what is kept, and why.
 
@@ -47,6 +45,6 @@ def maintain(
         raise typer.BadParameter("--reason goes with --erasure PRODUCT")
     if erasure and product not in (None, erasure):
         raise typer.BadParameter("--product and --erasure name different products")
-    who = whoami(by)
-    found = session(context).project().maintain(who, erasure or product, reason, dry_run)
-    session(context).show(context, found)
+    who = acting_person(by)
+    found = current_session(context).project().maintain(who, erasure or product, reason, dry_run)
+    current_session(context).show(context, found)

@@ -15,47 +15,47 @@ from lakehouse_backfill.cli.render import (
     runs,
     setup,
 )
-from lakehouse_backfill.cli.render.page import Page
+from lakehouse_backfill.cli.render.page import TextPage
 
 Data = Mapping[str, Any]
 
-VIEWS: dict[str, Callable[[Page, Data], None]] = {
-    "init": setup.init,
-    "doctor": setup.doctor,
-    "demo": setup.demo,
-    "product add": setup.draft,
-    "new": setup.draft,
-    "schema": setup.schema,
-    "plan": plans.plan,
-    "approve": runs.decision,
-    "accept": runs.decision,
-    "reject": runs.decision,
-    "cancel": runs.decision,
-    "waive": runs.waived,
-    "run": runs.driven,
-    "stage": runs.staged,
-    "shadow open": runs.shadow_opened,
-    "shadow close": runs.staged,
-    "validate": runs.validated,
-    "status": runs.status,
-    "log": runs.log,
-    "chunks": runs.chunks,
-    "diff": compare.diff,
-    "reconcile": compare.reconcile,
-    "publish": publications.publish,
-    "dual-read": rollout.dual_read,
-    "rollback": publications.rollback,
-    "versions": publications.versions,
-    "evidence": publications.evidence,
-    "recover": runs.recovered,
-    "maintain": retention.maintained,
-    "verify": audits.compared,
-    "reproduce": audits.reproduced,
-    "audit verify": audits.verified,
-    "audit guarantees": audits.guaranteed,
+VIEWS: dict[str, Callable[[TextPage, Data], None]] = {
+    "init": setup.render_init,
+    "doctor": setup.render_doctor,
+    "demo": setup.render_demo,
+    "product add": setup.render_draft,
+    "new": setup.render_draft,
+    "schema": setup.render_schema,
+    "plan": plans.render_plan,
+    "approve": runs.render_decision,
+    "accept": runs.render_decision,
+    "reject": runs.render_decision,
+    "cancel": runs.render_decision,
+    "waive": runs.render_waive,
+    "run": runs.render_run,
+    "stage": runs.render_stage,
+    "shadow open": runs.render_shadow_open,
+    "shadow close": runs.render_stage,
+    "validate": runs.render_validate,
+    "status": runs.render_status,
+    "log": runs.render_log,
+    "chunks": runs.render_chunks,
+    "diff": compare.render_diff,
+    "reconcile": compare.render_reconcile,
+    "publish": publications.render_publish,
+    "dual-read": rollout.render_dual_read,
+    "rollback": publications.render_rollback,
+    "versions": publications.render_versions,
+    "evidence": publications.render_evidence,
+    "recover": runs.render_recover,
+    "maintain": retention.render_maintain,
+    "verify": audits.render_verify,
+    "reproduce": audits.render_reproduce,
+    "audit verify": audits.render_audit_verify,
+    "audit guarantees": audits.render_audit_guarantees,
 }
 
 
-def render(command: str, data: Data, stream: TextIO) -> None:
+def render_result(command: str, data: Data, stream: TextIO) -> None:
     """Draw the result of `command` on `stream`: no colour where it is no terminal."""
-    VIEWS[command](Page(stream), data)
+    VIEWS[command](TextPage(stream), data)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.cli.render.page import Page
+from lakehouse_backfill.cli.render.page import TextPage
 
 Data = Mapping[str, Any]
 
 
-def verified(page: Page, data: Data) -> None:
+def render_audit_verify(page: TextPage, data: Data) -> None:
     """Draw what was found, what it means, and the heads that are worth keeping elsewhere."""
     if data["intact"]:
         page.line("what was recorded is as it was written", "bold")
@@ -23,21 +23,21 @@ def verified(page: Page, data: Data) -> None:
             ("events", data["events"]),
             ("runs", data["runs"]),
             ("products", data.get("products")),
-            ("older", _older(data)),
+            ("older", _unchained_note(data)),
         )
     )
     rows = [(run_id, head) for run_id, head in sorted(data["heads"].items())]
     page.table("heads: keep a copy elsewhere", ("run", "newest hash"), rows, most=50)
 
 
-def _older(data: Data) -> str | None:
+def _unchained_note(data: Data) -> str | None:
     count = data.get("unchained", 0)
     if not count:
         return None
     return f"{count} written before events were chained: edits until then are not found"
 
 
-def compared(page: Page, data: Data) -> None:
+def render_verify(page: TextPage, data: Data) -> None:
     """Draw what was compared, what differs first, and which data was read for it."""
     page.line(
         "what is stored is what was accepted"
@@ -45,11 +45,11 @@ def compared(page: Page, data: Data) -> None:
         else "what is stored is NOT what was accepted",
         "bold",
     )
-    page.line(_how(data))
-    _checks(page, data["checks"], ("name",))
+    page.line(_depth_note(data))
+    _check_table(page, data["checks"], ("name",))
 
 
-def reproduced(page: Page, data: Data) -> None:
+def render_reproduce(page: TextPage, data: Data) -> None:
     """Draw what came out again; partitions that differ come first."""
     verdict = "came out as it was accepted" if data["equal"] else "did NOT come out as accepted"
     page.line(f"{data['run_id']} {verdict}", "bold")
@@ -57,14 +57,17 @@ def reproduced(page: Page, data: Data) -> None:
     page.table(
         "partitions",
         ("partition", "equal", "accepted", "again"),
-        [(one["partition"], _said(one["equal"]), one["accepted"], one["again"]) for one in rows],
+        [
+            (one["partition"], _outcome_text(one["equal"]), one["accepted"], one["again"])
+            for one in rows
+        ],
         most=50,
     )
     for note in data.get("notes", ()):
         page.line(note)
 
 
-def guaranteed(page: Page, data: Data) -> None:
+def render_audit_guarantees(page: TextPage, data: Data) -> None:
     """Draw what was sampled of each product, and what held."""
     page.line(
         "what is promised holds" if data["held"] else "what is promised does NOT hold", "bold"
@@ -78,10 +81,10 @@ def guaranteed(page: Page, data: Data) -> None:
         ],
         most=50,
     )
-    _checks(page, data["checks"], ("product", "name"))
+    _check_table(page, data["checks"], ("product", "name"))
 
 
-def _how(data: Data) -> str:
+def _depth_note(data: Data) -> str:
     if not data["deep"]:
         return "not deep: sizes, metadata and control rows were compared, no data was read"
     by_spark = data["partitions_read_by_spark"]
@@ -91,14 +94,14 @@ def _how(data: Data) -> str:
     )
 
 
-def _checks(page: Page, checks: list[Mapping[str, Any]], names: tuple[str, ...]) -> None:
+def _check_table(page: TextPage, checks: list[Mapping[str, Any]], names: tuple[str, ...]) -> None:
     order = {False: 0, None: 1, True: 2}
     rows = [
-        (*(str(one[name]) for name in names), _said(one["ok"]), str(one["because"]))
+        (*(str(one[name]) for name in names), _outcome_text(one["ok"]), str(one["because"]))
         for one in sorted(checks, key=lambda one: order[one["ok"]])
     ]
     page.table("checks", (*names, "ok", "because"), rows, most=100)
 
 
-def _said(ok: bool | None) -> str:  # noqa: FBT001 (a value of the results)
+def _outcome_text(ok: bool | None) -> str:  # noqa: FBT001 (a value of the results)
     return {True: "yes", False: "NO", None: "not comparable"}[ok]

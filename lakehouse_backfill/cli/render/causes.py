@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.cli.render.page import Page, cell
+from lakehouse_backfill.cli.render.page import TextPage, format_cell
 
 Data = Mapping[str, Any]
 #: Samples of one group that are drawn; JSON and evidence hold all.
-_MOST = 2
+_MAX_CAUSE_SAMPLES = 2
 
 
-def drawn(page: Page, data: Data) -> None:
+def render_causes(page: TextPage, data: Data) -> None:
     """Draw the classes over all sampled partitions, then each partition with its causes."""
     parts = data["partitions"]
     page.line()
@@ -29,7 +29,7 @@ def drawn(page: Page, data: Data) -> None:
     page.table(
         "by partition",
         ("partition", "cause", "rows", "in", "columns"),
-        [_group(part, group) for part in parts for group in part["groups"]],
+        [_cause_row(part, group) for part in parts for group in part["groups"]],
     )
     page.table(
         "what came to the inputs",
@@ -40,7 +40,7 @@ def drawn(page: Page, data: Data) -> None:
             for part in parts for each in part["inputs"]
         ],
     )  # fmt: skip
-    _samples(page, data)
+    _cause_sample_table(page, data)
     for part in parts:
         if part["live"]:
             page.line(f"{part['partition']} was also changed by {'; '.join(part['live'])}")
@@ -48,24 +48,30 @@ def drawn(page: Page, data: Data) -> None:
             page.line(f"{part['partition']}: {note}")
 
 
-def _group(part: Data, group: Data) -> tuple[Any, ...]:
+def _cause_row(part: Data, group: Data) -> tuple[Any, ...]:
     columns = ", ".join(f"{name} {count:,}" for name, count in group["columns"].items())
     cause = group["cause"].replace("_", " ")
-    return (part["partition"], cause, group["rows"], _factors(group), columns)
+    return (part["partition"], cause, group["rows"], _factors_text(group), columns)
 
 
-def _samples(page: Page, data: Data) -> None:
+def _cause_sample_table(page: TextPage, data: Data) -> None:
     rows = [
-        (_factors(group), sample["kind"], cell(sample["key"]), sample["old"], sample["new"])
+        (
+            _factors_text(group),
+            sample["kind"],
+            format_cell(sample["key"]),
+            sample["old"],
+            sample["new"],
+        )
         for part in data["partitions"]
         for group in part["groups"]
-        for sample in group["samples"][:_MOST]
+        for sample in group["samples"][:_MAX_CAUSE_SAMPLES]
     ]
     page.table("samples by cause", ("cause", "", "key", "old", "new"), rows)
 
 
-def _factors(group: Data) -> str:
+def _factors_text(group: Data) -> str:
     # The model is loaded by who draws causes, not by every command.
-    from lakehouse_backfill.domain.attribution import spoken
+    from lakehouse_backfill.domain.attribution import describe_factors
 
-    return spoken(group["factors"])
+    return describe_factors(group["factors"])

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.cli.render import causes, previews
-from lakehouse_backfill.cli.render.page import Page, cell, mark
+from lakehouse_backfill.cli.render.page import TextPage, format_cell, verdict_mark
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.watched import Distribution
 
 Data = Mapping[str, Any]
-_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
+_COUNT_FIELDS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
 
 
-def diff(page: Page, data: Data) -> None:
+def render_diff(page: TextPage, data: Data) -> None:
     """Draw the sums, then where, which columns, and a few rows; of a preview what would be read."""
     if data.get("preview"):
-        previews.drawn(page, data)
+        previews.render_preview(page, data)
         return
     summary = data["summary"]
     page.line(f"{data.get('old', 'old')}  ->  {data.get('new', 'new')}", "bold")
-    page.facts((name.replace("_", " "), summary[name]) for name in _COUNTS)
+    page.facts((name.replace("_", " "), summary[name]) for name in _COUNT_FIELDS)
     files = data.get("files") or {}
     if files:
         shared = f"{files['shared']:,} shared and not read, {files['old_only']:,} only old, "
@@ -30,27 +30,27 @@ def diff(page: Page, data: Data) -> None:
     page.facts(
         [
             ("key", data.get("key") or "none: rows are compared as a multiset"),
-            ("engine", previews.engine(data)),
+            ("engine", previews.engine_text(data)),
             ("how", data.get("how") or None),
             ("rows that repeat a key", data.get("duplicate_keys") or None),
         ]
     )
-    _partitions(page, data.get("partitions") or ())
-    known = [(item, _distribution(item)) for item in data.get("columns") or ()]
+    _partition_table(page, data.get("partitions") or ())
+    known = [(item, _parse_distribution(item)) for item in data.get("columns") or ()]
     rows = [
-        (item["name"], item["changed"], _shift(item), _spread(found))
+        (item["name"], item["changed"], _shift_text(item), _distribution_text(found))
         for item, found in known
         if item["changed"] or (found and found.is_shifted)
     ]
     page.table("changed columns", ("column", "changed rows", "shift", "distribution"), rows)
     new = [(item["name"], item["rows"]) for item in data.get("added_columns") or ()]
     page.table("new columns", ("column", "rows with a value"), new)
-    _samples(page, data.get("samples") or ())
+    _sample_table(page, data.get("samples") or ())
     if data.get("attribution"):
-        causes.drawn(page, data["attribution"])
+        causes.render_causes(page, data["attribution"])
 
 
-def reconcile(page: Page, data: Data) -> None:
+def render_reconcile(page: TextPage, data: Data) -> None:
     """Draw unequal partitions first."""
     found = sorted(data["partitions"], key=lambda row: bool(row["equal"]))
     equal = sum(bool(row["equal"]) for row in found)
@@ -58,12 +58,12 @@ def reconcile(page: Page, data: Data) -> None:
     page.line(f"{len(found):,} partitions: {verdict}", "bold")
     rows = [
         (
-            mark(is_good=row["equal"]) if row["equal"] else "differs",
+            verdict_mark(is_good=row["equal"]) if row["equal"] else "differs",
             row["partition"],
             row["old_count"],
             row["new_count"],
-            _digits(row["old_checksum"]),
-            _digits(row["new_checksum"]),
+            _hash_digits(row["old_checksum"]),
+            _hash_digits(row["new_checksum"]),
         )
         for row in found
     ]
@@ -71,25 +71,25 @@ def reconcile(page: Page, data: Data) -> None:
     page.table("", names, rows)
 
 
-def _partitions(page: Page, partitions: Sequence[Any]) -> None:
+def _partition_table(page: TextPage, partitions: Sequence[Any]) -> None:
     differing = [item for item in partitions if item["added"] or item["removed"] or item["changed"]]
-    rows = [(item.get("partition"), *(item[name] for name in _COUNTS)) for item in differing]
+    rows = [(item.get("partition"), *(item[name] for name in _COUNT_FIELDS)) for item in differing]
     page.table(
         f"{len(differing):,} of {len(partitions):,} partitions differ",
-        ("partition", *(name.replace("_", " ") for name in _COUNTS)),
+        ("partition", *(name.replace("_", " ") for name in _COUNT_FIELDS)),
         rows,
     )
 
 
-def _samples(page: Page, samples: Sequence[Any]) -> None:
+def _sample_table(page: TextPage, samples: Sequence[Any]) -> None:
     rows = []
     for item in samples:
         old, new = item.get("old") or {}, item.get("new") or {}
-        rows.append((item["kind"], cell(item.get("key") or {}), _change(old, new)))
+        rows.append((item["kind"], format_cell(item.get("key") or {}), _changed_values(old, new)))
     page.table("samples", ("", "key", "values"), rows)
 
 
-def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     if not old or not new:
         return ", ".join(f"{name}={value}" for name, value in (old or new).items())
     return ", ".join(
@@ -99,7 +99,7 @@ def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
 
 
-def _shift(column: Mapping[str, Any]) -> str | None:
+def _shift_text(column: Mapping[str, Any]) -> str | None:
     """Say how far a column moved: a number's mean in standard deviations, else an index."""
     shift = column.get("shift")
     if shift is None:
@@ -108,7 +108,7 @@ def _shift(column: Mapping[str, Any]) -> str | None:
     return f"{shift:.2f} standard deviations" if is_number else f"{shift:.2f} stability index"
 
 
-def _distribution(column: Mapping[str, Any]) -> Distribution | None:
+def _parse_distribution(column: Mapping[str, Any]) -> Distribution | None:
     # The model is loaded by who draws columns, not by every command.
     from lakehouse_backfill.domain.watched import Distribution
 
@@ -116,7 +116,7 @@ def _distribution(column: Mapping[str, Any]) -> Distribution | None:
     return Distribution.model_validate(found) if found else None
 
 
-def _spread(found: Distribution | None) -> str | None:
+def _distribution_text(found: Distribution | None) -> str | None:
     """Say how far the distribution moved, and whether that is more than the limit."""
     if found is None:
         return None
@@ -126,6 +126,6 @@ def _spread(found: Distribution | None) -> str | None:
     return f"{text}, shifted (over {found.limit:.2f})" if found.is_shifted else text
 
 
-def _digits(checksum: Any) -> str:
+def _hash_digits(checksum: Any) -> str:
     """The part of a checksum's text that differs: the hash after algorithm, shape and rows."""
     return str(checksum).rpartition(":")[2][-16:]

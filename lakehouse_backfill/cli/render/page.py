@@ -12,14 +12,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse_backfill.cli.clean import clean
+from lakehouse_backfill.cli.clean import clean_text
 
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
-PLAIN_WIDTH = 110
+DEFAULT_WIDTH = 110
 #: To measure what a table would take if it could.
 _ANY_WIDTH = 10_000
 #: Rows of a long table that are shown.
-MOST_ROWS = 20
+MAX_SHOWN_ROWS = 20
 GOOD, BAD, WEAK, STRONG = "green", "bold red", "dim", "bold"
 
 
@@ -30,13 +30,13 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class Page:
+class TextPage:
     """Draws on one stream. Markup and control characters in values are shown, never obeyed."""
 
     def __init__(self, stream: TextIO) -> None:
         """Take the width of the terminal, or a fixed one where there is none."""
         self.stream = stream
-        width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+        width = None if stream.isatty() or "COLUMNS" in os.environ else DEFAULT_WIDTH
         self._console = _Console(
             file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
         )
@@ -50,7 +50,7 @@ class Page:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line."""
-        self.draw(Text(clean(text), style=style))
+        self.draw(Text(clean_text(text), style=style))
 
     def facts(self, facts: Iterable[tuple[str, Any]]) -> None:
         """Write `name  value` lines; facts that are None are left out."""
@@ -59,7 +59,7 @@ class Page:
         grid.add_column(style=WEAK, no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in there:
-            grid.add_row(clean(name), cell(value))
+            grid.add_row(clean_text(name), format_cell(value))
         if there:
             self.draw(grid)
 
@@ -69,7 +69,7 @@ class Page:
         columns: Sequence[str],
         rows: Sequence[Sequence[Any]],
         *,
-        most: int | None = MOST_ROWS,
+        most: int | None = MAX_SHOWN_ROWS,
         is_copied: bool = False,
     ) -> None:
         """Write a table of at most `most` rows, and how many more there are.
@@ -85,9 +85,11 @@ class Page:
         shown = rows if most is None else rows[:most]
         for number, name in enumerate(columns):
             is_number = all(isinstance(row[number], int | float | None) for row in shown)
-            drawn.add_column(clean(name), justify="right" if is_number else "left", overflow="fold")
+            drawn.add_column(
+                clean_text(name), justify="right" if is_number else "left", overflow="fold"
+            )
         for row in shown:
-            drawn.add_row(*(cell(value) for value in row))
+            drawn.add_row(*(format_cell(value) for value in row))
         wide = self._console.options.update(max_width=_ANY_WIDTH)
         if is_copied and self._console.measure(drawn, options=wide).maximum > self._console.width:
             self._lists(columns, shown)
@@ -107,10 +109,10 @@ class Page:
         if command:
             self.line()
             self.line("next:", WEAK)
-            self.draw(Text(f"  {clean(command)}", style=STRONG), is_whole=True)
+            self.draw(Text(f"  {clean_text(command)}", style=STRONG), is_whole=True)
 
 
-def cell(value: Any) -> Text:
+def format_cell(value: Any) -> Text:
     """Draw a value: numbers with separators, yes and no, nothing as a dash."""
     if value is None:
         return Text("-", style=WEAK)
@@ -123,13 +125,15 @@ def cell(value: Any) -> Text:
     if isinstance(value, float):
         return Text(f"{value:,.3f}".rstrip("0").rstrip("."))
     if isinstance(value, Mapping):
-        return Text(", ".join(f"{clean(key)}={clean(inner)}" for key, inner in value.items()))
+        return Text(
+            ", ".join(f"{clean_text(key)}={clean_text(inner)}" for key, inner in value.items())
+        )
     if isinstance(value, list | tuple):
-        return Text(", ".join(clean(inner) for inner in value) or "-")
-    return Text(clean(value))
+        return Text(", ".join(clean_text(inner) for inner in value) or "-")
+    return Text(clean_text(value))
 
 
-def here(path: str) -> str:
+def relative_path(path: str) -> str:
     """Give a path as it can be typed where the reader is."""
     try:
         return Path(path).relative_to(Path.cwd()).as_posix()
@@ -137,17 +141,17 @@ def here(path: str) -> str:
         return path
 
 
-def name_of(identity: Any) -> Text:
+def format_identity(identity: Any) -> Text:
     """Draw an id or version: a number that nobody adds up, so without separators."""
-    return Text("-" if identity is None else clean(identity))
+    return Text("-" if identity is None else clean_text(identity))
 
 
-def mark(*, is_good: bool) -> Text:
+def verdict_mark(*, is_good: bool) -> Text:
     """Draw a verdict in words, so that it can be read without colour."""
     return Text("ok", style=GOOD) if is_good else Text("FAIL", style=BAD)
 
 
-def size(count: Any) -> str | None:
+def format_size(count: Any) -> str | None:
     """Say bytes in the largest unit that fits; None stays unknown."""
     if not isinstance(count, int | float):
         return None
@@ -157,15 +161,15 @@ def size(count: Any) -> str | None:
     return f"{amount:,.1f} {units[0]}" if units[0] != "B" else f"{amount:,.0f} B"
 
 
-def moment(value: Any) -> Text:
+def format_moment(value: Any) -> Text:
     """Draw an instant to the second: `2026-03-01 12:00:00Z`."""
-    text = clean(value) if value else "-"
+    text = clean_text(value) if value else "-"
     head, _, rest = text.partition(".")
     zone = rest.lstrip("0123456789")
     return Text(f"{head}{zone}".replace("T", " ").replace("+00:00", "Z"))
 
 
-def span(labels: Sequence[Any]) -> str:
+def format_partitions(labels: Sequence[Any]) -> str:
     """Say which partitions: all of a few, else how many and the first and last."""
     if len(labels) <= 3:
         return ", ".join(str(label) for label in labels) or "none"

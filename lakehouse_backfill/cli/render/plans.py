@@ -7,35 +7,42 @@ from typing import Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.progress import in_words
-from lakehouse_backfill.cli.render.page import BAD, Page, cell, name_of, size, span
+from lakehouse_backfill.cli.progress import format_duration
+from lakehouse_backfill.cli.render.page import (
+    BAD,
+    TextPage,
+    format_cell,
+    format_identity,
+    format_partitions,
+    format_size,
+)
 
 Data = Mapping[str, Any]
 
 
-def plan(page: Page, data: Data) -> None:
+def render_plan(page: TextPage, data: Data) -> None:
     """Draw the plan; what needs an eye stands last, right above the next command."""
     state = data.get("state")
     page.line(f"{data.get('run_id')}  {state or 'not registered (dry run)'}", "bold")
-    page.facts(_intent(data))
+    page.facts(_intent_facts(data))
     _pins(page, data.get("pins") or ())
     _estimate(page, data.get("estimate") or {})
     _consumers(page, data.get("consumers") or ())
     _checklist(page, data.get("checklist") or ())
-    _proof(page, data.get("warm_up_proof"))
+    _warm_up_note(page, data.get("warm_up_proof"))
     page.line()
     for note in data.get("notes") or ():
         page.line(f"- {note}")
     _conflicts(page, data.get("conflicts") or ())
-    page.next(_next(data))
+    page.next(_command_after_plan(data))
 
 
-def _intent(data: Data) -> list[tuple[str, Any]]:
+def _intent_facts(data: Data) -> list[tuple[str, Any]]:
     partitions, chunks = list(data.get("partitions") or ()), list(data.get("chunks") or ())
     field = data.get("partition_field") or {}
     return [
         ("product", data.get("product")),
-        ("changes", f"{span(partitions)} of {field.get('column')}, and nothing else"),
+        ("changes", f"{format_partitions(partitions)} of {field.get('column')}, and nothing else"),
         ("rows", data.get("rows") and f"with {data['rows']}; all others are carried over"),
         ("columns", ", ".join(data.get("schema_change") or ()) or None),
         ("publication", (mode := data.get("publish_mode")) and f"{mode}: {data['publishing']}"),
@@ -49,13 +56,13 @@ def _intent(data: Data) -> list[tuple[str, Any]]:
     ]
 
 
-def _pins(page: Page, pins: Sequence[Any]) -> None:
+def _pins(page: TextPage, pins: Sequence[Any]) -> None:
     rows = [
         (
             pin.get("name"),
             pin.get("role"),
             pin.get("requested"),
-            name_of(pin.get("snapshot_id")),
+            format_identity(pin.get("snapshot_id")),
             pin.get("mode"),
         )
         for pin in pins
@@ -63,13 +70,13 @@ def _pins(page: Page, pins: Sequence[Any]) -> None:
     page.table("pinned", ("name", "role", "as asked for", "snapshot", "pin"), rows)
 
 
-def _estimate(page: Page, estimate: Mapping[str, Any]) -> None:
+def _estimate(page: TextPage, estimate: Mapping[str, Any]) -> None:
     if not estimate:
         return
     cost, duration = estimate.get("cost_usd"), estimate.get("duration_s")
     reads = (
         f"{estimate.get('input_rows') or 0:,} rows in {estimate.get('input_files') or 0:,} files, "
-        f"{size(estimate.get('input_bytes') or 0)}"
+        f"{format_size(estimate.get('input_bytes') or 0)}"
     )
     written = estimate.get("output_rows")
     page.line()
@@ -78,14 +85,17 @@ def _estimate(page: Page, estimate: Mapping[str, Any]) -> None:
         (
             ("reads", reads),
             ("writes", None if written is None else f"about {written:,} rows"),
-            ("duration", "no history" if duration is None else f"about {in_words(duration)}"),
+            (
+                "duration",
+                "no history" if duration is None else f"about {format_duration(duration)}",
+            ),
             ("cost", "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"),
             ("basis", estimate.get("basis")),
         )
     )
 
 
-def _consumers(page: Page, consumers: Sequence[Any]) -> None:
+def _consumers(page: TextPage, consumers: Sequence[Any]) -> None:
     rows = []
     for item in consumers:
         tolerates = item.get("tolerates_restatement")
@@ -94,33 +104,37 @@ def _consumers(page: Page, consumers: Sequence[Any]) -> None:
     page.table("consumers", ("name", "restatement", "contact"), rows)
 
 
-def _conflicts(page: Page, conflicts: Sequence[Any]) -> None:
+def _conflicts(page: TextPage, conflicts: Sequence[Any]) -> None:
     rows = [
-        (item.get("run_id"), item.get("state"), span(list(item.get("partitions") or ())))
+        (
+            item.get("run_id"),
+            item.get("state"),
+            format_partitions(list(item.get("partitions") or ())),
+        )
         for item in conflicts
     ]
     page.table("overlaps with open runs", ("run", "state", "in"), rows)
 
 
-def _checklist(page: Page, checklist: Sequence[Any]) -> None:
+def _checklist(page: TextPage, checklist: Sequence[Any]) -> None:
     rows = []
     for item in checklist:
         answer = item.get("answer")
         how = f"; {item['how']}" if item.get("how") else ""
         missing = f"NOT ANSWERED: blocks approval{how}"
-        shown = cell(answer) if answer else Text(missing, style=BAD)
+        shown = format_cell(answer) if answer else Text(missing, style=BAD)
         rows.append((item.get("number"), item.get("question"), shown))
     page.table("checklist", ("", "question", "answer"), rows, most=None)
 
 
-def _proof(page: Page, proof: Any) -> None:
+def _warm_up_note(page: TextPage, proof: Any) -> None:
     if not isinstance(proof, Mapping):
         return
     same = "gives the same rows" if proof.get("equal") else "gives OTHER rows: widen it"
     page.line(f"warm-up: twice as much input for {proof.get('partition')} {same}")
 
 
-def _next(data: Data) -> str:
+def _command_after_plan(data: Data) -> str:
     if data.get("state") is None:
         return "the same command without --dry-run"
     return f"lakehouse-backfill approve {data.get('run_id')} --by WHO"

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lakehouse_backfill.cli.render.page import Page, moment, name_of, span
-from lakehouse_backfill.cli.render.runs import next_of
+from lakehouse_backfill.cli.render.page import (
+    TextPage,
+    format_identity,
+    format_moment,
+    format_partitions,
+)
+from lakehouse_backfill.cli.render.runs import next_command
 
 Data = Mapping[str, Any]
 
 
-def publish(page: Page, data: Data) -> None:
+def render_publish(page: TextPage, data: Data) -> None:
     """Draw what became visible, or would."""
     if "published" in data:
-        _together(page, "became visible by one commit", data["published"])
+        _group_table(page, "became visible by one commit", data["published"])
         return
-    _outcome(page, data, "published")
-    _followed(page, data)
-    page.next(_undo(data) or next_of(data))
+    _publication_facts(page, data, "published")
+    _post_publish_table(page, data)
+    page.next(_command_after_dry_run(data) or next_command(data))
 
 
-def _followed(page: Page, data: Data) -> None:
+def _post_publish_table(page: TextPage, data: Data) -> None:
     """Draw the checks and hooks that followed, each with how it ended."""
     rows = [
         ("check", check["name"], "passed" if check["passed"] else "FAILED", check["detail"])
@@ -35,39 +40,44 @@ def _followed(page: Page, data: Data) -> None:
         page.table("around it", ("what", "name", "ended", "detail"), rows)
 
 
-def rollback(page: Page, data: Data) -> None:
+def render_rollback(page: TextPage, data: Data) -> None:
     """Draw what came back, or would."""
     if "rolled_back" in data:
-        _together(page, "went back by one commit", data["rolled_back"])
+        _group_table(page, "went back by one commit", data["rolled_back"])
         return
-    _outcome(page, data, "rolled back to")
+    _publication_facts(page, data, "rolled back to")
     for item in data.get("rewritten") or ():
-        page.line(f"rewritten: {span(item['partitions'])}, because {item['because']}")
+        page.line(f"rewritten: {format_partitions(item['partitions'])}, because {item['because']}")
     if columns := data.get("columns_stay"):
         page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
     page.next(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
 
 
-def _together(page: Page, title: str, items: Sequence[Data]) -> None:
+def _group_table(page: TextPage, title: str, items: Sequence[Data]) -> None:
     rows = [
-        (item["product"], item.get("run_id"), item["version"], name_of(item.get("snapshot_id")))
+        (
+            item["product"],
+            item.get("run_id"),
+            item["version"],
+            format_identity(item.get("snapshot_id")),
+        )
         for item in items
     ]
     page.table(title, ("product", "run", "output version", "snapshot"), rows)
 
 
-def versions(page: Page, data: Data) -> None:
+def render_versions(page: TextPage, data: Data) -> None:
     """Draw the accepted versions, newest first."""
     rows = [
         (
-            name_of(row.get("version")),
+            format_identity(row.get("version")),
             row.get("action"),
             row.get("run_id"),
-            name_of(row.get("snapshot_id")),
-            moment(row.get("accepted_at")),
+            format_identity(row.get("snapshot_id")),
+            format_moment(row.get("accepted_at")),
             row.get("accepted_by"),
             row.get("partitions"),
-            name_of(row.get("supersedes")),
+            format_identity(row.get("supersedes")),
         )
         for row in data["versions"]
     ]
@@ -84,12 +94,12 @@ def versions(page: Page, data: Data) -> None:
     page.table(str(data.get("product", "")), names, rows, most=50, is_copied=True)
 
 
-def evidence(page: Page, data: Data) -> None:
+def render_evidence(page: TextPage, data: Data) -> None:
     """Draw where the page and the archive lie."""
     page.facts((("page", data.get("report")), ("archive", data.get("archive"))))
 
 
-def _outcome(page: Page, data: Data, done: str) -> None:
+def _publication_facts(page: TextPage, data: Data, done: str) -> None:
     version = data.get("version")
     if data.get("dry_run"):
         page.line(f"would be {done} version {version}; nothing was changed", "bold")
@@ -104,9 +114,12 @@ def _outcome(page: Page, data: Data, done: str) -> None:
         (
             ("product", data.get("product")),
             ("run", data.get("run_id")),
-            ("partitions", span(partitions) if isinstance(partitions, list | tuple) else None),
+            (
+                "partitions",
+                format_partitions(partitions) if isinstance(partitions, list | tuple) else None,
+            ),
             ("table", data.get("table")),
-            ("snapshot", name_of(data["snapshot_id"]) if data.get("snapshot_id") else None),
+            ("snapshot", format_identity(data["snapshot_id"]) if data.get("snapshot_id") else None),
             ("files in", data.get("files_added")),
             ("files out", data.get("files_removed")),
             ("rows in", data.get("rows_added")),
@@ -114,12 +127,12 @@ def _outcome(page: Page, data: Data, done: str) -> None:
             ("seconds", data.get("seconds")),
             ("runs undone", data.get("runs_undone")),
             ("reason", data.get("reason") or None),
-            ("supersedes", name_of(data["supersedes"]) if "supersedes" in data else None),
+            ("supersedes", format_identity(data["supersedes"]) if "supersedes" in data else None),
         )
     )
 
 
-def _undo(data: Data) -> str | None:
+def _command_after_dry_run(data: Data) -> str | None:
     if data.get("dry_run") and data.get("run_id"):
         return f"lakehouse-backfill publish {data['run_id']}"
     return None

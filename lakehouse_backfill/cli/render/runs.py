@@ -8,48 +8,48 @@ from typing import Any
 from rich.text import Text
 
 from lakehouse_backfill.cli.render import rollout, verdicts
-from lakehouse_backfill.cli.render.gates import stopped
+from lakehouse_backfill.cli.render.gates import render_failed_gates
 from lakehouse_backfill.cli.render.page import (
     BAD,
     GOOD,
-    Page,
-    cell,
-    mark,
-    moment,
-    name_of,
-    span,
+    TextPage,
+    format_cell,
+    format_identity,
+    format_moment,
+    format_partitions,
+    verdict_mark,
 )
 
 Data = Mapping[str, Any]
 
 
-def decision(page: Page, data: Data) -> None:
+def render_decision(page: TextPage, data: Data) -> None:
     """Draw the state after a decision, and the decisions that stand."""
     _headline(page, data)
     _approvals(page, data.get("approvals") or ())
     _waivers(page, data.get("waivers") or ())
-    page.next(next_of(data))
+    page.next(next_command(data))
 
 
-def waived(page: Page, data: Data) -> None:
+def render_waive(page: TextPage, data: Data) -> None:
     """Draw the failed gates of a run, after a waiver or as they were asked for."""
     _headline(page, data)
     gates = data.get("gates") or ()
     if not gates:
         page.line("no gate keeps this run where it is")
-    stopped(page, gates)
-    page.next(next_of(data))
+    render_failed_gates(page, gates)
+    page.next(next_command(data))
 
 
-def driven(page: Page, data: Data) -> None:
+def render_run(page: TextPage, data: Data) -> None:
     """Draw what `run` got done."""
-    staged(page, data, is_last=False)
-    verdicts.gates(page, data.get("checks") or ())
-    page.facts(_publication(data))
-    page.next(next_of(data))
+    render_stage(page, data, is_last=False)
+    verdicts.render_gates(page, data.get("checks") or ())
+    page.facts(_publication_facts(data))
+    page.next(next_command(data))
 
 
-def staged(page: Page, data: Data, *, is_last: bool = True) -> None:
+def render_stage(page: TextPage, data: Data, *, is_last: bool = True) -> None:
     """Draw what was staged."""
     _headline(page, data)
     page.facts(
@@ -59,10 +59,10 @@ def staged(page: Page, data: Data, *, is_last: bool = True) -> None:
             ("rows", data.get("rows")),
         )
     )
-    page.next(next_of(data) if is_last else None)
+    page.next(next_command(data) if is_last else None)
 
 
-def shadow_opened(page: Page, data: Data) -> None:
+def render_shadow_open(page: TextPage, data: Data) -> None:
     """Draw which table to write."""
     _headline(page, data)
     labels = data["partitions"]
@@ -80,7 +80,7 @@ def shadow_opened(page: Page, data: Data) -> None:
     page.next(data["next"])
 
 
-def validated(page: Page, data: Data) -> None:
+def render_validate(page: TextPage, data: Data) -> None:
     """Draw each gate, closed ones first, and what changed in short."""
     _headline(page, data)
     if "run_id" not in data:
@@ -95,58 +95,63 @@ def validated(page: Page, data: Data) -> None:
                 ),
             )
         )
-    verdicts.gates(page, data.get("checks") or ())
-    verdicts.summary(page, data)
-    verdicts.totals(page, data.get("totals") or ())
-    verdicts.edge(page, data.get("edge") or {})
-    verdicts.spent(page, data)
+    verdicts.render_gates(page, data.get("checks") or ())
+    verdicts.render_row_counts(page, data)
+    verdicts.render_totals(page, data.get("totals") or ())
+    verdicts.render_edge(page, data.get("edge") or {})
+    verdicts.render_suite_time(page, data)
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
-    page.next(next_of(data))
+    page.next(next_command(data))
 
 
-def status(page: Page, data: Data) -> None:
+def render_status(page: TextPage, data: Data) -> None:
     """Draw one run as the answers to three questions, several as a table."""
     found = list(data["runs"])
     if not found:
         page.line("no open run; lakehouse-backfill status --all lists the closed ones")
     elif len(found) == 1:
-        _one(page, found[0])
+        _run_details(page, found[0])
     else:
         rows = [
-            (item.get("run_id"), item.get("product"), _state(item), moment(item.get("at")))
+            (
+                item.get("run_id"),
+                item.get("product"),
+                _state_text(item),
+                format_moment(item.get("at")),
+            )
             for item in found
         ]
         page.table("runs", ("run", "product", "state", "since"), rows, most=None)
-        page.next(next_of(found[0]))
+        page.next(next_command(found[0]))
 
 
-def log(page: Page, data: Data) -> None:
+def render_log(page: TextPage, data: Data) -> None:
     """Draw the events, oldest first."""
     rows = [
         (
-            name_of(event.get("seq")),
-            moment(event.get("at")),
+            format_identity(event.get("seq")),
+            format_moment(event.get("at")),
             event.get("actor"),
             event.get("verb"),
             event.get("to_state"),
-            _detail(event.get("detail") or {}),
+            _detail_cell(event.get("detail") or {}),
         )
         for event in data["events"]
     ]
     page.table("", ("", "at", "who", "what", "state", "detail"), rows, most=None)
 
 
-def chunks(page: Page, data: Data) -> None:
+def render_chunks(page: TextPage, data: Data) -> None:
     """Draw the ledger: one line for each chunk."""
     rows = [
         (
             chunk.get("chunk_id"),
-            span(list(chunk.get("partitions") or ())),
-            _chunk_state(str(chunk.get("status"))),
+            format_partitions(list(chunk.get("partitions") or ())),
+            _chunk_status_text(str(chunk.get("status"))),
             chunk.get("input_rows"),
             chunk.get("output_rows"),
             chunk.get("seconds"),
-            _short(chunk.get("checksum")),
+            _shorten_hash(chunk.get("checksum")),
         )
         for chunk in data["chunks"]
     ]
@@ -154,14 +159,14 @@ def chunks(page: Page, data: Data) -> None:
     page.table("", names, rows, most=None, is_copied=True)
 
 
-def recovered(page: Page, data: Data) -> None:
+def render_recover(page: TextPage, data: Data) -> None:
     """Draw what was found half done, and what became of it."""
     found = list(data["actions"])
     if not found:
         page.line("nothing stopped half way; nothing was changed")
     rows = [
         (
-            mark(is_good=bool(item.get("is_done"))),
+            verdict_mark(is_good=bool(item.get("is_done"))),
             item.get("subject"),
             item.get("action"),
             item.get("because"),
@@ -173,69 +178,74 @@ def recovered(page: Page, data: Data) -> None:
     page.table(title, ("", "what", "action", "because", "result"), rows, most=None)
 
 
-def next_of(data: Data) -> str | None:
+def next_command(data: Data) -> str | None:
     """Give what to type next: as the result says, else by the run's state."""
     if data.get("next_command"):
         return str(data["next_command"])
     run, state = data.get("run_id"), data.get("state")
     if not run or not state:
         return None
-    from lakehouse_backfill.commands import MANIFEST
-    from lakehouse_backfill.core.evidence.standing import standing
-    from lakehouse_backfill.domain.run import State
+    from lakehouse_backfill.commands import MANIFEST_PLACEHOLDER
+    from lakehouse_backfill.core.evidence.standing import summarise_safety
+    from lakehouse_backfill.domain.run import RunState
 
-    product, file = data.get("product") or "PRODUCT", data.get("manifest_file") or MANIFEST
-    return standing(State(state), str(run), str(product), manifest_file=str(file)).next_command
+    product, file = (
+        data.get("product") or "PRODUCT",
+        data.get("manifest_file") or MANIFEST_PLACEHOLDER,
+    )
+    return summarise_safety(
+        RunState(state), str(run), str(product), manifest_file=str(file)
+    ).next_command
 
 
-def _one(page: Page, item: Mapping[str, Any]) -> None:
+def _run_details(page: TextPage, item: Mapping[str, Any]) -> None:
     answers = (
         ("is my data safe?", item.get("is_safe")),
         ("what do readers see?", item.get("readers_see")),
-        ("what to type next?", item.get("next_command") or next_of(item)),
+        ("what to type next?", item.get("next_command") or next_command(item)),
     )
     page.facts(answers)
-    stopped(page, item.get("gates") or ())
+    render_failed_gates(page, item.get("gates") or ())
     _waivers(page, item.get("waivers") or ())
-    rollout.readers(page, item.get("dual_reads") or ())
-    rollout.steps(page, item.get("steps") or ())
+    rollout.render_readers(page, item.get("dual_reads") or ())
+    rollout.render_steps(page, item.get("steps") or ())
     page.line()
     page.facts(
         (
             ("run", item.get("run_id")),
             ("product", item.get("product")),
-            ("state", _state(item)),
-            ("since", moment(item["at"]) if item.get("at") else None),
+            ("state", _state_text(item)),
+            ("since", format_moment(item["at"]) if item.get("at") else None),
             ("driver", item.get("driver")),
         )
     )
 
 
-def _headline(page: Page, data: Data) -> None:
+def _headline(page: TextPage, data: Data) -> None:
     if data.get("run_id"):
-        page.draw(Text.assemble(f"{data['run_id']}  ", _state(data)))
+        page.draw(Text.assemble(f"{data['run_id']}  ", _state_text(data)))
     elif data.get("state"):
-        page.draw(_state(data))
+        page.draw(_state_text(data))
 
 
-def _state(item: Mapping[str, Any]) -> Text:
+def _state_text(item: Mapping[str, Any]) -> Text:
     state = str(item.get("state"))
     bad = dict.fromkeys(("failed", "rejected", "halted", "publish_halted"), BAD)
     style = {"published": GOOD, **bad}.get(state, "bold")
     return Text(state, style=style)
 
 
-def _chunk_state(text: str) -> Text:
+def _chunk_status_text(text: str) -> Text:
     return Text(text, style={"done": GOOD, "failed": BAD}.get(text, ""))
 
 
-def _approvals(page: Page, approvals: Sequence[Any]) -> None:
+def _approvals(page: TextPage, approvals: Sequence[Any]) -> None:
     rows = [
         (
             item.get("decision"),
             item.get("by"),
-            moment(item.get("at")),
-            _short(item.get("bound_to")),
+            format_moment(item.get("at")),
+            _shorten_hash(item.get("bound_to")),
             item.get("reason") or None,
         )
         for item in approvals
@@ -243,13 +253,13 @@ def _approvals(page: Page, approvals: Sequence[Any]) -> None:
     page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
 
 
-def _waivers(page: Page, waivers: Sequence[Any]) -> None:
+def _waivers(page: TextPage, waivers: Sequence[Any]) -> None:
     rows = [
         (
             item.get("gate"),
             item.get("scope"),
             item.get("by"),
-            moment(item.get("at")),
+            format_moment(item.get("at")),
             item.get("reason") or None,
         )
         for item in waivers
@@ -258,20 +268,20 @@ def _waivers(page: Page, waivers: Sequence[Any]) -> None:
     page.table("passed although they failed", names, rows, most=None)
 
 
-def _publication(data: Data) -> list[tuple[str, Any]]:
+def _publication_facts(data: Data) -> list[tuple[str, Any]]:
     version = data.get("version")
     return [
-        ("output version", name_of(version) if version is not None else None),
+        ("output version", format_identity(version) if version is not None else None),
         ("evidence", data.get("report")),
     ]
 
 
-def _detail(detail: Mapping[str, Any]) -> Text:
+def _detail_cell(detail: Mapping[str, Any]) -> Text:
     there = {key: value for key, value in detail.items() if value not in (None, "", [], {})}
-    return cell({key: _short(value) for key, value in there.items()})
+    return format_cell({key: _shorten_hash(value) for key, value in there.items()})
 
 
-def _short(value: Any) -> str:
+def _shorten_hash(value: Any) -> str:
     """Hashes are recognised by their first letters; nobody reads all 64."""
     text = "-" if value is None else str(value)
     is_hash = len(text) >= 32 and " " not in text

@@ -8,27 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.cli.render.page import Page, cell, here, mark
-from lakehouse_backfill.commands import plan, typed
+from lakehouse_backfill.cli.render.page import TextPage, format_cell, relative_path, verdict_mark
+from lakehouse_backfill.commands import command_line, plan_command
 
 Data = Mapping[str, Any]
 
 
-def init(page: Page, data: Data) -> None:
+def render_init(page: TextPage, data: Data) -> None:
     """Draw the files that were made."""
     page.line(f"made {len(data['files'])} files in {data['project']}")
     for name in data["files"]:
         page.line(f"  {name}")
-    page.next(f"cd {shlex.quote(str(data['project']))} && {typed('doctor')}")
+    page.next(f"cd {shlex.quote(str(data['project']))} && {command_line('doctor')}")
 
 
-def doctor(page: Page, data: Data) -> None:
+def render_doctor(page: TextPage, data: Data) -> None:
     """Draw each check, a failed one with what to do; then what the catalog was seen to do."""
     page.table(
         "",
         ("", "check", "what was found"),
         [
-            (mark(is_good=check["ok"]), check["name"], check.get("detail", ""))
+            (verdict_mark(is_good=check["ok"]), check["name"], check.get("detail", ""))
             for check in data["checks"]
         ],
         most=None,
@@ -39,7 +39,7 @@ def doctor(page: Page, data: Data) -> None:
             page.line(f"{check['name']}: {check['fix']}")
 
 
-def _capabilities(page: Page, found: Data) -> None:
+def _capabilities(page: TextPage, found: Data) -> None:
     seen = found.get("seen", {})
     rows = [
         (name, "yes" if does else "no", seen.get(name, ""))
@@ -50,33 +50,37 @@ def _capabilities(page: Page, found: Data) -> None:
         page.table("the catalog", ("capability", "", "what was answered"), rows, most=None)
 
 
-def demo(page: Page, data: Data) -> None:
+def render_demo(page: TextPage, data: Data) -> None:
     """Draw how long each step took, and where everything lies."""
     rows = [
-        (mark(is_good=step["ok"]), step["name"], f"{step['seconds']:.1f}")
+        (verdict_mark(is_good=step["ok"]), step["name"], f"{step['seconds']:.1f}")
         for step in data.get("steps", ())
     ]
     page.table("steps", ("", "step", "seconds"), rows, most=None)
     page.facts((("project", data.get("project")), ("evidence", data.get("report"))))
 
 
-def draft(page: Page, data: Data) -> None:
+def render_draft(page: TextPage, data: Data) -> None:
     """Draw where the draft lies and what a person has to answer in it."""
-    file = here(str(data["file"]))
+    file = relative_path(str(data["file"]))
     page.line(f"drafted {file}")
     if data.get("suite"):
-        page.line(f"        {here(str(data['suite']))}: its key and required columns; add to it")
+        page.line(
+            f"        {relative_path(str(data['suite']))}: its key and required columns; add to it"
+        )
     questions = list(data.get("questions", ()))
     if questions:
         page.line()
         page.line("answer in it:")
-        page.facts((f"{number}.", cell(text)) for number, text in enumerate(questions, start=1))
+        page.facts(
+            (f"{number}.", format_cell(text)) for number, text in enumerate(questions, start=1)
+        )
     if Path(file).parent.name == "contracts":
-        page.next(f"{typed('new', Path(file).stem)} --from P --to P --reason TEXT")
+        page.next(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
     else:
-        page.next(f"{plan(file)} --dry-run")
+        page.next(f"{plan_command(file)} --dry-run")
 
 
-def schema(page: Page, data: Data) -> None:
+def render_schema(page: TextPage, data: Data) -> None:
     """Write the schema itself, so that it can be sent to a file."""
     page.stream.write(json.dumps(data["schema"], indent=2) + "\n")

@@ -7,17 +7,17 @@ from typing import Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.render.page import BAD, Page, mark
+from lakehouse_backfill.cli.render.page import BAD, TextPage, verdict_mark
 
 Data = Mapping[str, Any]
 
 
-def gates(page: Page, checks: Sequence[Any]) -> None:
+def render_gates(page: TextPage, checks: Sequence[Any]) -> None:
     """Draw each gate, closed ones first."""
     closed_first = sorted(checks, key=lambda check: bool(check.get("passed")))
     rows = [
         (
-            mark(is_good=True) if check.get("passed") else _closed(check),
+            verdict_mark(is_good=True) if check.get("passed") else _failed_mark(check),
             check.get("group"),
             check.get("name"),
             check.get("detail"),
@@ -27,11 +27,13 @@ def gates(page: Page, checks: Sequence[Any]) -> None:
     page.table("gates", ("", "group", "gate", "what was seen"), rows, most=40)
 
 
-def _closed(check: Mapping[str, Any]) -> Text:
-    return mark(is_good=False) if check.get("blocking", True) else Text("warn", style="yellow")
+def _failed_mark(check: Mapping[str, Any]) -> Text:
+    return (
+        verdict_mark(is_good=False) if check.get("blocking", True) else Text("warn", style="yellow")
+    )
 
 
-def summary(page: Page, data: Data) -> None:
+def render_row_counts(page: TextPage, data: Data) -> None:
     """Draw how many rows changed."""
     summary = (data.get("diff") or {}).get("summary")
     if summary:
@@ -47,7 +49,7 @@ def summary(page: Page, data: Data) -> None:
         )
 
 
-def spent(page: Page, data: Data) -> None:
+def render_suite_time(page: TextPage, data: Data) -> None:
     """Say how much of the run's time the suites took."""
     took = data.get("spent")
     if took and took["suites_s"]:
@@ -58,13 +60,13 @@ def spent(page: Page, data: Data) -> None:
         )
 
 
-def totals(page: Page, totals: Sequence[Any]) -> None:
+def render_totals(page: TextPage, totals: Sequence[Any]) -> None:
     """Draw the measures of both sides."""
     rows = [(item.get("name"), item.get("old"), item.get("new")) for item in totals]
     page.table("totals over the run's partitions", ("measure", "old", "new"), rows)
 
 
-def edge(page: Page, edge: Mapping[str, Any]) -> None:
+def render_edge(page: TextPage, edge: Mapping[str, Any]) -> None:
     """Draw an open edge, and the range that closes it."""
     if not edge or edge.get("is_closed"):
         return

@@ -9,76 +9,76 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lakehouse_backfill.core.comparison.fingerprints import of_files
+from lakehouse_backfill.core.comparison.fingerprints import match_fingerprints
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.domain.checks import Validation
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.fingerprint import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.domain.table import LiveFile
 
 ACCEPTANCE = "acceptance"
-_FORM = 1
+_ARCHIVE_FORMAT = 1
 
 
-def archive(
-    bench: Workbench,
+def archive_acceptance(
+    bench: Context,
     plan: Plan,
     status: RunStatus,
-    found: tuple[str, Validation],
+    found: tuple[str, ValidationResult],
     by: tuple[str, ...],
 ) -> str:
     """Store what is being accepted, down to each data file, and give the archive's digest.
 
     `found` is the validation with its digest. Raises NotFound when the candidate is gone.
     """
-    document = _document(bench, plan, status, found, by)
+    document = _archive_document(bench, plan, status, found, by)
     # No lease is needed to decide; the number of the run's last event passes every fence.
     return bench.evidence.record(plan.run_id, ACCEPTANCE, document, status.seq)
 
 
-def digest_of(events: tuple[Event, ...], result_digest: str) -> str | None:
+def newest_archive_digest(events: tuple[Event, ...], result_digest: str) -> str | None:
     """Give the digest of the newest archive of a result; None: an older release accepted it."""
-    return next(reversed(archives(events, result_digest)), None)
+    return next(reversed(archive_digests(events, result_digest)), None)
 
 
-def archives(events: tuple[Event, ...], result_digest: str | None) -> tuple[str | None, ...]:
+def archive_digests(events: tuple[Event, ...], result_digest: str | None) -> tuple[str | None, ...]:
     """Give the digests of the archives of a result by the log, oldest first; () if not accepted."""
-    verbs = ("accept", roles.CARRIED["accept"])
+    verbs = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     made = [e for e in events if e.verb in verbs and e.detail.get("bound_to") == result_digest]
     return tuple(e.detail.get("archive") for e in sorted(made, key=lambda event: event.seq))
 
 
-def _document(
-    bench: Workbench,
+def _archive_document(
+    bench: Context,
     plan: Plan,
     status: RunStatus,
-    found: tuple[str, Validation],
+    found: tuple[str, ValidationResult],
     by: tuple[str, ...],
 ) -> dict[str, Any]:
     digest, validation = found
     events = bench.runs.events(plan.run_id)
     return {
-        "form": _FORM,
+        "form": _ARCHIVE_FORMAT,
         "run_id": plan.run_id,
         "product": plan.product,
         "manifest_hash": plan.manifest_hash,
         "result_digest": digest,
-        "approved_by": list(roles.decisions(events, "approve", plan.manifest_hash)),
-        "accepted_by": [*roles.decisions(events, "accept", digest), *by],
+        "approved_by": list(roles.decision_makers(events, "approve", plan.manifest_hash)),
+        "accepted_by": [*roles.decision_makers(events, "accept", digest), *by],
         "log": {"seq": status.seq, "head": status.head},
-        "candidate": _candidate(bench, plan, validation.shadow_snapshot_id),
-        "chunks": [_chunk(record) for record in bench.ledger.chunks(plan.run_id)],
+        "candidate": _candidate_document(bench, plan, validation.shadow_snapshot_id),
+        "chunks": [_chunk_entry(record) for record in bench.ledger.chunks(plan.run_id)],
     }
 
 
-def _candidate(bench: Workbench, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:
+def _candidate_document(bench: Context, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:
     table, scope = plan.shadow_table, plan.resolved.scope
     if snapshot_id is None:
         return {"table": table, "snapshot_id": None, "metadata": [], "files": []}
     files = bench.stored.files(table, snapshot_id, scope)
-    known = fingerprints(bench, table, snapshot_id, files)
+    known = known_file_fingerprints(bench, table, snapshot_id, files)
     return {
         "table": table,
         "snapshot_id": snapshot_id,
@@ -86,20 +86,20 @@ def _candidate(bench: Workbench, plan: Plan, snapshot_id: int | None) -> dict[st
             file.model_dump(mode="json", exclude={"listed_bytes"})
             for file in bench.stored.metadata(table, snapshot_id, scope)
         ],
-        "files": [_file(file, known) for file in files],
+        "files": [_file_entry(file, known) for file in files],
     }
 
 
-def fingerprints(
-    bench: Workbench, table: str, snapshot_id: int, files: Collection[LiveFile]
+def known_file_fingerprints(
+    bench: Context, table: str, snapshot_id: int, files: Collection[LiveFile]
 ) -> dict[str, FileFingerprint]:
     """Give what is known of the files as the snapshot reads them, by path."""
     reading = bench.data_files.reading(table, snapshot_id)
     found = bench.fingerprints.find({file.path for file in files})
-    return of_files(files, found, reading)
+    return match_fingerprints(files, found, reading)
 
 
-def _file(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any]:
+def _file_entry(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any]:
     said: dict[str, Any] = {
         "path": file.path,
         "partition": file.partition,
@@ -113,7 +113,7 @@ def _file(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any
     return said | {"sha256": one.sha256, "checksum": one.checksum.text}
 
 
-def _chunk(record: ChunkRecord) -> dict[str, Any]:
+def _chunk_entry(record: ChunkRecord) -> dict[str, Any]:
     """Say what was accepted of a chunk; how long it took, and who recorded it, is no part of it."""
     return {
         "chunk_id": record.chunk_id,

@@ -8,7 +8,7 @@ from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval import waivers
 from lakehouse_backfill.core.approval.decide import trusted_events
 from lakehouse_backfill.core.runs import gate_list, lifecycle, roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event, RunStatus
@@ -28,18 +28,18 @@ class FailedGate:
     command: str | None
 
 
-def failed_gates(bench: Workbench, run_id: str) -> tuple[FailedGate, ...]:
+def failed_gates(bench: Context, run_id: str) -> tuple[FailedGate, ...]:
     """List the gates that stopped the run, waived ones included; none when nothing stopped it."""
     events = bench.runs.events(run_id)
-    stopped = _stopped(bench, events)
+    stopped = _stopping_checks(bench, events)
     if stopped is None:
         return ()
     judged, failed = stopped
-    standing = waivers.standing(events)
-    return tuple(_gate(run_id, check, judged, standing) for check in failed)
+    standing = waivers.waivers_in_force(events)
+    return tuple(_to_failed_gate(run_id, check, judged, standing) for check in failed)
 
 
-def waive(bench: Workbench, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
+def waive(bench: Context, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
     """Record that a failed gate may be passed; the same waiver again changes nothing.
 
     When no gate of the result stays closed, the run moves to validated. Raises NotAllowed,
@@ -52,15 +52,15 @@ def waive(bench: Workbench, run_id: str, gate: str, by: str, reason: str) -> Run
     roles.require_four_eyes(plan, bench.profile.environment, by)
     if not reason.strip():
         raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
-    lifecycle.require_legal(status, "waive")
+    lifecycle.require_legal_move(status, "waive")
     bench.require_no_other_driver(status)
     events = trusted_events(bench, status)
     roles.require_approval(events, plan)
-    judged, checks = _named(bench, plan, events, gate)
-    standing = waivers.standing(events)
+    judged, checks = _waivable_checks(bench, plan, events, gate)
+    standing = waivers.waivers_in_force(events)
     for group in dict.fromkeys(check.group for check in checks):
         found = [check for check in checks if check.group == group]
-        if waivers.waiver_of(found[0], judged, standing) is None:
+        if waivers.find_waiver(found[0], judged, standing) is None:
             status = bench.move(
                 status,
                 plan,
@@ -76,22 +76,22 @@ def waive(bench: Workbench, run_id: str, gate: str, by: str, reason: str) -> Run
     return pass_by_waiver(bench, status, plan, by)
 
 
-def pass_by_waiver(bench: Workbench, status: RunStatus, plan: Plan, by: str) -> RunStatus:
+def pass_by_waiver(bench: Context, status: RunStatus, plan: Plan, by: str) -> RunStatus:
     """Move a run whose validation failed to validated, if each closed gate was waived for it."""
     events = bench.runs.events(status.run_id)
-    stopped = _stopped(bench, events)
-    if stopped is None or stopped[0].scope != waivers.RESULT:
+    stopped = _stopping_checks(bench, events)
+    if stopped is None or stopped[0].scope != waivers.RESULT_SCOPE:
         return status
     judged, failed = stopped
-    if waivers.closed(failed, judged, waivers.standing(events)):
+    if waivers.unwaived_failures(failed, judged, waivers.waivers_in_force(events)):
         return status
     return bench.move(status, plan, "pass by waiver", by, digest=judged.bound_to)
 
 
-def _named(
-    bench: Workbench, plan: Plan, events: tuple[Event, ...], gate: str
-) -> tuple[waivers.Judged, list[CheckResult]]:
-    stopped, run_id = _stopped(bench, events), plan.run_id
+def _waivable_checks(
+    bench: Context, plan: Plan, events: tuple[Event, ...], gate: str
+) -> tuple[waivers.WaiverSubject, list[CheckResult]]:
+    stopped, run_id = _stopping_checks(bench, events), plan.run_id
     if stopped is None:
         raise Blocked(
             f"{run_id} was not stopped by a gate, so there is nothing to waive",
@@ -105,38 +105,46 @@ def _named(
             f"{run_id} failed no gate that is called {gate!r}; it failed: {names}",
             fix=f"lakehouse-backfill waive {run_id} --list",
         )
-    reasons = [why for check in checks if (why := gate_list.why_not(check))]
+    reasons = [why for check in checks if (why := gate_list.why_not_waivable(check))]
     if reasons:
         raise Blocked(
             f"{gate} cannot be waived: {reasons[0]}",
-            fix=commands.plan(plan.manifest_file, run_id),
+            fix=commands.plan_command(plan.manifest_file, run_id),
         )
     return judged, checks
 
 
-def _stopped(
-    bench: Workbench, events: tuple[Event, ...]
-) -> tuple[waivers.Judged, tuple[CheckResult, ...]] | None:
+def _stopping_checks(
+    bench: Context, events: tuple[Event, ...]
+) -> tuple[waivers.WaiverSubject, tuple[CheckResult, ...]] | None:
     """Give what stopped the run: what was judged, and the checks that failed."""
-    event = waivers.stop(events)
+    event = waivers.stopping_event(events)
     if event is None or "digest" not in event.detail:
         return None  # a job that cannot run also halts the run, and no waiver lets it go on
     digest = str(event.detail["digest"])
     document = bench.evidence.document(event.run_id, digest)
     if document is None:
         return None
-    scope = str(event.detail.get("scope", waivers.RESULT))
-    judged = waivers.Judged(scope, str(event.detail.get("bound_to", digest)))
+    scope = str(event.detail.get("scope", waivers.RESULT_SCOPE))
+    judged = waivers.WaiverSubject(scope, str(event.detail.get("bound_to", digest)))
     checks = document.get("checks", [])
-    if scope not in (waivers.INPUT, waivers.RESULT):
+    if scope not in (waivers.INPUT_SCOPE, waivers.RESULT_SCOPE):
         checks = next(item for item in document["chunks"] if item["chunk_id"] == scope)["checks"]
-    return judged, waivers.failed(CheckResult.model_validate(check) for check in checks)
+    return judged, waivers.failed_blocking_checks(
+        CheckResult.model_validate(check) for check in checks
+    )
 
 
-def _gate(
-    run_id: str, check: CheckResult, judged: waivers.Judged, standing: tuple[waivers.Waiver, ...]
+def _to_failed_gate(
+    run_id: str,
+    check: CheckResult,
+    judged: waivers.WaiverSubject,
+    standing: tuple[waivers.Waiver, ...],
 ) -> FailedGate:
-    why_not, waiver = gate_list.why_not(check), waivers.waiver_of(check, judged, standing)
+    why_not, waiver = (
+        gate_list.why_not_waivable(check),
+        waivers.find_waiver(check, judged, standing),
+    )
     return FailedGate(
         name=check.name,
         group=check.group,
@@ -144,5 +152,5 @@ def _gate(
         detail=check.detail,
         waived_by=waiver.by if waiver else None,
         why_not=why_not,
-        command=None if why_not or waiver else waivers.command(run_id, check.name),
+        command=None if why_not or waiver else waivers.waive_command(run_id, check.name),
     )

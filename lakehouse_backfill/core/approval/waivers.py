@@ -15,12 +15,12 @@ from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import ChunkRecord, Event
 
-INPUT, RESULT = "input", "result"
+INPUT_SCOPE, RESULT_SCOPE = "input", "result"
 #: Verbs with which checks stop a run.
-STOPS = ("halt", "fail validation")
+STOP_VERBS = ("halt", "fail validation")
 
 
-class Judged(NamedTuple):
+class WaiverSubject(NamedTuple):
     """What checks were about: its name (`input`, a chunk's id, `result`), and its exact content."""
 
     scope: str
@@ -32,19 +32,19 @@ class Waiver(NamedTuple):
 
     gate: str
     group: str
-    judged: Judged
+    judged: WaiverSubject
     by: str
     at: str
     observed: Any
     reason: str
 
 
-def of_chunk(record: ChunkRecord) -> Judged:
+def chunk_subject(record: ChunkRecord) -> WaiverSubject:
     """Name a staged chunk and its content."""
-    return Judged(record.chunk_id, f"{record.chunk_id}@{record.checksum}")
+    return WaiverSubject(record.chunk_id, f"{record.chunk_id}@{record.checksum}")
 
 
-def standing(events: Iterable[Event]) -> tuple[Waiver, ...]:
+def waivers_in_force(events: Iterable[Event]) -> tuple[Waiver, ...]:
     """List the waivers that no rejection took back since, oldest first."""
     found: list[Waiver] = []
     for event in sorted(events, key=lambda event: event.seq):
@@ -56,7 +56,7 @@ def standing(events: Iterable[Event]) -> tuple[Waiver, ...]:
                 Waiver(
                     gate=said["gate"],
                     group=said["group"],
-                    judged=Judged(said["scope"], said["bound_to"]),
+                    judged=WaiverSubject(said["scope"], said["bound_to"]),
                     by=event.actor,
                     at=event.at.isoformat(),
                     observed=said.get("observed"),
@@ -66,7 +66,9 @@ def standing(events: Iterable[Event]) -> tuple[Waiver, ...]:
     return tuple(found)
 
 
-def waiver_of(check: CheckResult, judged: Judged, waivers: Iterable[Waiver]) -> Waiver | None:
+def find_waiver(
+    check: CheckResult, judged: WaiverSubject, waivers: Iterable[Waiver]
+) -> Waiver | None:
     """Give the waiver that lets a check pass: of this gate, and on exactly this content."""
     if not check.waivable:
         return None
@@ -74,30 +76,34 @@ def waiver_of(check: CheckResult, judged: Judged, waivers: Iterable[Waiver]) -> 
     return next((one for one in waivers if (one.gate, one.group, one.judged) == wanted), None)
 
 
-def failed(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+def failed_blocking_checks(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Keep the blocking checks that did not pass."""
     return tuple(check for check in checks if check.blocking and not check.passed)
 
 
-def closed(
-    checks: Iterable[CheckResult], judged: Judged, waivers: Iterable[Waiver]
+def unwaived_failures(
+    checks: Iterable[CheckResult], judged: WaiverSubject, waivers: Iterable[Waiver]
 ) -> tuple[CheckResult, ...]:
     """Keep the blocking checks that neither passed nor were waived."""
     waivers = tuple(waivers)
-    return tuple(one for one in failed(checks) if waiver_of(one, judged, waivers) is None)
+    return tuple(
+        one for one in failed_blocking_checks(checks) if find_waiver(one, judged, waivers) is None
+    )
 
 
-def stop(events: Iterable[Event]) -> Event | None:
+def stopping_event(events: Iterable[Event]) -> Event | None:
     """Give the event with which checks stopped the run, if nothing moved it since.
 
     A person's rejection is no such stop: waivers do not undo it.
     """
     moves = [event for event in events if event.verb not in lifecycle.NOTES]
     last = max(moves, key=lambda event: event.seq, default=None)
-    return last if last is not None and last.verb in STOPS else None
+    return last if last is not None and last.verb in STOP_VERBS else None
 
 
-def stop_detail(judged: Judged, digest: str, closed: Iterable[CheckResult]) -> dict[str, Any]:
+def stop_detail(
+    judged: WaiverSubject, digest: str, closed: Iterable[CheckResult]
+) -> dict[str, Any]:
     """Say in the run's log which gates stopped it; `digest` names the document with the checks."""
     said: dict[str, Any] = {
         "scope": judged.scope,
@@ -105,18 +111,20 @@ def stop_detail(judged: Judged, digest: str, closed: Iterable[CheckResult]) -> d
         "digest": digest,
         "failed": [check.name for check in closed],
     }
-    return said if judged.scope in (INPUT, RESULT) else said | {"chunk_id": judged.scope}
+    return (
+        said if judged.scope in (INPUT_SCOPE, RESULT_SCOPE) else said | {"chunk_id": judged.scope}
+    )
 
 
-def command(run_id: str, gate: str) -> str:
+def waive_command(run_id: str, gate: str) -> str:
     """Give what people type to waive a gate."""
     return f"lakehouse-backfill waive {run_id} {shlex.quote(gate)} --by WHO --reason TEXT"
 
 
-def commands(run_id: str, closed: Iterable[CheckResult]) -> str:
+def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
     """Give the command for the first gate that may be waived, and what lists the others."""
     found = [check.name for check in closed if check.waivable]
     if not found:
         return "none of these gates may be waived"
     more = f" (all: lakehouse-backfill waive {run_id} --list)" if len(found) > 1 else ""
-    return f"{command(run_id, found[0])}{more}, then lakehouse-backfill run {run_id}"
+    return f"{waive_command(run_id, found[0])}{more}, then lakehouse-backfill run {run_id}"

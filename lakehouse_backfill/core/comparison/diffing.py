@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lakehouse_backfill.core.comparison import fingerprinting
-from lakehouse_backfill.core.comparison.reconciling import Sides
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.comparison.reconciling import TableSides
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
@@ -22,11 +22,11 @@ from lakehouse_backfill.ports.diffing import DiffRequest
 
 MEBIBYTE = 1024 * 1024
 #: Below this reading the rows is as fast as asking what is known of their files.
-_WORTH_ASKING_BYTES = 32 * MEBIBYTE
+_FINGERPRINT_LOOKUP_MIN_BYTES = 32 * MEBIBYTE
 
 
 @dataclass(frozen=True)
-class Asked:
+class DiffOptions:
     """What of two states is compared, and how; no key: that of the contract."""
 
     key: tuple[str, ...] = ()
@@ -37,14 +37,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Compared:
+class DiffResult:
     """A diff, and why this engine made it."""
 
     diff: Diff
     choice: EngineChoice
 
 
-def request_of_states(bench: Workbench, sides: Sides, asked: Asked) -> DiffRequest:
+def request_for_states(bench: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
     """Ask for two table states, of one table or of two; raises NotFound."""
     old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
     return DiffRequest(
@@ -60,7 +60,7 @@ def request_of_states(bench: Workbench, sides: Sides, asked: Asked) -> DiffReque
     )
 
 
-def request_of_run(bench: Workbench, run_id: str, asked: Asked) -> DiffRequest:
+def request_for_run(bench: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
     """Ask for a run's candidate against what it replaces, in the run's partitions."""
     plan = bench.runs.plan(run_id)
     shadow = bench.tables.describe(plan.shadow_table)
@@ -89,12 +89,12 @@ def candidate_request(
         ignore=LINEAGE_NAMES,
         samples=samples,
         where=where,
-        change=rules_schema_change.of_plan(plan),
+        change=rules_schema_change.declared_schema_change(plan),
         distributions=plan.resolved.contract.watch.distributions != "off",
     )
 
 
-def engine_for(bench: Workbench, request: DiffRequest) -> str:
+def engine_for(bench: Context, request: DiffRequest) -> str:
     """Choose the engine by the bytes that must be read.
 
     What the engine in this process cannot read, equality deletes for one, Spark does.
@@ -103,27 +103,27 @@ def engine_for(bench: Workbench, request: DiffRequest) -> str:
         weight = bench.differ("local").weigh(request)
     except Unsupported:
         return "spark"
-    return chosen("auto", weight, limit_of(bench)).engine
+    return choose_engine("auto", weight, local_limit_bytes(bench)).engine
 
 
-def diff(bench: Workbench, request: DiffRequest) -> Diff:
+def compute_diff(bench: Context, request: DiffRequest) -> Diff:
     """Compare with the engine that fits."""
     return bench.differ(engine_for(bench, request)).diff(request)
 
 
-def limit_of(bench: Workbench) -> int:
+def local_limit_bytes(bench: Context) -> int:
     """Tell up to how many bytes of changed files the engine in this process compares them."""
     return bench.profile.local_diff_limit_mib * 1024 * 1024
 
 
-def compare(
-    bench: Workbench, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
-) -> Compared:
+def compare_states(
+    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+) -> DiffResult:
     """Compare with the engine asked for; `auto` chooses by the bytes that must be read.
 
     Partitions that fingerprints prove to be equal are not read, where that saves more than asking.
     """
-    limit = limit_of(bench) if limit_bytes is None else limit_bytes
+    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
     weight: int | None = None
     if engine == "auto":
         try:
@@ -135,27 +135,27 @@ def compare(
                 bytes_to_read=None,
                 limit_bytes=limit,
             )
-            return Compared(bench.differ("spark").diff(request), choice)
-        if weight > _WORTH_ASKING_BYTES:
-            request = with_known(bench, request)
+            return DiffResult(bench.differ("spark").diff(request), choice)
+        if weight > _FINGERPRINT_LOOKUP_MIN_BYTES:
+            request = with_known_equal(bench, request)
             weight = bench.differ("local").weigh(request) if request.known_equal else weight
-    choice = chosen(engine, weight, limit)
-    return Compared(bench.differ(choice.engine).diff(request), choice)
+    choice = choose_engine(engine, weight, limit)
+    return DiffResult(bench.differ(choice.engine).diff(request), choice)
 
 
-def preview(
-    bench: Workbench, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+def preview_diff(
+    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
 ) -> tuple[DiffPreview, EngineChoice]:
     """Say from metadata what is the same and what would be read; no row is read, no JVM started.
 
     Raises Unsupported where only Spark can list what delete files hide.
     """
-    limit = limit_of(bench) if limit_bytes is None else limit_bytes
-    found = bench.differ("local").preview(with_known(bench, request))
-    return found, chosen(engine, found.bytes_to_read, limit)
+    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
+    found = bench.differ("local").preview(with_known_equal(bench, request))
+    return found, choose_engine(engine, found.bytes_to_read, limit)
 
 
-def chosen(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineChoice:
+def choose_engine(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineChoice:
     """Choose the engine: the one asked for, else by how much must be read. Raises ConfigError."""
     if engine not in ("auto", "local", "spark"):
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
@@ -169,7 +169,7 @@ def chosen(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineCh
     return EngineChoice(engine=named, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes)
 
 
-def with_known(bench: Workbench, request: DiffRequest) -> DiffRequest:
+def with_known_equal(bench: Context, request: DiffRequest) -> DiffRequest:
     """Add the partitions whose fingerprints are the same on both sides.
 
     Fingerprints say nothing of columns that a run adds, so there nothing counts as known, nor where
@@ -178,19 +178,19 @@ def with_known(bench: Workbench, request: DiffRequest) -> DiffRequest:
     if request.change or None in _snapshots(request):
         return request
     try:
-        return replace(request, known_equal=_known_equal(bench, request))
+        return replace(request, known_equal=_equal_by_fingerprint(bench, request))
     except (ConfigError, NotFound, Unsupported) as error:
         # The diff reads all of it then, and says itself what it cannot do.
         bench.journal.log("fingerprints not asked", problem=error.problem)
         return request
 
 
-def _known_equal(bench: Workbench, request: DiffRequest) -> frozenset[str]:
-    scope = _scope(bench, request)
+def _equal_by_fingerprint(bench: Context, request: DiffRequest) -> frozenset[str]:
+    scope = _differing_scope(bench, request)
     if scope is None:
         return request.known_equal
     old, new = (
-        fingerprinting.look(bench, table, snapshot_id, scope).known
+        fingerprinting.look_up_fingerprints(bench, table, snapshot_id, scope).known
         for table, snapshot_id in _states(request)
     )
     unread = {*old.unknown, *new.unknown}
@@ -212,7 +212,7 @@ def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
     return request.old_snapshot_id, request.new_snapshot_id
 
 
-def _scope(bench: Workbench, request: DiffRequest) -> Scope | None:
+def _differing_scope(bench: Context, request: DiffRequest) -> Scope | None:
     """Give the partitions whose files differ; None where the sides have no common partitions."""
     if request.scope is not None:
         return request.scope

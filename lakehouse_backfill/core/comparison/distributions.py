@@ -18,9 +18,9 @@ from itertools import accumulate, repeat
 from typing import Any, Literal
 
 from lakehouse_backfill.core.comparison import scaled_bins
-from lakehouse_backfill.core.comparison.drift import grouped, stability_index
+from lakehouse_backfill.core.comparison.drift import group_categories, stability_index
 from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff
-from lakehouse_backfill.domain.watched import Bar, Distribution
+from lakehouse_backfill.domain.watched import Distribution, DistributionBar
 
 #: From this index on, categories count as shifted (with PSI, above 0.2 is taken as significant).
 PSI_LIMIT = 0.2
@@ -29,11 +29,11 @@ KS_LIMIT = 0.1
 #: One in a thousand: what chance alone may exceed.
 _KS_CHANCE, _NORMAL_CHANCE = 1.949, 3.09
 #: Numbers of one column are counted in at most so many bins, and drawn in so many.
-BINS, BARS = 256, 32
+MAX_BINS, MAX_BARS = 256, 32
 #: Columns of one diff whose bars are kept.
-DRAWN = 24
+MAX_COLUMNS_WITH_BARS = 24
 #: The widest numbers there are need 2^1018.
-_LOWEST, _HIGHEST = -1000, 1020
+_MIN_EXPONENT, _MAX_EXPONENT = -1000, 1020
 _EXACT_BITS = 52
 
 
@@ -53,7 +53,7 @@ class Histogram:
     @property
     def exponent(self) -> int:
         """How wide its bins are."""
-        return bin_exponent(self.low, self.high) if self.bins else _LOWEST
+        return bin_exponent(self.low, self.high) if self.bins else _MIN_EXPONENT
 
     def add(
         self, low: Any, high: Any, counted: Mapping[int, int], scaled: Mapping[int, int]
@@ -64,18 +64,18 @@ class Histogram:
         before, theirs = self.exponent, bin_exponent(low, high)
         first, last = min(self.low, float(low)), max(self.high, float(high))
         wide = bin_exponent(first, last)
-        self.bins = Counter(coarsened(self.bins, wide - before))
-        self.bins.update(coarsened(counted, wide - theirs))
+        self.bins = Counter(coarsen_bins(self.bins, wide - before))
+        self.bins.update(coarsen_bins(counted, wide - theirs))
         self.scaled.update(scaled)
         self.low, self.high = first, last
 
     def at(self, exponent: int) -> Counter[int]:
         """Give the counts in bins that are at least as wide as its own."""
-        return Counter(coarsened(self.bins, exponent - self.exponent))
+        return Counter(coarsen_bins(self.bins, exponent - self.exponent))
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _BinnedSides:
     """Both sides counted in the same bins; `low` tells where a bin begins."""
 
     old: Counter[int]
@@ -100,20 +100,20 @@ class _Scale:
             return False
         least = min(rows / self.old.total(), self.new[fullest] / self.new.total())
         low, high = self.low(fullest), self.low(fullest + 1)
-        is_one_value = not low and high <= 2.0**scaled_bins.LEAST
+        is_one_value = not low and high <= 2.0**scaled_bins.MIN_SCALED_EXPONENT
         return least > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
 
-    def bars(self) -> tuple[Bar, ...]:
+    def bars(self) -> tuple[DistributionBar, ...]:
         """Give the shares of both sides in a few wider bins, from the lowest to the highest."""
         by, every = 0, {*self.old, *self.new}
         first, last = min(every), max(every)
-        while (last >> by) - (first >> by) >= BARS:
+        while (last >> by) - (first >> by) >= MAX_BARS:
             by += 1
-        old, new = coarsened(self.old, by), coarsened(self.new, by)
+        old, new = coarsen_bins(self.old, by), coarsen_bins(self.new, by)
         sizes = self.old.total(), self.new.total()
         numbers = range(first >> by, (last >> by) + 1)
         return tuple(
-            Bar(
+            DistributionBar(
                 name=f"{self.low(number << by):.6g}",
                 low=self.low(number << by), high=self.low((number + 1) << by),
                 old=_share(old.get(number, 0), sizes[0]),
@@ -127,15 +127,18 @@ def bin_exponent(low: Any, high: Any) -> int:
     """Give the exponent of the narrowest bins of which the numbers from low to high fill 256."""
     first, last = float(low), float(high)
     biggest = max(abs(first), abs(last))
-    lowest = max(_LOWEST, math.frexp(biggest)[1] - _EXACT_BITS) if biggest else _LOWEST
+    lowest = max(_MIN_EXPONENT, math.frexp(biggest)[1] - _EXACT_BITS) if biggest else _MIN_EXPONENT
     spread = last / 2 - first / 2
-    exponent = max(lowest, math.frexp(spread)[1] - 10 if spread else _LOWEST)
-    while exponent < _HIGHEST and _bin(last, exponent) - _bin(first, exponent) >= BINS:
+    exponent = max(lowest, math.frexp(spread)[1] - 10 if spread else _MIN_EXPONENT)
+    while (
+        exponent < _MAX_EXPONENT
+        and _equal_bin_number(last, exponent) - _equal_bin_number(first, exponent) >= MAX_BINS
+    ):
         exponent += 1
     return exponent
 
 
-def coarsened(counted: Mapping[int, int], by: int) -> dict[int, int]:
+def coarsen_bins(counted: Mapping[int, int], by: int) -> dict[int, int]:
     """Give counts in bins that are 2^by times as wide."""
     if by <= 0:
         return dict(counted)
@@ -147,7 +150,7 @@ def coarsened(counted: Mapping[int, int], by: int) -> dict[int, int]:
     return found
 
 
-def of_numbers(
+def number_distribution(
     old: Histogram, new: Histogram, *, draw: bool = True, whole: bool = False
 ) -> Distribution | None:
     """Give the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
@@ -160,8 +163,10 @@ def of_numbers(
     if not old.bins or not new.bins:
         return None
     exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
-    equal = _Scale(old.at(exponent), new.at(exponent), lambda number: _low(number, exponent))
-    scales = (equal, _Scale(old.scaled, new.scaled, scaled_bins.lower_end))
+    equal = _BinnedSides(
+        old.at(exponent), new.at(exponent), lambda number: _equal_bin_start(number, exponent)
+    )
+    scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bins.scaled_bin_start))
     chosen = max(scales, key=lambda scale: scale.distance)
     by_chance = _KS_CHANCE * math.sqrt(1 / old.bins.total() + 1 / new.bins.total())
     found = Distribution(
@@ -176,7 +181,7 @@ def of_numbers(
     return found.model_copy(update={"is_unjudged": True}) if is_blind else found
 
 
-def of_categories(
+def category_distribution(
     old: Mapping[str, int], new: Mapping[str, int], *, draw: bool = True
 ) -> Distribution | None:
     """Give the population stability index; None when a side has no rows.
@@ -187,10 +192,12 @@ def of_categories(
     rows = sum(old.values()), sum(new.values())
     if not all(rows):
         return None
-    groups = grouped(old, new)
+    groups = group_categories(old, new)
     by_chance = (1 / rows[0] + 1 / rows[1]) * _chi_square(len(groups) - 1)
     bars = (
-        Bar(name=name.removeprefix("="), old=_share(one, rows[0]), new=_share(other, rows[1]))
+        DistributionBar(
+            name=name.removeprefix("="), old=_share(one, rows[0]), new=_share(other, rows[1])
+        )
         for name, one, other in groups
     )
     return Distribution(
@@ -201,14 +208,14 @@ def of_categories(
     )
 
 
-def drawn(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff, ...]:
+def limit_columns_with_bars(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff, ...]:
     """Keep the bars of the columns that moved most: those of a wide table would be megabytes."""
     moved = [
         (-found.value / found.limit, column.name)
         for column in columns
         if (found := column.distribution) is not None and found.bars
     ]
-    kept = {name for _, name in sorted(moved)[:DRAWN]}
+    kept = {name for _, name in sorted(moved)[:MAX_COLUMNS_WITH_BARS]}
     return tuple(
         column
         if column.distribution is None or column.name in kept
@@ -219,7 +226,9 @@ def drawn(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff, ...]:
     )
 
 
-def check(columns: Iterable[ColumnDiff], gate: Literal["report", "block"]) -> CheckResult:
+def check_distributions(
+    columns: Iterable[ColumnDiff], gate: Literal["report", "block"]
+) -> CheckResult:
     """Name the columns whose values are spread otherwise than before."""
     known = [(one.name, one.distribution) for one in columns if one.distribution is not None]
     moved = [(name, found) for name, found in known if found.is_shifted]
@@ -241,7 +250,7 @@ def check(columns: Iterable[ColumnDiff], gate: Literal["report", "block"]) -> Ch
     )
 
 
-def _bin(value: float, exponent: int) -> int:
+def _equal_bin_number(value: float, exponent: int) -> int:
     return math.floor(math.ldexp(value, -exponent))
 
 
@@ -249,7 +258,7 @@ def _share(rows: int, of: int) -> float:
     return round(rows / of, 6)
 
 
-def _low(number: int, exponent: int) -> float:
+def _equal_bin_start(number: int, exponent: int) -> float:
     return number * 2.0**exponent
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 
 #: Columns with more distinct values than this on a side are not counted value by value.
 MAX_CATEGORIES = 1000
@@ -62,9 +62,9 @@ def describe_numbers(moments: Moments) -> dict[str, Any]:
     mean = moments.mean
     return {
         "nulls": moments.nulls,
-        "min": plain_value(moments.minimum),
-        "max": plain_value(moments.maximum),
-        "mean": None if mean is None else plain_value(float(f"{mean:.9g}")),
+        "min": to_json_value(moments.minimum),
+        "max": to_json_value(moments.maximum),
+        "mean": None if mean is None else to_json_value(float(f"{mean:.9g}")),
     }
 
 
@@ -93,10 +93,10 @@ def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | 
     """
     if not sum(old.values()) or not sum(new.values()):
         return None
-    return stability_index(grouped(old, new))
+    return stability_index(group_categories(old, new))
 
 
-def grouped(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
+def group_categories(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
     """Give name and rows of the most frequent categories, and of all others together."""
     both = {name: old.get(name, 0) + new.get(name, 0) for name in {*old, *new}}
     top = sorted(both, key=lambda name: (-both[name], name))[:TOP_CATEGORIES]

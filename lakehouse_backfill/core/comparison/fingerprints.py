@@ -13,11 +13,11 @@ from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
 
 #: Checksums of what was read, by partition label and file.
-ByFile = Mapping[tuple[str, str], Checksum]
+ChecksumsByFile = Mapping[tuple[str, str], Checksum]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownChecksums:
     """What is known of a scope's live files before any row is read.
 
     `checksums` are those of partitions of which nothing has to be read; the rows of `unknown` ones
@@ -32,9 +32,9 @@ class Known:
     to_hash: dict[str, LiveFile] = field(default_factory=dict)
 
 
-def known(
+def sum_known_checksums(
     files: Iterable[LiveFile], found: Mapping[str, FileFingerprint], scope: Collection[str]
-) -> Known:
+) -> KnownChecksums:
     """Sum what is known by partition.
 
     Partitions that delete files touch must be read, and those of files that hold rows of several
@@ -50,10 +50,10 @@ def known(
     summed: dict[str, Checksum] = {}
     skip: set[str] = set()
     for label, each in inside:
-        one = _of(each, found)
+        one = _fingerprint_of(each, found)
         if label in whole or one is None:
             continue
-        require_listed(each, one)
+        require_listed_as_hashed(each, one)
         into = summed if label in unknown else checksums
         into[label] = into[label] + one.checksum if label in into else one.checksum
         if label in unknown:
@@ -61,10 +61,10 @@ def known(
     simple = [e for _, e in inside if _is_simple(e) and listed[e.path] == 1]
     to_hash = {each.path: each for each in simple if _is_new(each, found)}
     order = tuple(label for label in scope if label in unknown)
-    return Known(checksums, order, frozenset(skip), summed, to_hash)
+    return KnownChecksums(checksums, order, frozenset(skip), summed, to_hash)
 
 
-def of_files(
+def match_fingerprints(
     files: Iterable[LiveFile], rows: Iterable[FileFingerprint], reading: str
 ) -> dict[str, FileFingerprint]:
     """Give, by path, the fingerprints of the files under a reading and where they lie now."""
@@ -76,7 +76,7 @@ def of_files(
     }
 
 
-def completed(before: Known, read: ByFile) -> dict[str, Checksum]:
+def complete_checksums(before: KnownChecksums, read: ChecksumsByFile) -> dict[str, Checksum]:
     """Add what was read of the unknown partitions; those without rows are left out."""
     found = dict(before.checksums)
     found |= before.summed
@@ -85,12 +85,14 @@ def completed(before: Known, read: ByFile) -> dict[str, Checksum]:
     return {label: checksum for label, checksum in found.items() if checksum.rows}
 
 
-def by_label(read: ByFile) -> dict[str, Checksum]:
+def checksums_by_label(read: ChecksumsByFile) -> dict[str, Checksum]:
     """Add up the files of each partition."""
-    return completed(Known(), read)
+    return complete_checksums(KnownChecksums(), read)
 
 
-def whole_files(before: Known, read: ByFile) -> dict[str, tuple[LiveFile, Checksum]]:
+def newly_read_files(
+    before: KnownChecksums, read: ChecksumsByFile
+) -> dict[str, tuple[LiveFile, Checksum]]:
     """Give the files that were read whole, and are not known yet, with their checksums.
 
     Raises Tampered when a file holds another number of rows than its table says.
@@ -111,24 +113,26 @@ def whole_files(before: Known, read: ByFile) -> dict[str, tuple[LiveFile, Checks
     return found
 
 
-def require_same(known: FileFingerprint, each: LiveFile, checksum: Checksum) -> None:
+def require_same_rows(known: FileFingerprint, each: LiveFile, checksum: Checksum) -> None:
     """Raise Tampered when a file that is known was read, and holds other rows now."""
-    require_listed(each, known)
+    require_listed_as_hashed(each, known)
     if known.checksum != checksum:
-        raise tampered(each.path, f"rows {checksum.text}, known were {known.checksum.text}")
+        raise tampered_file_error(
+            each.path, f"rows {checksum.text}, known were {known.checksum.text}"
+        )
 
 
-def require_listed(each: LiveFile, known: FileFingerprint) -> None:
+def require_listed_as_hashed(each: LiveFile, known: FileFingerprint) -> None:
     """Raise Tampered when a table lists a file with other rows or bytes than were hashed."""
     if (each.rows, each.size_bytes) != (known.checksum.rows, known.size_bytes):
-        raise tampered(
+        raise tampered_file_error(
             each.path,
             f"its table says {each.rows} rows, {each.size_bytes} bytes; "
             f"hashed were {known.checksum.rows} rows, {known.size_bytes} bytes",
         )
 
 
-def not_stored(
+def select_unstored(
     stored: Sequence[FileFingerprint], found: Sequence[FileFingerprint]
 ) -> tuple[FileFingerprint, ...]:
     """Give those that are not stored yet; raises Tampered where one contradicts what is known."""
@@ -138,9 +142,9 @@ def not_stored(
     return tuple([one for one in found if seen.add(one)])
 
 
-def agreeing(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
+def deduplicate_fingerprints(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
     """Give one of each file, reading and partition; raises Tampered when rows contradict."""
-    return not_stored((), stored)
+    return select_unstored((), stored)
 
 
 class _Contents:
@@ -157,19 +161,23 @@ class _Contents:
         same = self._rows.setdefault(place, one)
         first = self._bytes.setdefault(one.path, one)
         if (first.size_bytes, first.sha256) != (one.size_bytes, one.sha256):
-            raise tampered(one.path, f"SHA-256 {one.sha256[:12]}…, known was {first.sha256[:12]}…")
+            raise tampered_file_error(
+                one.path, f"SHA-256 {one.sha256[:12]}…, known was {first.sha256[:12]}…"
+            )
         if same.checksum != one.checksum:
-            raise tampered(one.path, f"rows {one.checksum.text}, known were {same.checksum.text}")
+            raise tampered_file_error(
+                one.path, f"rows {one.checksum.text}, known were {same.checksum.text}"
+            )
         return is_new
 
 
-def tampered(path: str, what: str) -> Tampered:
+def tampered_file_error(path: str, what: str) -> Tampered:
     """Make the error that names a file which is not what was hashed."""
     return Tampered(
         f"{path} is not what was hashed: {what}. The file was swapped or edited, or its row in "
         "file_fingerprint was",
         state="nothing was recorded",
-        fix=f"{commands.typed('audit', 'verify')}; restore the file from a copy",
+        fix=f"{commands.command_line('audit', 'verify')}; restore the file from a copy",
     )
 
 
@@ -183,10 +191,10 @@ def _is_simple(each: LiveFile) -> bool:
 
 
 def _is_new(each: LiveFile, found: Mapping[str, FileFingerprint]) -> bool:
-    return _of(each, found) is None and each.rows > 0
+    return _fingerprint_of(each, found) is None and each.rows > 0
 
 
-def _of(each: LiveFile, found: Mapping[str, FileFingerprint]) -> FileFingerprint | None:
+def _fingerprint_of(each: LiveFile, found: Mapping[str, FileFingerprint]) -> FileFingerprint | None:
     """Give the file's fingerprint, unless it was taken where the file lay in another partition.
 
     A file may lack the columns of its partition: under another one it reads as other rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakehouse_backfill.core.comparison import fingerprinting
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.domain.checks import PartitionBalance
 from lakehouse_backfill.domain.contract import Contract
@@ -15,7 +15,7 @@ from lakehouse_backfill.errors import Unsupported
 
 
 @dataclass(frozen=True)
-class Sides:
+class TableSides:
     """Two table states to compare, with the contract of the product if there is one."""
 
     old: TableRef
@@ -23,7 +23,7 @@ class Sides:
     contract: Contract | None = None
 
 
-def reconcile(bench: Workbench, sides: Sides) -> tuple[PartitionBalance, ...]:
+def reconcile(bench: Context, sides: TableSides) -> tuple[PartitionBalance, ...]:
     """Set count and checksum of each partition side by side.
 
     Sums over files: what is known of them is not read again, and Spark starts for the rest only.
@@ -31,14 +31,14 @@ def reconcile(bench: Workbench, sides: Sides) -> tuple[PartitionBalance, ...]:
     old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
     info = bench.tables.describe(sides.new.table)
     scope = _all_partitions(bench, sides, info, (old.snapshot_id, new.snapshot_id))
-    left = fingerprinting.checksums_of(bench, sides.old.table, old.snapshot_id, scope)
-    right = fingerprinting.checksums_of(bench, sides.new.table, new.snapshot_id, scope)
+    left = fingerprinting.partition_checksums(bench, sides.old.table, old.snapshot_id, scope)
+    right = fingerprinting.partition_checksums(bench, sides.new.table, new.snapshot_id, scope)
     found = [*left.values(), *right.values()]
-    return gates.balances(scope.partitions, left, right, found[0].shape if found else "")
+    return gates.partition_balances(scope.partitions, left, right, found[0].shape if found else "")
 
 
 def _all_partitions(
-    bench: Workbench, sides: Sides, info: TableInfo | None, snapshots: tuple[int, int]
+    bench: Context, sides: TableSides, info: TableInfo | None, snapshots: tuple[int, int]
 ) -> Scope:
     if info is None or not info.partitioning:
         raise Unsupported(

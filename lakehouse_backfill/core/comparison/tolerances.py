@@ -14,14 +14,14 @@ EXACT_DIGITS = 37
 _SMALLEST, _LARGEST = Decimal("1e-18"), Decimal("1e18")
 
 
-def parsed(texts: Iterable[str]) -> tuple[Tolerance, ...]:
+def parse_tolerances(texts: Iterable[str]) -> tuple[Tolerance, ...]:
     """Read `COLUMN=0.01` (in the column's unit) and `COLUMN=1%` (of the greater value).
 
     Raises ConfigError for what is neither, and for a column that is named twice.
     """
     found: dict[str, Tolerance] = {}
     for text in texts:
-        one = _parsed(text)
+        one = _parse_tolerance(text)
         if one.column in found:
             raise ConfigError(
                 f"there are two tolerances for column {one.column}", fix="give one of them"
@@ -30,7 +30,7 @@ def parsed(texts: Iterable[str]) -> tuple[Tolerance, ...]:
     return tuple(found.values())
 
 
-def require_fitting(
+def require_applicable_tolerances(
     tolerances: Iterable[Tolerance], kinds: Mapping[str, str], key: Collection[str]
 ) -> None:
     """Raise ConfigError unless each tolerance is of a compared number column.
@@ -52,7 +52,7 @@ def require_fitting(
             )
 
 
-def require_known(ignore: Iterable[str], sides: Iterable[Collection[str]]) -> None:
+def require_ignored_columns_exist(ignore: Iterable[str], sides: Iterable[Collection[str]]) -> None:
     """Raise ConfigError when no side has a column that is to be ignored: a slip would go unseen.
 
     Lineage columns are always ignored, whether a table has them or not.
@@ -65,12 +65,12 @@ def require_known(ignore: Iterable[str], sides: Iterable[Collection[str]]) -> No
             )
 
 
-def plain_digits(limit: Decimal) -> str:
+def format_decimal(limit: Decimal) -> str:
     """Give the number without exponent: digits and a point."""
     return f"{limit:f}"
 
 
-def _parsed(text: str) -> Tolerance:
+def _parse_tolerance(text: str) -> Tolerance:
     column, _, written = text.rpartition("=")
     is_relative = written.endswith("%")
     try:

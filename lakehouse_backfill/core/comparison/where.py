@@ -15,7 +15,7 @@ Dialect = Literal["duckdb", "spark"]
 _READERS = ("duckdb", "spark")
 
 
-def columns_of(text: str) -> tuple[str, ...]:
+def condition_columns(text: str) -> tuple[str, ...]:
     """Name the columns that the condition reads, in order of appearance; raises ConfigError."""
     from sqlglot import exp
 
@@ -23,7 +23,7 @@ def columns_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_root_name(node) for node in tree.find_all(exp.Column)))
 
 
-def render(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
+def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
     """Write the condition for `dialect`, with every column replaced by `columns[name]`.
 
     Nothing of the text reaches the engine unparsed: it is one boolean expression of literals,
@@ -68,12 +68,12 @@ def _parse(text: str) -> Any:
             problem = problem or str(error).splitlines()[0]
             continue
         if len(trees) == 1 and trees[0] is not None:
-            return _checked(trees[0], text)
+            return _require_safe_expression(trees[0], text)
         problem = problem or "not exactly one expression"
-    raise _refused(text, problem)
+    raise _condition_error(text, problem)
 
 
-def _checked(tree: Any, text: str) -> Any:
+def _require_safe_expression(tree: Any, text: str) -> Any:
     from sqlglot import exp
 
     forbidden: tuple[tuple[tuple[Any, ...], str], ...] = (
@@ -87,9 +87,9 @@ def _checked(tree: Any, text: str) -> Any:
     )  # fmt: skip
     for types, problem in forbidden:
         if tree.find(*types):
-            raise _refused(text, problem)
+            raise _condition_error(text, problem)
     if not isinstance(tree, exp.Condition):
-        raise _refused(text, "it is not an expression")
+        raise _condition_error(text, "it is not an expression")
     return tree
 
 
@@ -97,7 +97,7 @@ def _root_name(node: exp.Column) -> str:
     return str(node.parts[0].name)
 
 
-def _refused(text: str, problem: str) -> ConfigError:
+def _condition_error(text: str, problem: str) -> ConfigError:
     return ConfigError(
         f"the condition {text!r} cannot be used: {problem}",
         fix="write one boolean expression over columns, e.g. \"carrier = 'AA' AND flights > 3\"",

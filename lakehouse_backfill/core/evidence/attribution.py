@@ -13,29 +13,29 @@ from datetime import datetime
 
 from lakehouse_backfill.core.planning import code_identity
 from lakehouse_backfill.core.versions import publications
-from lakehouse_backfill.domain.attribution import Class, Factor, State
+from lakehouse_backfill.domain.attribution import CauseClass, ComparedState, Factor
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 
 #: The value of a state in which the row is absent.
-ABSENT = -1
-UNEXPLAINED = Factor(cause="unexplained")
-LIVE = Factor(cause="live_write")
+ABSENT_ROW = -1
+UNEXPLAINED_FACTOR = Factor(cause="unexplained")
+LIVE_WRITE_FACTOR = Factor(cause="live_write")
 #: Rows deleted on the target by a live commit, or left out because something names them.
-DELETED = Factor(cause="deletion", input="target")
-LEFT_OUT = Factor(cause="deletion", input="tombstones")
+DELETED_FACTOR = Factor(cause="deletion", input="target")
+EXCLUDED_FACTOR = Factor(cause="deletion", input="tombstones")
 
 
-def computed(count: int) -> tuple[State, ...]:
+def states_to_compute(count: int) -> tuple[ComparedState, ...]:
     """List the states to compute for so many factors: all old, each alone, all but one, all new."""
     whole = frozenset(range(count))
     wanted = [frozenset[int](), *(frozenset({place}) for place in range(count))]
     wanted += [whole - {place} for place in range(count)] + [whole]
-    return tuple(State("computed", swapped) for swapped in dict.fromkeys(wanted))
+    return tuple(ComparedState("computed", swapped) for swapped in dict.fromkeys(wanted))
 
 
-def factors_of(
-    states: Sequence[State], values: Sequence[int], factors: Sequence[Factor]
+def find_factors(
+    states: Sequence[ComparedState], values: Sequence[int], factors: Sequence[Factor]
 ) -> tuple[Factor, ...]:
     """Name what changed a row that is not the same in the first and in the last state.
 
@@ -43,31 +43,31 @@ def factors_of(
     and what its own code makes of its own inputs.
     """
     of = dict(zip(states, values, strict=True))
-    replaced, candidate = of[State("replaced")], of[State("candidate")]
-    whole = State("computed", frozenset(range(len(factors))))
-    start, final = of[State("computed")], of[whole]
-    published = of.get(State("published"), replaced)
-    was_kept, kept = of.get(State("was_kept"), start), of.get(State("kept"), final)
+    replaced, candidate = of[ComparedState("replaced")], of[ComparedState("candidate")]
+    whole = ComparedState("computed", frozenset(range(len(factors))))
+    start, final = of[ComparedState("computed")], of[whole]
+    published = of.get(ComparedState("published"), replaced)
+    was_kept, kept = of.get(ComparedState("was_kept"), start), of.get(ComparedState("kept"), final)
     found: list[Factor] = []
     if replaced != published:
-        found.append(DELETED if replaced == ABSENT else LIVE)
+        found.append(DELETED_FACTOR if replaced == ABSENT_ROW else LIVE_WRITE_FACTOR)
     if published != was_kept:
-        found.append(UNEXPLAINED)
+        found.append(UNEXPLAINED_FACTOR)
     if was_kept != start:
-        found.append(LEFT_OUT)
+        found.append(EXCLUDED_FACTOR)
     # Where the row is left out, it makes no difference what it would be.
-    if start != final and not (kept == ABSENT != final):
+    if start != final and not (kept == ABSENT_ROW != final):
         tried = {state.swapped: value for state, value in of.items() if state.kind == "computed"}
-        named = [factors[place] for place in _swapped(tried, len(factors))]
-        found += named or [UNEXPLAINED]
+        named = [factors[place] for place in _decisive_factors(tried, len(factors))]
+        found += named or [UNEXPLAINED_FACTOR]
     if kept != final:
-        found.append(LEFT_OUT)
+        found.append(EXCLUDED_FACTOR)
     if candidate != kept:
-        found.append(UNEXPLAINED)
+        found.append(UNEXPLAINED_FACTOR)
     return tuple(dict.fromkeys(found))
 
 
-def _swapped(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
+def _decisive_factors(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
     """Name the factors without which the row would not be what it is, or that alone make it so.
 
     A state that could not be computed says nothing. Factors of which any two do, but none alone,
@@ -91,7 +91,7 @@ def _swapped(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
     return list(places) if is_certain else []
 
 
-def class_of(factors: Iterable[Factor]) -> Class:
+def classify_factors(factors: Iterable[Factor]) -> CauseClass:
     """Give the class under which a row is counted; what is partly unexplained is unexplained."""
     causes = {factor.cause for factor in factors}
     if "unexplained" in causes or not causes:
@@ -99,7 +99,7 @@ def class_of(factors: Iterable[Factor]) -> Class:
     return causes.pop() if len(causes) == 1 else "several"
 
 
-def sample(changed: Mapping[str, int], most: int, seed: str) -> tuple[str, ...]:
+def sample_partitions(changed: Mapping[str, int], most: int, seed: str) -> tuple[str, ...]:
     """Choose partitions: half of them the most changed, the others drawn by the seed.
 
     The same seed chooses the same ones; up to `most` changed partitions are all taken.
@@ -112,13 +112,15 @@ def sample(changed: Mapping[str, int], most: int, seed: str) -> tuple[str, ...]:
     return tuple(label for label in changed if label in chosen)
 
 
-def maker(history: Sequence[Publication], plan: Plan, label: str) -> Publication | None:
+def publication_of_partition(
+    history: Sequence[Publication], plan: Plan, label: str
+) -> Publication | None:
     """Give the publication whose rows readers had in a partition when the run was planned.
 
     None: no run made them, or what it made went back since.
     """
     known = tuple(row for row in history if row.at <= plan.created_at and row.run_id != plan.run_id)
-    newest = next((row for row in known if row.action in publications.ACCEPTED), None)
+    newest = next((row for row in known if row.action in publications.ACCEPTED_ACTIONS), None)
     if newest is None:
         return None
     seen = publications.runs_by_version(known)[newest.version]
@@ -126,7 +128,7 @@ def maker(history: Sequence[Publication], plan: Plan, label: str) -> Publication
         if row.action != "publish" or row.run_id not in seen or row.scope is None:
             continue
         if label in row.scope.partitions:
-            _, gone = publications.gone_since(known, str(row.run_id))
+            _, gone = publications.rolled_back_since(known, str(row.run_id))
             if label not in gone:
                 return row
     return None

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from lakehouse_backfill.core.planning import external, modes
-from lakehouse_backfill.core.planning.pinning import is_expired
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.planning.pinning import is_pin_expired
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
@@ -24,14 +24,14 @@ from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import NotFound, Unsupported
 
 #: The epoch of whoever made the scratch table: nobody else writes there.
-EPOCH = 1
+SCRATCH_EPOCH = 1
 
 
 @dataclass
-class Scratch:
+class ScratchTable:
     """A scratch table: compute chunks into it, look at them; it is gone after the block."""
 
-    bench: Workbench
+    bench: Context
     plan: Plan
     records: dict[str, ChunkRecord] = field(default_factory=dict)
 
@@ -46,10 +46,10 @@ class Scratch:
         info = self.bench.tables.describe(self.table)
         return info.snapshot_id if info else None
 
-    def compute(self, chunk: Chunk, epoch: int = EPOCH) -> ChunkRecord:
+    def compute(self, chunk: Chunk, epoch: int = SCRATCH_EPOCH) -> ChunkRecord:
         """Compute a chunk from its inputs and overwrite exactly its partitions."""
         staging = self.bench.compute().staging
-        record = staging.stage(_from_its_inputs(self.plan, chunk), chunk, epoch)
+        record = staging.stage(_plan_with_origin_inputs(self.plan, chunk), chunk, epoch)
         self.records[chunk.chunk_id] = record
         return record
 
@@ -63,27 +63,27 @@ class Scratch:
 
 
 @contextmanager
-def scratch(bench: Workbench, plan: Plan, purpose: str) -> Iterator[Scratch]:
+def open_scratch_table(bench: Context, plan: Plan, purpose: str) -> Iterator[ScratchTable]:
     """Make a scratch table of the run's base; it is dropped at the end, without purge.
 
     No run ever names it, so that nothing can publish it. Killed before the end it stays, until
     `maintain` lets it go. Raises NotFound, with the names, when a pinned snapshot is gone;
     Unsupported for a run whose rows another engine computes.
     """
-    if external.is_external(plan):
+    if external.is_externally_written(plan):
         raise Unsupported(
             f"{plan.run_id} was computed by another engine: there is no code to execute",
             fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
         )
-    require_inputs(bench, plan)
-    target, base = plan.resolved.target.table, _base(bench, plan)
+    require_input_snapshots(bench, plan)
+    target, base = plan.resolved.target.table, _base_snapshot(bench, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
-    made = Scratch(bench, plan.model_copy(update={"shadow_table": table}))
+    made = ScratchTable(bench, plan.model_copy(update={"shadow_table": table}))
     marks = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
     try:
         bench.shadows.open(target, base, table, marks)
-        bench.shadows.fence(table, EPOCH)
-        change = rules_schema_change.of_plan(plan)
+        bench.shadows.fence(table, SCRATCH_EPOCH)
+        change = rules_schema_change.declared_schema_change(plan)
         schema_id = plan.resolved.target.schema_id
         if change and schema_id is not None:
             bench.shadows.evolve(table, schema_id, change)
@@ -92,17 +92,17 @@ def scratch(bench: Workbench, plan: Plan, purpose: str) -> Iterator[Scratch]:
         bench.shadows.retire(table)
 
 
-def require_inputs(bench: Workbench, plan: Plan) -> None:
+def require_input_snapshots(bench: Context, plan: Plan) -> None:
     """Raise NotFound, naming each, when snapshots that the run read are gone."""
     gone = [
         f"{pin.name} ({pin.table}@{pin.snapshot_id})"
         for pin in plan.resolved.sources
-        if is_expired(bench, pin)
+        if is_pin_expired(bench, pin)
     ]
     gone += [
         f"tombstones {pin.table}@{pin.snapshot_id}"
         for pin in plan.resolved.tombstones
-        if pin.snapshot_id is not None and not _is_there(bench, pin.table, pin.snapshot_id)
+        if pin.snapshot_id is not None and not _snapshot_exists(bench, pin.table, pin.snapshot_id)
     ]
     if gone:
         raise NotFound(
@@ -111,7 +111,7 @@ def require_inputs(bench: Workbench, plan: Plan) -> None:
         )
 
 
-def variant(
+def plan_variant(
     plan: Plan, *, inputs: Mapping[str, SourcePin] | None = None, code: Plan | None = None
 ) -> Plan:
     """Give the plan with some inputs, by name, or with the code of another run, swapped.
@@ -136,12 +136,12 @@ def variant(
     return plan.model_copy(update=said)
 
 
-def _base(bench: Workbench, plan: Plan) -> int | None:
+def _base_snapshot(bench: Context, plan: Plan) -> int | None:
     """Give the base to clone; one that is gone is needed only where rows of it stay."""
     target = plan.resolved.target
-    if target.snapshot_id is None or _is_there(bench, target.table, target.snapshot_id):
+    if target.snapshot_id is None or _snapshot_exists(bench, target.table, target.snapshot_id):
         return target.snapshot_id
-    if modes.carries_rows(plan):
+    if modes.carries_base_rows(plan):
         raise NotFound(
             f"{plan.run_id} cannot be computed again: rows of {target.table}@{target.snapshot_id} "
             "stay in its partitions, and that snapshot is gone",
@@ -150,7 +150,7 @@ def _base(bench: Workbench, plan: Plan) -> int | None:
     return None
 
 
-def _is_there(bench: Workbench, table: str, snapshot_id: int) -> bool:
+def _snapshot_exists(bench: Context, table: str, snapshot_id: int) -> bool:
     try:
         bench.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
     except NotFound:
@@ -158,7 +158,7 @@ def _is_there(bench: Workbench, table: str, snapshot_id: int) -> bool:
     return True
 
 
-def _from_its_inputs(plan: Plan, chunk: Chunk) -> Plan:
+def _plan_with_origin_inputs(plan: Plan, chunk: Chunk) -> Plan:
     """Let a chunk that an earlier revision computed read what that revision read."""
     catch_up = plan.resolved.catch_up
     origin = catch_up and catch_up.carried_chunk(chunk.chunk_id)
@@ -169,4 +169,4 @@ def _from_its_inputs(plan: Plan, chunk: Chunk) -> Plan:
         for pin in plan.resolved.sources
         if pin.name in origin.inputs
     }
-    return variant(plan, inputs=inputs)
+    return plan_variant(plan, inputs=inputs)

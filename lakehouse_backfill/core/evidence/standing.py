@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 
-S = State
+S = RunState
 
 
 @dataclass(frozen=True)
-class Standing:
+class SafetySummary:
     """Three sentences for a person who is worried."""
 
     is_safe: str
@@ -24,7 +24,7 @@ class Standing:
 _OLD = "the accepted version as before; nothing of this run"
 _SAFE = "yes: the target was not touched; work happens in a shadow table"
 
-_TABLE: dict[State, tuple[str, str, str]] = {
+_SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.DRAFT: (_SAFE, _OLD, "plan {manifest}"),
     S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
     S.APPROVED: (_SAFE, _OLD, "run {run}"),
@@ -62,7 +62,7 @@ _TABLE: dict[State, tuple[str, str, str]] = {
 
 
 #: Where nothing was there before the run: other words for what comes back.
-_FIRST: dict[State, tuple[str, str, str]] = {
+_FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISHING: (
         "yes: publication is one commit; it landed whole or not at all",
         "either the first rows of these partitions or none, never some of them",
@@ -79,11 +79,11 @@ _FIRST: dict[State, tuple[str, str, str]] = {
         "publish {run}   (publishes it again)",
     ),
 }
-_NONE = "no rows in these partitions, as before; nothing of this run"
+_NO_ROWS = "no rows in these partitions, as before; nothing of this run"
 
 
 #: Where another engine writes the shadow, instead of `run`.
-_EXTERNAL = {
+_EXTERNAL_COMMANDS = {
     S.APPROVED: "shadow open {run}",
     S.PAUSED: "shadow close {run}   (once it is written)",
     S.FAILED: "shadow close {run}",
@@ -91,18 +91,20 @@ _EXTERNAL = {
 }
 
 #: States in which a run has a driver, and what it does.
-_DRIVEN = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
+_DRIVER_ACTIVITY = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
 
 
-def _words(state: State, *, was_empty: bool) -> tuple[str, str, str]:
-    is_safe, readers_see, command = _TABLE[state]
+def _summary_texts(state: RunState, *, was_empty: bool) -> tuple[str, str, str]:
+    is_safe, readers_see, command = _SUMMARY_BY_STATE[state]
     if not was_empty:
         return is_safe, readers_see, command
-    return _FIRST.get(state, (is_safe, _NONE if readers_see == _OLD else readers_see, command))
+    return _FIRST_ROWS_BY_STATE.get(
+        state, (is_safe, _NO_ROWS if readers_see == _OLD else readers_see, command)
+    )
 
 
-def standing(
-    state: State,
+def summarise_safety(
+    state: RunState,
     run_id: str,
     product: str,
     *,
@@ -110,10 +112,10 @@ def standing(
     version: int = 0,
     driver: str | None = None,
     is_driven: bool = False,
-    manifest_file: str = commands.MANIFEST,
+    manifest_file: str = commands.MANIFEST_PLACEHOLDER,
     was_empty: bool = False,
     is_external: bool = False,
-) -> Standing:
+) -> SafetySummary:
     """Give the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
@@ -121,20 +123,20 @@ def standing(
     the run was planned from. `was_empty`: its partitions had no rows before. `is_external`: another
     engine writes its shadow.
     """
-    is_safe, readers_see, command = _words(state, was_empty=was_empty)
-    doing = _DRIVEN.get(state, "validating")
+    is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
+    doing = _DRIVER_ACTIVITY.get(state, "validating")
     if is_driven:
         command = f"status {{run}}   ({driver} is {doing} it)"
     elif driver is not None:
         is_safe += f"; {driver} was {doing} it and is gone"
-        if state in _DRIVEN:
+        if state in _DRIVER_ACTIVITY:
             command = "recover {run}"
     elif is_external:
-        command = _EXTERNAL.get(state, command)
+        command = _EXTERNAL_COMMANDS.get(state, command)
     if gone:
-        readers_see += f", except {partitions.describe(gone)}, rolled back since"
+        readers_see += f", except {partitions.describe_labels(gone)}, rolled back since"
         command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
     words = {"run": run_id, "product": product, "manifest": manifest_file}
     quoted = {name: shlex.quote(word) for name, word in words.items()}
     text = f"{commands.PROGRAM} {command.format(**quoted)}"
-    return Standing(is_safe=is_safe, readers_see=readers_see, next_command=text)
+    return SafetySummary(is_safe=is_safe, readers_see=readers_see, next_command=text)

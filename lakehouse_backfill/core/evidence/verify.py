@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import acceptance
-from lakehouse_backfill.core.approval.decide import judged_document
+from lakehouse_backfill.core.approval.decide import logged_validation_document
 from lakehouse_backfill.core.evidence import audit, deep_verify, verifying
-from lakehouse_backfill.core.evidence.verifying import Archive, bad, equal, unknown
+from lakehouse_backfill.core.evidence.verifying import (
+    AcceptanceArchive,
+    check_equal,
+    failed_check,
+    unknown_check,
+)
 from lakehouse_backfill.core.planning import external, modes
-from lakehouse_backfill.core.publication.exposing import EVIDENCE_DIGEST
+from lakehouse_backfill.core.publication.exposing import EVIDENCE_DIGEST_PROPERTY
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -21,11 +26,11 @@ from lakehouse_backfill.domain.stored import StoredCheck
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import NotFound, Tampered
 
-EARLIER = "an earlier acceptance"
+EARLIER_ACCEPTANCE = "an earlier acceptance"
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifyResult:
     """What was compared, and which of it by reading data: not at all, bytes, or rows by Spark."""
 
     run_id: str
@@ -39,20 +44,20 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerifySubject:
     """A run, what the log says of it, and the rows by which it became visible, oldest first."""
 
-    bench: Workbench
+    bench: Context
     plan: Plan
     events: tuple[Event, ...]
     rows: tuple[Publication, ...]
-    archive: Archive | None = None
+    archive: AcceptanceArchive | None = None
 
     def earlier(self) -> tuple[Publication, ...]:
         """Give the rows of results that were accepted before the one of the archive."""
         newest = (self.archive or {}).get("result_digest")
         other = (row for row in self.rows if row.result_digest != newest)
-        return tuple(r for r in other if acceptance.archives(self.events, r.result_digest))
+        return tuple(r for r in other if acceptance.archive_digests(self.events, r.result_digest))
 
     def current(self) -> tuple[Publication, ...]:
         """Give the rows that are held against the archive."""
@@ -60,7 +65,7 @@ class Subject:
         return tuple(row for row in self.rows if row not in earlier)
 
 
-def verify(bench: Workbench, run_id: str, *, deep: bool = False) -> Verified:
+def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     """Compare what is stored with what was accepted; with `deep` the data files are read too.
 
     Files are asked for their sizes, metadata is hashed, control rows are held against each other,
@@ -69,7 +74,7 @@ def verify(bench: Workbench, run_id: str, *, deep: bool = False) -> Verified:
     """
     status = bench.runs.status(run_id)
     events = bench.runs.events(run_id)
-    verdict = audit.verify(bench)
+    verdict = audit.audit_verify(bench)
     checks = [
         StoredCheck(
             name="log and pointers",
@@ -79,104 +84,112 @@ def verify(bench: Workbench, run_id: str, *, deep: bool = False) -> Verified:
             "chains, seals, pointers and plans",
         )
     ]
-    plan, said = _plan(bench, run_id, events)
+    plan, said = _check_plan(bench, run_id, events)
     checks.append(said)
     if plan is None:
-        return Verified(run_id, tuple(checks), deep_verify.NOTHING)
+        return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
     history = bench.versions.history(status.product)
     made = [row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)]
-    subject = Subject(bench, plan, events, tuple(made))
-    result, said = _validation(subject)
-    subject, archived = _archive(subject)
+    subject = VerifySubject(bench, plan, events, tuple(made))
+    result, said = _check_validation(subject)
+    subject, archived = _check_archive(subject)
     checks += [said, *archived]
     if subject.archive is None:
-        return Verified(run_id, tuple(checks), deep_verify.NOTHING)
-    checks += [*_control(subject), *_anchors(subject), *_files(subject)]
-    read = deep_verify.NOTHING
+        return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
+    checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
+    read = deep_verify.NO_DATA_READ
     if deep:
-        found, read = deep_verify.checks(bench, plan, subject.current(), subject.archive, result)
+        found, read = deep_verify.check_stored_data(
+            bench, plan, subject.current(), subject.archive, result
+        )
         checks += found
-    return Verified(run_id, tuple(checks), read)
+    return VerifyResult(run_id, tuple(checks), read)
 
 
-def _plan(
-    bench: Workbench, run_id: str, events: tuple[Event, ...]
+def _check_plan(
+    bench: Context, run_id: str, events: tuple[Event, ...]
 ) -> tuple[Plan | None, StoredCheck]:
     name = "plan"
     try:
         plan = bench.runs.plan(run_id)
     except (Tampered, NotFound) as error:
-        return None, bad(name, error.problem)
+        return None, failed_check(name, error.problem)
     said = [str(e.detail.get("manifest_hash")) for e in events if e.verb == "plan"]
-    return plan, equal(
+    return plan, check_equal(
         name, said[0] if said else None, plan.resolved.manifest_hash,
         "its manifest hash, worked out again, against the first event of the log",
     )  # fmt: skip
 
 
-def _validation(subject: Subject) -> tuple[dict[str, Any] | None, StoredCheck]:
+def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, StoredCheck]:
     name, run_id = "validation", subject.plan.run_id
     try:
-        found = judged_document(subject.bench, subject.events, run_id)
+        found = logged_validation_document(subject.bench, subject.events, run_id)
     except Tampered as error:
-        return None, bad(name, error.problem)
+        return None, failed_check(name, error.problem)
     if found is None:
         told = any(event.verb == "pass validation" for event in subject.events)
-        return None, bad(name, "it is gone") if told else unknown(name, "it was never validated")
+        return None, failed_check(name, "it is gone") if told else unknown_check(
+            name, "it was never validated"
+        )
     digest, document = found
     bound = [row.result_digest for row in subject.rows]
-    if bound and bound[-1] != digest and acceptance.archives(subject.events, bound[-1]):
+    if bound and bound[-1] != digest and acceptance.archive_digests(subject.events, bound[-1]):
         # The document was hashed: it is a later one than that which was published.
-        return document, unknown(name, f"{EARLIER}: it was validated again since")
-    return document, equal(name, (bound or [digest])[-1], digest, "its digest, worked out again")
+        return document, unknown_check(name, f"{EARLIER_ACCEPTANCE}: it was validated again since")
+    return document, check_equal(
+        name, (bound or [digest])[-1], digest, "its digest, worked out again"
+    )
 
 
-def _archive(subject: Subject) -> tuple[Subject, tuple[StoredCheck, ...]]:
+def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
     name, bench, run_id = "archive of the acceptance", subject.bench, subject.plan.run_id
-    decided = [e for e in subject.events if e.verb in ("accept", roles.CARRIED["accept"])]
+    decided = [
+        e for e in subject.events if e.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
+    ]
     if not decided:
-        return subject, (unknown(name, "nobody has accepted the run"),)
+        return subject, (unknown_check(name, "nobody has accepted the run"),)
     bound_to = str(decided[-1].detail.get("bound_to"))
-    digest = acceptance.digest_of(subject.events, bound_to)
+    digest = acceptance.newest_archive_digest(subject.events, bound_to)
     if digest is None:
-        return subject, (unknown(name, "an older release accepted it, and made no archive"),)
+        return subject, (unknown_check(name, "an older release accepted it, and made no archive"),)
     try:
         document = bench.evidence.document(run_id, digest)
     except Tampered as error:
-        return subject, (bad(name, error.problem),)
+        return subject, (failed_check(name, error.problem),)
     if document is None:
-        return subject, (bad(name, f"the log names {digest[:12]}, which is not stored"),)
-    found = Subject(bench, subject.plan, subject.events, subject.rows, document)
-    expected = [subject.plan.manifest_hash, bound_to, _head_at(subject, document["log"]["seq"])]
+        return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
+    found = VerifySubject(bench, subject.plan, subject.events, subject.rows, document)
+    expected = [subject.plan.manifest_hash, bound_to, _log_head_at(subject, document["log"]["seq"])]
     held = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
-    return found, (equal(name, expected, held, because),)
+    return found, (check_equal(name, expected, held, because),)
 
 
-def _head_at(subject: Subject, seq: int) -> str:
+def _log_head_at(subject: VerifySubject, seq: int) -> str:
     return next((event.hash for event in subject.events if event.seq == seq), "")
 
 
-def _control(subject: Subject) -> list[StoredCheck]:
+def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
     """Rows of control tables against the archive, the log, and each other."""
     bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
     records = bench.ledger.chunks(plan.run_id)
-    found = [verifying.ledger(archive, records)]
-    if not external.is_external(plan):
+    found = [verifying.check_ledger(archive, records)]
+    if not external.is_externally_written(plan):
         shadow = plan.shadow_table
         found.append(
-            _reading(
+            _compare_or_unknown(
                 "commits of the chunks",
-                lambda: verifying.commits(records, bench.shadows.chunks(shadow)),
+                lambda: verifying.check_chunk_commits(records, bench.shadows.chunks(shadow)),
             )
         )
-    found.append(_fingerprints(subject))
-    told = _told(subject)
+    found.append(_check_fingerprint_rows(subject))
+    told = _logged_publication(subject)
     told_of = (row for row in subject.rows if told is None or told.get("token") == row.token)
-    return [*found, *(verifying.row_of(row, told) for row in told_of)]
+    return [*found, *(verifying.check_pointer_row(row, told) for row in told_of)]
 
 
-def _told(subject: Subject) -> dict[str, Any] | None:
+def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
     """Give the publication that the log names last."""
     named = [e.detail["digest"] for e in subject.events if e.verb == "finish publishing"]
     if not named:
@@ -187,13 +200,13 @@ def _told(subject: Subject) -> dict[str, Any] | None:
         return None
 
 
-def _fingerprints(subject: Subject) -> StoredCheck:
+def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
     bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
     archived = verifying.archived_files(archive)
     try:
         rows = bench.fingerprints.find([one["path"] for one in archived])
     except Tampered as error:
-        return bad("fingerprints", error.problem)
+        return failed_check("fingerprints", error.problem)
     # One file may have been hashed under several readings; the archive holds that of the candidate.
     known = {one["path"]: one.get("checksum") for one in archived}
     both = {one.path: (one.sha256, one.checksum.text) for one in rows}
@@ -203,28 +216,28 @@ def _fingerprints(subject: Subject) -> StoredCheck:
         if one.checksum.text == known.get(one.path)
     }
     bench.journal.bind(**plan.labels).log("fingerprints compared", files=len(both))
-    return verifying.fingerprints(archived, both)
+    return verifying.check_fingerprints(archived, both)
 
 
-def _anchors(subject: Subject) -> list[StoredCheck]:
+def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
     """The archive's digest in the rows of the pointer and in the summaries of the snapshots."""
     found = []
     for row in subject.rows:
         name = f"archive in the row of version {row.version}"
         # One result may have been accepted twice: each time by an archive of its own.
-        made = acceptance.archives(subject.events, row.result_digest)
+        made = acceptance.archive_digests(subject.events, row.result_digest)
         digest = row.evidence_digest if row.evidence_digest in made else (made or (None,))[-1]
-        found.append(equal(name, digest, row.evidence_digest, "accepted_output_version"))
-        if modes.is_pinned(subject.plan) or row.snapshot_id is None:
+        found.append(check_equal(name, digest, row.evidence_digest, "accepted_output_version"))
+        if modes.is_pinned_product(subject.plan) or row.snapshot_id is None:
             continue
-        found.append(_summary(subject, row, digest))
+        found.append(_check_summary(subject, row, digest))
     return found
 
 
-def _summary(subject: Subject, row: Publication, digest: str | None) -> StoredCheck:
+def _check_summary(subject: VerifySubject, row: Publication, digest: str | None) -> StoredCheck:
     name, at = f"archive in the summary of version {row.version}", str(row.snapshot_id)
     said = {
-        EVIDENCE_DIGEST: digest,
+        EVIDENCE_DIGEST_PROPERTY: digest,
         "lakehouse-backfill.publication": row.token,
         "lakehouse-backfill.run-id": subject.plan.run_id,
     }
@@ -232,12 +245,12 @@ def _summary(subject: Subject, row: Publication, digest: str | None) -> StoredCh
     def compare() -> StoredCheck:
         snapshot = subject.bench.tables.resolve(TableRef(table=row.table, at=at))
         held = {key: snapshot.summary.get(key) for key in said}
-        return equal(name, said, held, f"snapshot {at} of {row.table}")
+        return check_equal(name, said, held, f"snapshot {at} of {row.table}")
 
-    return _reading(name, compare)
+    return _compare_or_unknown(name, compare)
 
 
-def _files(subject: Subject) -> list[StoredCheck]:
+def _check_files(subject: VerifySubject) -> list[StoredCheck]:
     """Data files and manifests: as listed, and as they lie in the store."""
     archive, stored = subject.archive or {}, subject.bench.stored
     candidate, scope = archive["candidate"], subject.plan.resolved.scope
@@ -246,21 +259,25 @@ def _files(subject: Subject) -> list[StoredCheck]:
     if snapshot_id is not None:
         name = "metadata of the candidate"
         found.append(
-            _reading(
+            _compare_or_unknown(
                 name,
-                lambda: verifying.metadata(archive, stored.metadata(table, snapshot_id, scope)),
+                lambda: verifying.check_candidate_metadata(
+                    archive, stored.metadata(table, snapshot_id, scope)
+                ),
             )
         )
-    for row in deep_verify.holding_rows(subject.bench, subject.plan, subject.current(), archive):
-        found += _listed(subject, row)
-    told = f"{EARLIER}; the archive is of a later one"
+    for row in deep_verify.run_snapshots(subject.bench, subject.plan, subject.current(), archive):
+        found += _check_snapshot_files(subject, row)
+    told = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
     return [
         *found,
-        *(unknown(f"files of version {row.version}", told) for row in subject.earlier()),
+        *(unknown_check(f"files of version {row.version}", told) for row in subject.earlier()),
     ]
 
 
-def _listed(subject: Subject, row: deep_verify.Holding) -> list[StoredCheck]:
+def _check_snapshot_files(
+    subject: VerifySubject, row: deep_verify.RunSnapshot
+) -> list[StoredCheck]:
     archive, stored = subject.archive or {}, subject.bench.stored
     archived = verifying.archived_files(archive, row.scope.partitions)
     names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
@@ -269,32 +286,32 @@ def _listed(subject: Subject, row: deep_verify.Holding) -> list[StoredCheck]:
         # What was accepted lies where the candidate is; the version lists files of its own.
         kept_in, names[2] = archive["candidate"]["table"], f"files of the candidate of {row.name}"
     return [
-        unknown(names[0], verifying.BY_ROWS)
+        unknown_check(names[0], verifying.REWRITTEN_ROWS_REASON)
         if row.by_rows
-        else _reading(
+        else _compare_or_unknown(
             names[0],
-            lambda: verifying.listed(
+            lambda: verifying.check_listed_files(
                 names[0], archived, stored.files(row.table, row.snapshot_id, row.scope)
             ),
         ),
-        _reading(
+        _compare_or_unknown(
             names[1],
-            lambda: verifying.manifest_sizes(
+            lambda: verifying.check_manifest_sizes(
                 names[1], stored.metadata(row.table, row.snapshot_id, row.scope)
             ),
         ),
-        _reading(
+        _compare_or_unknown(
             names[2],
-            lambda: verifying.in_store(
+            lambda: verifying.check_stored_sizes(
                 names[2], archived, stored.sizes(kept_in, [one["path"] for one in archived])
             ),
         ),
     ]
 
 
-def _reading(name: str, compare: Callable[[], StoredCheck]) -> StoredCheck:
+def _compare_or_unknown(name: str, compare: Callable[[], StoredCheck]) -> StoredCheck:
     """Compare; what has been let go since, as retention allows, cannot be compared."""
     try:
         return compare()
     except NotFound as error:
-        return unknown(name, error.problem)
+        return unknown_check(name, error.problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 #: As the page and the tests name them.
-NAMES = (
+ANTI_PATTERN_NAMES = (
     "production consumer group",
     "live topic",
     "no transform version",
@@ -20,10 +20,10 @@ NAMES = (
     "last writer wins",
     "just rerun the DAG",
 )
-ANY = "*"
+ANY_NAME = "*"
 
 
-class Wish(NamedTuple):
+class AntiPattern(NamedTuple):
     """A field with the words by which people ask for an anti-pattern; no words: the field itself.
 
     `ANY` in the path stands for each name.
@@ -39,27 +39,27 @@ class Wish(NamedTuple):
         """Tell whether the value of the field asks for it."""
         if not self.words:
             return value is not None
-        return isinstance(value, str) and plain(value) in self.words
+        return isinstance(value, str) and normalise_word(value) in self.words
 
 
-WISHES = (
-    Wish(
+ANTI_PATTERNS = (
+    AntiPattern(
         "production consumer group",
-        ("sources", ANY, "consumer_group"),
+        ("sources", ANY_NAME, "consumer_group"),
         (),
         "would read with a consumer group: the live job that owns it loses its place, and no later "
         "run can read the same again",
         "land the topic as a table, and name that table: a run reads pinned snapshots only",
     ),
-    Wish(
+    AntiPattern(
         "production consumer group",
-        ("sources", ANY, "type"),
+        ("sources", ANY_NAME, "type"),
         ("kafka", "topic", "stream", "kinesis", "pubsub", "pulsar"),
         "reads a stream, whose content moves under the run",
         "write type: iceberg, and land the stream as a table first: a run reads pinned snapshots "
         "only",
     ),
-    Wish(
+    AntiPattern(
         "live topic",
         ("target", "topic"),
         (),
@@ -67,7 +67,7 @@ WISHES = (
         "write publish_mode: correction_events with target.corrections.table, and send its rows "
         "to a topic of their own",
     ),
-    Wish(
+    AntiPattern(
         "live topic",
         ("target", "publish_mode"),
         ("kafka", "topic", "stream", "live_topic", "replay_to_topic"),
@@ -76,9 +76,9 @@ WISHES = (
         "to a topic of their own",
     ),
     *(
-        Wish(
+        AntiPattern(
             "no reference version",
-            (group, ANY, "at"),
+            (group, ANY_NAME, "at"),
             ("latest", "current", "newest", "now", "today", "floating"),
             "is no version: the same run would read something else tomorrow",
             "leave `at` out: plan pins what is there now and writes its snapshot id into the plan; "
@@ -86,7 +86,7 @@ WISHES = (
         )
         for group in ("reference_data", "sources")
     ),
-    Wish(
+    AntiPattern(
         "delete-and-insert",
         ("target", "publish_mode"),
         (
@@ -102,7 +102,7 @@ WISHES = (
         "write publish_mode: replace_partitions: old rows go and new rows come in one snapshot, "
         "after they were checked",
     ),
-    Wish(
+    AntiPattern(
         "validation after publish only",
         ("validation", "when"),
         (),
@@ -111,7 +111,7 @@ WISHES = (
         "remove it; checks of what is published come beside: lakehouse-backfill validate "
         "PRODUCT@accepted",
     ),
-    Wish(
+    AntiPattern(
         "validation after publish only",
         ("target", "publish_mode"),
         ("publish_then_validate", "optimistic", "write_audit_later"),
@@ -119,7 +119,7 @@ WISHES = (
         "write publish_mode: replace_partitions: run RUN stages beside the target and validates "
         "there; or shadow_only to look without publishing",
     ),
-    Wish(
+    AntiPattern(
         "last writer wins",
         ("safety", "on_conflict"),
         ("last_writer_wins", "overwrite", "force", "ignore", "ours", "win"),
@@ -127,7 +127,7 @@ WISHES = (
         "write on_conflict: fail (the conflict is named) or catch_up (what moved is computed "
         "again); or publish_mode: merge, where the newer version of a row wins",
     ),
-    Wish(
+    AntiPattern(
         "just rerun the DAG",
         ("run", "kind"),
         ("rerun", "rerun_dag", "dag_rerun", "clear", "retry", "airflow"),
@@ -138,6 +138,6 @@ WISHES = (
 )
 
 
-def plain(word: str) -> str:
+def normalise_word(word: str) -> str:
     """Give a word as the lists have it: lower case, with underscores."""
     return word.strip().lower().replace("-", "_").replace(" ", "_")

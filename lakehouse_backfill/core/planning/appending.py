@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.plan import Resolved
+from lakehouse_backfill.domain.plan import ResolvedManifest
 from lakehouse_backfill.domain.table import LiveFile
-from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
 from lakehouse_backfill.errors import Conflict
 
 
-def require_empty(resolved: Resolved, files: Iterable[LiveFile]) -> None:
+def require_empty_partitions(resolved: ResolvedManifest, files: Iterable[LiveFile]) -> None:
     """Raise Conflict, naming the partitions, when a run that only appends would find rows there."""
     if resolved.manifest.target.publish_mode != "append":
         return
@@ -24,10 +24,10 @@ def require_empty(resolved: Resolved, files: Iterable[LiveFile]) -> None:
         return
     labels = tuple(label for label in scope.partitions if label in held)
     raise Conflict(
-        f"publish mode append adds to empty partitions only, but {partitions.describe(labels)} of "
+        f"publish mode append adds to empty partitions only, but {partitions.describe_labels(labels)} of "
         f"{resolved.target.table} hold {sum(held.values())} rows in snapshot "
         f"{resolved.target.snapshot_id}",
-        state=STATE,
+        state=NOTHING_PLANNED,
         fix="leave them out with target.partitions.except, or write target.publish_mode: "
         "replace_partitions to replace their rows",
         field="target.partitions",

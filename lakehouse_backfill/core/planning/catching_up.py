@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.domain.catch_up import CatchUp, LeftOut
-from lakehouse_backfill.domain.checks import Validation
+from lakehouse_backfill.domain.catch_up import CatchUp, ExcludedRows
+from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.plan import Plan, Resolved
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.scope import Chunk, Scope
 from lakehouse_backfill.errors import TooBusy, Unsupported
 
@@ -19,7 +19,7 @@ from lakehouse_backfill.errors import TooBusy, Unsupported
 _MODES = ("replace_partitions", "merge")
 
 
-def require_possible(manifest: RunManifest) -> None:
+def require_catch_up_possible(manifest: RunManifest) -> None:
     """Raise Unsupported when the run could not catch up in the way that it is published."""
     mode: str = manifest.target.publish_mode
     if manifest.safety.on_conflict == "catch_up" and manifest.target.progressive is not None:
@@ -33,18 +33,18 @@ def require_possible(manifest: RunManifest) -> None:
         )
 
 
-def drifted(scope: Scope, drifts: Iterable[Drift]) -> tuple[str, ...]:
+def drifted_partitions(scope: Scope, drifts: Iterable[Drift]) -> tuple[str, ...]:
     """Name the scope's partitions that any of the commits changed, in the scope's order."""
     touched = {label for drift in drifts for label in drift.partitions}
     return tuple(label for label in scope.partitions if label in touched)
 
 
-def described(drifts: Iterable[Drift]) -> list[dict[str, object]]:
+def drifts_as_json(drifts: Iterable[Drift]) -> list[dict[str, object]]:
     """Give the commits for programs: snapshot, operation, writer, time, partitions."""
     return [drift.model_dump(mode="json") for drift in drifts]
 
 
-def next_attempt(plan: Plan) -> int:
+def next_catch_up_attempt(plan: Plan) -> int:
     """Give the number of the next revision; raises TooBusy when there were enough of them."""
     done = plan.resolved.catch_up.attempt if plan.resolved.catch_up else 0
     limit = plan.resolved.manifest.safety.catch_up_attempts
@@ -53,12 +53,12 @@ def next_attempt(plan: Plan) -> int:
             f"{plan.run_id} caught up {done} times, and live commits changed its partitions again",
             state="nothing was published; what was staged is kept",
             fix="too busy: pause the writer, or use safety.publish_window; then "
-            + commands.typed("publish", plan.run_id),
+            + commands.command_line("publish", plan.run_id),
         )
     return done + 1
 
 
-def cut(
+def recut_chunks(
     old: tuple[Chunk, ...], erased: tuple[str, ...], recomputed: tuple[str, ...], size: int
 ) -> tuple[tuple[Chunk, ...], dict[str, str]]:
     """Cut the partitions anew: what stays and what loses rows of each old chunk, then the rest.
@@ -75,14 +75,16 @@ def cut(
         groups.append((None, recomputed[start : start + size]))
     chunks, origins = [], {}
     for number, (origin, labels) in enumerate(groups, start=1):
-        name = resolve.chunk_id(number, labels[0])
+        name = resolve.make_chunk_id(number, labels[0])
         chunks.append(Chunk(chunk_id=name, partitions=labels))
         if origin is not None:
             origins[name] = origin
     return tuple(chunks), origins
 
 
-def accepted_sum(validation: Validation, labels: tuple[str, ...]) -> tuple[int, str]:
+def accepted_rows_and_checksum(
+    validation: ValidationResult, labels: tuple[str, ...]
+) -> tuple[int, str]:
     """Give rows and checksum of some partitions as they were validated."""
     total: Checksum | None = None
     for balance in validation.balances:
@@ -92,16 +94,16 @@ def accepted_sum(validation: Validation, labels: tuple[str, ...]) -> tuple[int, 
     return (0, "") if total is None else (total.rows, total.text)
 
 
-def left_out(resolved: Resolved) -> LeftOut:
+def excluded_rows(resolved: ResolvedManifest) -> ExcludedRows:
     """Everything that names rows which the run must not write."""
     erasures = resolved.catch_up.erasures if resolved.catch_up else ()
-    return LeftOut(
+    return ExcludedRows(
         field=resolved.scope.field, tombstones=resolved.tombstones, erasures=tuple(erasures)
     )
 
 
-def objections(
-    old: Validation, new: Validation, catch_up: CatchUp, inexact: tuple[str, ...]
+def reasons_for_review(
+    old: ValidationResult, new: ValidationResult, catch_up: CatchUp, inexact: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Say why a person must accept the revision's result; nothing: the acceptance carries over.
 
@@ -123,14 +125,14 @@ def objections(
     return tuple(found + [f"{label}: more differs than the deleted rows" for label in inexact])
 
 
-def origins(plan: Plan) -> set[str]:
+def origin_run_ids(plan: Plan) -> set[str]:
     """Name the runs that computed any of the plan's chunks."""
     catch_up = plan.resolved.catch_up
     found = [catch_up and catch_up.origin(chunk.chunk_id) for chunk in plan.resolved.chunks]
     return {origin.run_id if origin else plan.run_id for origin in found}
 
 
-def inputs(plan: Plan) -> dict[str, dict[str, int]]:
+def inputs_by_partition(plan: Plan) -> dict[str, dict[str, int]]:
     """Say of each partition from which input snapshots it was computed, and by which run."""
     own = {pin.name: pin.snapshot_id for pin in plan.resolved.sources}
     found = {}

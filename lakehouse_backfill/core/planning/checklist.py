@@ -8,13 +8,13 @@ from lakehouse_backfill.core.planning import modes, row_predicate
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.defaults import PIN_DAYS
-from lakehouse_backfill.domain.plan import Estimate, Question, Resolved
+from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate, ResolvedManifest
 
 #: Publish modes that say what they do.
-_PLAIN = ("replace_partitions", "pointer_swap")
+_SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")
 
 
-class _Asked(NamedTuple):
+class _ChecklistItem(NamedTuple):
     """A question, its answer, and the field that would give one that is missing."""
 
     question: str
@@ -22,7 +22,9 @@ class _Asked(NamedTuple):
     how: str = ""
 
 
-def answer(resolved: Resolved, estimate: Estimate) -> tuple[Question, ...]:
+def answer_checklist(
+    resolved: ResolvedManifest, estimate: Estimate
+) -> tuple[ChecklistQuestion, ...]:
     """Answer each question; an answer of None blocks approval, and `how` says who can give it."""
     asked = (
         *_about_intent(resolved),
@@ -30,7 +32,7 @@ def answer(resolved: Resolved, estimate: Estimate) -> tuple[Question, ...]:
         *_about_readers(resolved, estimate),
     )
     return tuple(
-        Question(
+        ChecklistQuestion(
             number=number,
             question=item.question,
             answer=item.answer or None,
@@ -40,7 +42,7 @@ def answer(resolved: Resolved, estimate: Estimate) -> tuple[Question, ...]:
     )
 
 
-def unanswered(checklist: tuple[Question, ...]) -> tuple[str, ...]:
+def unanswered_questions(checklist: tuple[ChecklistQuestion, ...]) -> tuple[str, ...]:
     """Name the questions without an answer, each with how to answer it."""
     return tuple(
         f"{item.number}. {item.question}" + (f" ({item.how})" if item.how else "")
@@ -49,63 +51,65 @@ def unanswered(checklist: tuple[Question, ...]) -> tuple[str, ...]:
     )
 
 
-def _about_intent(resolved: Resolved) -> tuple[_Asked, ...]:
+def _about_intent(resolved: ResolvedManifest) -> tuple[_ChecklistItem, ...]:
     manifest = resolved.manifest
-    scope = partitions.describe(resolved.scope.partitions)
-    rows = row_predicate.describe(manifest.target)
+    scope = partitions.describe_labels(resolved.scope.partitions)
+    rows = row_predicate.describe_row_predicate(manifest.target)
     return (
-        _Asked("Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"),
-        _Asked(
+        _ChecklistItem(
+            "Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"
+        ),
+        _ChecklistItem(
             "What may change?",
             f"{resolved.target.table}: {scope} of {resolved.scope.field.column}"
             + (f", rows with {rows}" if rows else "")
             + "; no other row",
         ),
-        _Asked("Which input is read?", _pins(resolved), "sources in the run manifest"),
-        _Asked(
+        _ChecklistItem("Which input is read?", _pins(resolved), "sources in the run manifest"),
+        _ChecklistItem(
             "How does the input range differ from the output range?",
             _ranges(resolved),
             "sources.NAME.range in the run manifest",
         ),
-        _Asked("Which transform runs?", _transform(resolved)),
-        _Asked("Which configuration and reference data?", _reference(resolved)),
-        _Asked(
+        _ChecklistItem("Which transform runs?", _transform(resolved)),
+        _ChecklistItem("Which configuration and reference data?", _reference(resolved)),
+        _ChecklistItem(
             "Which side effects?",
             None if manifest.safety.side_effects else _side_effects(resolved),
             "write safety.side_effects: false in the run manifest",
         ),
-        _Asked("Where is it staged?", _staging(resolved)),
+        _ChecklistItem("Where is it staged?", _staging(resolved)),
     )
 
 
-def _about_checks(resolved: Resolved) -> tuple[_Asked, ...]:
+def _about_checks(resolved: ResolvedManifest) -> tuple[_ChecklistItem, ...]:
     return (
-        _Asked("Which gates?", _gates(resolved)),
-        _Asked("How is it reconciled?", _reconciliation(resolved)),
-        _Asked("How is it published?", _publication(resolved)),
-        _Asked("How is it rolled back?", _rollback(resolved)),
+        _ChecklistItem("Which gates?", _gates(resolved)),
+        _ChecklistItem("How is it reconciled?", _reconciliation(resolved)),
+        _ChecklistItem("How is it published?", _publication(resolved)),
+        _ChecklistItem("How is it rolled back?", _rollback(resolved)),
     )
 
 
-def _about_readers(resolved: Resolved, estimate: Estimate) -> tuple[_Asked, ...]:
+def _about_readers(resolved: ResolvedManifest, estimate: Estimate) -> tuple[_ChecklistItem, ...]:
     contract = resolved.contract
     file = f"catalog/contracts/{contract.product}.yaml"
     missing = [
         name for name in ("classification", "retention_days") if getattr(contract, name) is None
     ]
     return (
-        _Asked(
+        _ChecklistItem(
             "Who relies on it?",
             _consumers(contract),
             f"write consumers in {file}, and whether each tolerates restatement; [] says: nobody",
         ),
-        _Asked(
+        _ChecklistItem(
             "What about privacy?",
             _privacy(contract),
             f"write {' and '.join(missing)} in {file}",
         ),
-        _Asked("What does it cost, how far can it reach?", _cost(resolved, estimate)),
-        _Asked(
+        _ChecklistItem("What does it cost, how far can it reach?", _cost(resolved, estimate)),
+        _ChecklistItem(
             "What evidence is kept?",
             "this plan, verdict on the input, chunk ledger, checks, diff, decisions and "
             "publication, in the control tables; the pinned snapshots until "
@@ -114,7 +118,7 @@ def _about_readers(resolved: Resolved, estimate: Estimate) -> tuple[_Asked, ...]
     )
 
 
-def _pins(resolved: Resolved) -> str:
+def _pins(resolved: ResolvedManifest) -> str:
     found = [
         f"{pin.table}@{pin.snapshot_id}"
         + (f" (schema {pin.schema_id})" if pin.schema_id is not None else "")
@@ -124,7 +128,7 @@ def _pins(resolved: Resolved) -> str:
     return ", ".join(found)
 
 
-def _ranges(resolved: Resolved) -> str:
+def _ranges(resolved: ResolvedManifest) -> str:
     texts = [
         f"{pin.name}: {pin.range.column} from {pin.range.from_} to {pin.range.to}, "
         f"{pin.warm_up_days} days before and {pin.cool_down_days} after each chunk"
@@ -134,7 +138,7 @@ def _ranges(resolved: Resolved) -> str:
     return "; ".join(texts)
 
 
-def _transform(resolved: Resolved) -> str:
+def _transform(resolved: ResolvedManifest) -> str:
     wanted = resolved.manifest.transform
     parts = [
         f"{wanted.name} {wanted.version}, code {resolved.code_hash[:12]}",
@@ -149,7 +153,7 @@ def _transform(resolved: Resolved) -> str:
     return "; ".join([*parts, *([f"schemas {', '.join(versions)}"] if versions else [])])
 
 
-def _reference(resolved: Resolved) -> str:
+def _reference(resolved: ResolvedManifest) -> str:
     pins = {pin.name: f"{pin.table}@{pin.snapshot_id}" for pin in resolved.sources}
     texts = [
         f"{name}: {pins[name]} ({reference.semantics})"
@@ -162,7 +166,7 @@ def _reference(resolved: Resolved) -> str:
     return "; ".join([*(texts or ["no reference data"]), config])
 
 
-def _side_effects(resolved: Resolved) -> str:
+def _side_effects(resolved: ResolvedManifest) -> str:
     text = "none: the job's session can write nowhere but its shadow"
     if resolved.manifest.transform.writer == "external":
         text = "those of the engine that writes the shadow: nobody here can refuse them"
@@ -170,7 +174,7 @@ def _side_effects(resolved: Resolved) -> str:
     return text + (f"; hooks of the contract: {', '.join(hooks)}" if hooks else "")
 
 
-def _staging(resolved: Resolved) -> str:
+def _staging(resolved: ResolvedManifest) -> str:
     compute = resolved.manifest.compute
     place = {
         "shadow": "in a shadow table of its own",
@@ -181,7 +185,7 @@ def _staging(resolved: Resolved) -> str:
     return f"{place}; computed in pool {compute.pool}, scratch place {compute.scratch}"
 
 
-def _gates(resolved: Resolved) -> str:
+def _gates(resolved: ResolvedManifest) -> str:
     manifest, contract = resolved.manifest, resolved.contract
     validation = manifest.validation
     suites = [f"{item.file} on {item.on}" for item in contract.suites + validation.suites]
@@ -204,7 +208,7 @@ def _gates(resolved: Resolved) -> str:
     return "; ".join([*parts, *([f"only reported: {', '.join(reported)}"] if reported else [])])
 
 
-def _reconciliation(resolved: Resolved) -> str:
+def _reconciliation(resolved: ResolvedManifest) -> str:
     contract, validation = resolved.contract, resolved.manifest.validation
     totals = [item.name for item in contract.measures]
     sources = [f"{item.measure} of {item.source}" for item in contract.source_totals]
@@ -216,16 +220,16 @@ def _reconciliation(resolved: Resolved) -> str:
     )
 
 
-def _publication(resolved: Resolved) -> str:
+def _publication(resolved: ResolvedManifest) -> str:
     mode = resolved.manifest.target.publish_mode
     if mode == "shadow_only" or resolved.manifest.run.mode == "dry_run":
         return "never: the result stays in the shadow table"
     manual = "by hand" if resolved.manifest.safety.manual_publish else "by the run itself"
-    what = "" if mode in _PLAIN else f"; {modes.MEANING[mode]}"
+    what = "" if mode in _SELF_EXPLAINING_MODES else f"; {modes.MODE_MEANINGS[mode]}"
     return f"{mode}, {manual}, after accept; one commit, metadata only{what}"
 
 
-def _rollback(resolved: Resolved) -> str:
+def _rollback(resolved: ResolvedManifest) -> str:
     if resolved.manifest.target.publish_mode == "shadow_only":
         return "not needed: nothing is published"
     return (
@@ -253,7 +257,7 @@ def _privacy(contract: Contract) -> str | None:
     return f"classification {contract.classification}; kept {retention}; owner {contract.owner}"
 
 
-def _cost(resolved: Resolved, estimate: Estimate) -> str:
+def _cost(resolved: ResolvedManifest, estimate: Estimate) -> str:
     safety = resolved.manifest.safety
     limits = [
         f"{name} {value:,}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.domain.table_commit import CloneOrder
+from lakehouse_backfill.domain.table_commit import CloneCommit
 
 #: A clone's log of earlier metadata files would be the target's, which its commits would delete.
 _NOT_CLONED = ("metadata-log", "snapshot-log", "statistics", "partition-statistics")
 
 
-def cloned(metadata: dict[str, Any], order: CloneOrder) -> dict[str, Any]:
+def clone_metadata(metadata: dict[str, Any], order: CloneCommit) -> dict[str, Any]:
     """Give the metadata of a table that shares one snapshot's files and nothing else."""
     snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == order.snapshot_id]
     main = {"main": {"snapshot-id": order.snapshot_id, "type": "branch"}}

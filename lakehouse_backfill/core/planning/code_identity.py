@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lakehouse_backfill.domain.plan import Resolved
+from lakehouse_backfill.domain.plan import ResolvedManifest
 from lakehouse_backfill.errors import Blocked, ConfigError
 
 _CODE = (".py", ".sql")
 _DIRTY = "-dirty"
 
 
-def code_files(resolved: Resolved) -> dict[str, str]:
+def code_files(resolved: ResolvedManifest) -> dict[str, str]:
     """Give the SHA-256 of the job and of each module of the project that it imports, by path."""
     modules = {name: mark for name, mark in resolved.files.items() if name.endswith(_CODE)}
     return {**modules, resolved.manifest.transform.file: resolved.code_hash}
 
 
-def require_one_code(resolved: Resolved, earlier: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+def require_same_code(
+    resolved: ResolvedManifest, earlier: Iterable[tuple[str, Mapping[str, str]]]
+) -> None:
     """Raise ConfigError when a stored run executed other code under the same name and version.
 
     `earlier` are those runs with their code, `code_files` of each.

@@ -15,12 +15,12 @@ from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import ConfigError
 
-Span = tuple[datetime, datetime]
+TimeSpan = tuple[datetime, datetime]
 #: The first missing periods are named, up to this many.
-NAMED = 5
+MAX_NAMED_PERIODS = 5
 
 
-def promises(
+def completeness_notes(
     manifest: RunManifest, contract: Contract, pins: tuple[SourcePin, ...]
 ) -> tuple[str, ...]:
     """Say, for the plan, what is taken for granted of the input and proven before staging.
@@ -51,32 +51,32 @@ def promises(
     return (*notes, *(f"assumed of {one.on}: {one.text}" for one in contract.assumptions))
 
 
-def unit_of(source: Source) -> Period:
+def completeness_period(source: Source) -> Period:
     """Give the period to look at: the declared one, else days, which are only reported."""
     return "day" if source.complete == "none" else source.complete
 
 
-def expected(pin: SourcePin, scope: Scope, unit: Period) -> tuple[str, ...]:
+def expected_periods(pin: SourcePin, scope: Scope, unit: Period) -> tuple[str, ...]:
     """Label the periods that the run reads of a source, warm-up and cool-down included.
 
     What lies between two partitions that the run does not restate is left out.
     """
     field = ScopeField(column="period", transform=unit, type="timestamptz")
-    labels = [label for span in _read(pin, scope) for label in _periods(field, span)]
+    labels = [label for span in _spans_to_read(pin, scope) for label in _periods(field, span)]
     return tuple(dict.fromkeys(labels))
 
 
-def check(
+def check_completeness(
     name: str, source: Source, wanted: tuple[str, ...], found: tuple[str, ...]
 ) -> CheckResult:
     """Give the gate of one source: blocking when the run manifest declares it complete."""
-    unit, seen = unit_of(source), set(found)
+    unit, seen = completeness_period(source), set(found)
     missing = [label for label in wanted if label not in seen]
     detail = f"rows in all {len(wanted)} {unit}s that the run reads"
     if missing:
-        more = len(missing) - NAMED
+        more = len(missing) - MAX_NAMED_PERIODS
         detail = (
-            f"no row on {len(missing)} of {len(wanted)} {unit}s: {', '.join(missing[:NAMED])}"
+            f"no row on {len(missing)} of {len(wanted)} {unit}s: {', '.join(missing[:MAX_NAMED_PERIODS])}"
             + (f" and {more} more" if more > 0 else "")
         )
     return CheckResult(
@@ -90,14 +90,14 @@ def check(
     )
 
 
-def _read(pin: SourcePin, scope: Scope) -> list[Span]:
+def _spans_to_read(pin: SourcePin, scope: Scope) -> list[TimeSpan]:
     """The instants that the scope's partitions need, as few spans in order."""
-    found: list[Span] = []
+    found: list[TimeSpan] = []
     for label in scope.partitions:
-        one = windows.rows_to_read(pin, Scope(field=scope.field, partitions=(label,)))
+        one = windows.window_to_read(pin, Scope(field=scope.field, partitions=(label,)))
         if one[0] < one[1]:
             found.append(one)
-    merged: list[Span] = []
+    merged: list[TimeSpan] = []
     for first, stop in sorted(found):
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
@@ -106,15 +106,15 @@ def _read(pin: SourcePin, scope: Scope) -> list[Span]:
     return merged
 
 
-def _periods(field: ScopeField, span: Span) -> Iterator[str]:
-    label: str | None = partitions.label_of(field, span[0])
+def _periods(field: ScopeField, span: TimeSpan) -> Iterator[str]:
+    label: str | None = partitions.partition_label(field, span[0])
     while label is not None and _start(field, label) < span[1]:
         yield label
-        label = partitions.shift(field, label, 1)
+        label = partitions.shift_label(field, label, 1)
 
 
 def _start(field: ScopeField, label: str) -> datetime:
-    lower = partitions.bounds(field, label).lower
+    lower = partitions.partition_row_range(field, label).lower
     if not isinstance(lower, date):
         raise TypeError(f"{label} is no period")
-    return windows.instant(lower)
+    return windows.to_utc_instant(lower)

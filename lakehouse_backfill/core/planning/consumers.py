@@ -8,19 +8,21 @@ from lakehouse_backfill.domain.contract import Contract
 
 #: Keys of snapshot summaries by which writers find where they stopped: key prefix -> writer.
 #: They look for them in the ancestors of main; a publication is a child of it, so they stay there.
-POSITIONS = {
+POSITION_KEYS = {
     "flink.max-committed-checkpoint-id": "a Flink job",
     "kafka.connect.": "a Kafka Connect sink",
     "spark.sql.streaming.": "a Spark streaming query",
 }
 
 
-def is_position(key: str) -> bool:
+def is_position_key(key: str) -> bool:
     """Tell whether a writer finds its position by this key of a snapshot summary."""
-    return key.startswith(tuple(POSITIONS))
+    return key.startswith(tuple(POSITION_KEYS))
 
 
-def affected(contract: Contract, mode: str, positions: Mapping[str, str]) -> tuple[str, ...]:
+def affected_consumers(
+    contract: Contract, mode: str, positions: Mapping[str, str]
+) -> tuple[str, ...]:
     """Say who is broken by a publication or its rollback, and how to keep them whole."""
     texts = []
     for item in contract.consumers or ():
@@ -39,7 +41,9 @@ def affected(contract: Contract, mode: str, positions: Mapping[str, str]) -> tup
                 "overwrite snapshot. Stop it first and set streaming-skip-overwrite-snapshots, or "
                 "publish correction_events"
             )
-    writers = sorted({POSITIONS[p] for key in positions for p in POSITIONS if key.startswith(p)})
+    writers = sorted(
+        {POSITION_KEYS[p] for key in positions for p in POSITION_KEYS if key.startswith(p)}
+    )
     for writer in writers:
         if contract.publication == "pinned":
             texts.append(

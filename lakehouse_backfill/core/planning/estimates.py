@@ -13,7 +13,7 @@ from lakehouse_backfill.errors import LimitExceeded
 _GB = 1e9
 
 
-def estimate(
+def estimate_from_files(
     inputs: tuple[ScanEstimate, ...], replaced: tuple[LiveFile, ...] | None, prices: Prices
 ) -> Estimate:
     """Estimate a run from what its pinned inputs and the files that it replaces hold.

@@ -5,29 +5,31 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning import consumers, estimates, staging_place, windows
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.plan import Estimate, Resolved, SourcePin
+from lakehouse_backfill.domain.plan import Estimate, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.scope import RowRange
 from lakehouse_backfill.errors import ConfigError
 
 
-class Estimated(NamedTuple):
+class RunEstimate(NamedTuple):
     """The estimate, and the partitions of the scope that hold no row now."""
 
     estimate: Estimate
     empty: tuple[str, ...]
 
 
-def estimate(bench: Workbench, resolved: Resolved) -> Estimated:
+def estimate_run(bench: Context, resolved: ResolvedManifest) -> RunEstimate:
     """Estimate a run from metadata alone; raises ConfigError when an input cannot be cut."""
     inputs = []
     for pin in resolved.sources:
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
-            first, last = windows.rows_to_read(pin, resolved.scope)
-            rows = windows.as_ranges(_column_type(bench, pin), pin.range.column, first, last)
+            first, last = windows.window_to_read(pin, resolved.scope)
+            rows = windows.window_row_ranges(
+                _column_type(bench, pin), pin.range.column, first, last
+            )
         inputs.append(bench.tables.estimate(pin.table, pin.snapshot_id, rows))
     target, replaced, held = resolved.target, None, set()
     if target.uuid is not None:
@@ -36,39 +38,43 @@ def estimate(bench: Workbench, resolved: Resolved) -> Estimated:
         replaced = tuple(file for file in live if file.is_in(wanted))
         held = {label for file in replaced for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
-    return Estimated(estimates.estimate(tuple(inputs), replaced, bench.profile.prices), empty)
+    return RunEstimate(
+        estimates.estimate_from_files(tuple(inputs), replaced, bench.profile.prices), empty
+    )
 
 
-def warnings(bench: Workbench, resolved: Resolved, found: Estimated) -> tuple[str, ...]:
+def estimate_warnings(
+    bench: Context, resolved: ResolvedManifest, found: RunEstimate
+) -> tuple[str, ...]:
     """Say what may be a mistake, although nothing forbids it."""
     scope, texts = resolved.scope, []
     if found.empty and resolved.target.uuid is not None:
-        few = partitions.describe(found.empty)
+        few = partitions.describe_labels(found.empty)
         texts.append(
             f"{len(found.empty)} of {len(scope.partitions)} partitions hold no rows now: {few}"
         )
     future = [label for label in scope.partitions if _is_ahead(bench, resolved, label)]
     if future:
-        texts.append(f"partitions lie in the future: {partitions.describe(tuple(future))}")
+        texts.append(f"partitions lie in the future: {partitions.describe_labels(tuple(future))}")
     if found.estimate.input_rows == 0:
         texts.append("the pinned input holds no rows in the range: the output would be empty")
     if resolved.git_commit and resolved.git_commit.endswith("-dirty"):
         texts.append("the project has changes that are in no git commit; their hashes are kept")
     mode = resolved.manifest.target.publish_mode
-    broken = consumers.affected(
+    broken = consumers.affected_consumers(
         resolved.contract, mode, bench.tables.positions(resolved.target.table)
     )
-    place = staging_place.trade_off(
+    place = staging_place.staging_location_notes(
         resolved.manifest.compute.staging_location, bench.tables.describe(resolved.target.table)
     )
     return (*texts, *_intolerant(resolved.contract), *broken, *place)
 
 
-def _is_ahead(bench: Workbench, resolved: Resolved, label: str) -> bool:
-    lower = partitions.bounds(resolved.scope.field, label).lower
+def _is_ahead(bench: Context, resolved: ResolvedManifest, label: str) -> bool:
+    lower = partitions.partition_row_range(resolved.scope.field, label).lower
     if lower is None or isinstance(lower, int | str):
         return False
-    return windows.instant(lower) > bench.clock.now()
+    return windows.to_utc_instant(lower) > bench.clock.now()
 
 
 def _intolerant(contract: Contract) -> list[str]:
@@ -79,7 +85,7 @@ def _intolerant(contract: Contract) -> list[str]:
     ]
 
 
-def _column_type(bench: Workbench, pin: SourcePin) -> str:
+def _column_type(bench: Context, pin: SourcePin) -> str:
     columns = {item.name: item.type for item in pin.columns}
     if not columns:  # a port that does not say how the snapshot is read
         info = bench.tables.describe(pin.table)

@@ -7,14 +7,14 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import Blocked, ConfigError
 
 
-def is_external(plan: Plan) -> bool:
+def is_externally_written(plan: Plan) -> bool:
     """Tell whether another engine writes the shadow."""
     return plan.resolved.manifest.transform.writer == "external"
 
 
-def require_external(plan: Plan) -> None:
+def require_external_writer(plan: Plan) -> None:
     """Raise Blocked for a run whose shadow its job writes."""
-    if not is_external(plan):
+    if not is_externally_written(plan):
         raise Blocked(
             f"the job of {plan.run_id} writes its shadow, nobody else",
             fix=f"lakehouse-backfill stage {plan.run_id}; for another engine, write "
@@ -22,16 +22,16 @@ def require_external(plan: Plan) -> None:
         )
 
 
-def require_job(plan: Plan) -> None:
+def require_job_writer(plan: Plan) -> None:
     """Raise Blocked for a run that has no job which could be run."""
-    if is_external(plan):
+    if is_externally_written(plan):
         raise Blocked(
             f"another engine writes the shadow of {plan.run_id}: there is no job to run",
             fix=f"lakehouse-backfill shadow open {plan.run_id}, write it, then shadow close",
         )
 
 
-def lineage(plan: Plan) -> dict[str, str | int | None]:
+def expected_lineage(plan: Plan) -> dict[str, str | int | None]:
     """Say what each written row's lineage columns must hold; nothing where the product has none.
 
     `produced_at` is not in it: the engine sets the time at which it writes.
@@ -49,7 +49,7 @@ def lineage(plan: Plan) -> dict[str, str | int | None]:
     }
 
 
-def require_no_edges(manifest: RunManifest) -> None:
+def require_no_edge_check(manifest: RunManifest) -> None:
     """Raise ConfigError when edges are to be computed, but nobody here can compute.
 
     So that a run without the edge check says so in its manifest, which is approved.

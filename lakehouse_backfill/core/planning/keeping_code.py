@@ -7,16 +7,16 @@ from typing import Any
 
 from lakehouse_backfill.core.planning import code_identity, external
 from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.domain.plan import Plan, Resolved
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound, Tampered
 
-CODE = "code"
+CODE_EVIDENCE = "code"
 #: A file that is larger is named by its hash only.
-MOST_CHARACTERS = 1_000_000
+MAX_ARCHIVED_CHARACTERS = 1_000_000
 
 
-def keep_code(bench: Workbench, plan: Plan) -> None:
+def archive_code(bench: Context, plan: Plan) -> None:
     """Store the text of every file that decides what the run computes, beside its hash.
 
     Golden rows are data, not code: of them the hash alone is kept. Raises ApprovalMissing when a
@@ -25,18 +25,18 @@ def keep_code(bench: Workbench, plan: Plan) -> None:
     resolved = plan.resolved
     files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
     files.pop(resolved.manifest.validation.golden or "", None)
-    kept = [_kept(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
-    bench.evidence.record(plan.run_id, CODE, {"files": kept}, epoch=0)
+    kept = [_archive_entry(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
+    bench.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
 
 
-def require_one_code(bench: Workbench, resolved: Resolved) -> None:
+def require_code_of_version(bench: Context, resolved: ResolvedManifest) -> None:
     """Raise ConfigError when a stored run executed other code under this name and version."""
     transform = resolved.manifest.transform
     earlier = bench.runs.code_of(transform.name, transform.version)
-    code_identity.require_one_code(resolved, sorted(earlier.items()))
+    code_identity.require_same_code(resolved, sorted(earlier.items()))
 
 
-def changed_code(bench: Workbench, plan: Plan) -> tuple[str, ...]:
+def changed_code_files(bench: Context, plan: Plan) -> tuple[str, ...]:
     """Name the files of code that are not, by now, what was approved: the archive is what runs."""
     found = []
     for file, approved in sorted(code_identity.code_files(plan.resolved).items()):
@@ -49,32 +49,36 @@ def changed_code(bench: Workbench, plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def notes(bench: Workbench, run_id: str) -> list[str]:
+def changed_code_notes(bench: Context, run_id: str) -> list[str]:
     """Say of an open run that files of its code differ from what was approved: they are not run."""
     with suppress(NotFound, Tampered):
-        if bench.runs.status(run_id).state not in lifecycle.OPEN:
+        if bench.runs.status(run_id).state not in lifecycle.OPEN_STATES:
             return []
         plan = bench.runs.plan(run_id)
-        if external.is_external(plan):
+        if external.is_externally_written(plan):
             return []
         return [
             f"{file} is not, by now, what {run_id} was planned with: the archived code is what runs"
-            for file in changed_code(bench, plan)
+            for file in changed_code_files(bench, plan)
         ]
     return []
 
 
-def kept_code(bench: Workbench, run_id: str) -> list[dict[str, Any]]:
+def archived_code(bench: Context, run_id: str) -> list[dict[str, Any]]:
     """Give the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
-    found = bench.evidence.newest(run_id, CODE)
+    found = bench.evidence.newest(run_id, CODE_EVIDENCE)
     return found[1]["files"] if found else []
 
 
-def _kept(bench: Workbench, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
+def _archive_entry(bench: Context, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
     text = bench.file_text(file)
     if bench.code_hash(file) != sha256:
         raise ApprovalMissing(
             f"{file} was edited while {plan.run_id} was being planned",
             fix="plan again",
         )
-    return {"file": file, "sha256": sha256, "text": text if len(text) <= MOST_CHARACTERS else None}
+    return {
+        "file": file,
+        "sha256": sha256,
+        "text": text if len(text) <= MAX_ARCHIVED_CHARACTERS else None,
+    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from lakehouse_backfill.core.planning import modes
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunKind, RunManifest
-from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
-MEANING: dict[RunKind, str] = {
+KIND_MEANINGS: dict[RunKind, str] = {
     "backfill": "computes partitions that were never computed",
     "reprocessing": "runs the same transform again, because its input or its run was broken",
     "restatement": "replaces accepted partitions, because their meaning or a number was wrong",
@@ -20,21 +20,21 @@ MEANING: dict[RunKind, str] = {
 }
 
 
-def check_publication(manifest: RunManifest, contract: Contract) -> None:
+def check_publish_mode(manifest: RunManifest, contract: Contract) -> None:
     """Raise Unsupported when the product cannot be published in the way that is asked for."""
     mode = manifest.target.publish_mode
-    fits = modes.fitting(contract.publication)
+    fits = modes.fitting_modes(contract.publication)
     if mode not in (*fits, "shadow_only"):
         raise Unsupported(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix=f"write target.publish_mode: {', '.join(fits)}, or shadow_only for a run that is "
             "never published",
             field="target.publish_mode",
         )
 
 
-def check_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
+def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
     """Say what the kind means for this run; `rows_there` are the scope's rows now (None: no table).
 
     Raises ConfigError when kind, mode and publish mode contradict each other or the target.
@@ -58,7 +58,7 @@ def check_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]
             fix="write run.mode: backfill, replay or dry_run",
             field="run.mode",
         )
-    notes = [f"{kind}: {MEANING[kind]}"]
+    notes = [f"{kind}: {KIND_MEANINGS[kind]}"]
     if kind == "backfill" and rows_there:
         notes.append(
             f"the partitions hold {rows_there} rows already: this backfill replaces them, as a "

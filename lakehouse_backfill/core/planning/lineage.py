@@ -8,7 +8,7 @@ from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError
 
 
-def settled(contract: Contract, target: TableInfo | None) -> Contract:
+def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
     """Give the contract with `lineage_columns` decided: on for a table that the run creates.
 
     In one that exists they are on when it has all of them. Raises ConfigError when the contract

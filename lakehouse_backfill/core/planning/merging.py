@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import Column
-from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
 #: Names of columns that say when a row was processed: a job that runs again would always win.
@@ -48,7 +48,7 @@ def require_mergeable(
     if manifest.transform.writer == "external":
         raise Unsupported(
             "another engine writes whole partitions into the shadow, not change rows to merge",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix="merge there, and write target.publish_mode: replace_partitions",
             field="target.publish_mode",
         )
@@ -86,7 +86,7 @@ def _require_version(name: str, contract: Contract, known: dict[str, str]) -> No
     elif not _is_ordered(known[name]):
         raise Unsupported(
             f"{name} is of type {known[name]}, which has no safe order",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix=choices,
             field=_VERSION,
         )
@@ -99,39 +99,41 @@ def _is_ordered(kind: str) -> bool:
     return kind in _ORDERED or kind.startswith("decimal")
 
 
-def stays_in_partition(contract: Contract, scoped_by: str) -> bool:
+def key_stays_in_partition(contract: Contract, scoped_by: str) -> bool:
     """Tell whether a key can never move to another partition: it holds the partition's column."""
     return scoped_by in contract.key
 
 
-def require_apart(manifest: RunManifest, contract: Contract, scoped_by: str) -> None:
+def require_separate_partitions(manifest: RunManifest, contract: Contract, scoped_by: str) -> None:
     """Raise Unsupported when single partitions would be merged again, but a key may move."""
     is_again = manifest.safety.on_conflict == "catch_up"
     if manifest.target.publish_mode != "merge" or not is_again:
         return
-    if not stays_in_partition(contract, scoped_by):
+    if not key_stays_in_partition(contract, scoped_by):
         raise Unsupported(
             f"a key without {scoped_by} may move between partitions, so that single ones cannot "
             "be merged again",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix="write safety.on_conflict: fail",
             field="safety.on_conflict",
         )
 
 
-def partitions_per_chunk(manifest: RunManifest, contract: Contract, scope: Scope) -> int:
+def chunk_partition_limit(manifest: RunManifest, contract: Contract, scope: Scope) -> int:
     """Give the size of a chunk: all partitions where a merge may move a key between them.
 
     A move takes a row out of one partition and into another: both must be in one commit.
     """
     if manifest.target.publish_mode != "merge":
         return manifest.limits.partitions_per_chunk
-    if stays_in_partition(contract, scope.field.column):
+    if key_stays_in_partition(contract, scope.field.column):
         return manifest.limits.partitions_per_chunk
     return len(scope.partitions)
 
 
-def changes_add_up(plan: Plan, counts: Counts, old_rows: int, new_rows: int) -> CheckResult | None:
+def check_changes_add_up(
+    plan: Plan, counts: ChunkCounts, old_rows: int, new_rows: int
+) -> CheckResult | None:
     """The candidate has the old rows, those inserted, and not those deleted; None: no merge."""
     if plan.resolved.manifest.target.publish_mode != "merge":
         return None

@@ -6,7 +6,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import Blocked, Unsupported
 
 #: publish mode -> the kinds of product that it fits
-FITS: dict[str, frozenset[str]] = {
+PUBLICATIONS_BY_MODE: dict[str, frozenset[str]] = {
     "replace_partitions": frozenset({"follow"}),
     "append": frozenset({"follow"}),
     "merge": frozenset({"follow"}),
@@ -17,7 +17,7 @@ FITS: dict[str, frozenset[str]] = {
 
 
 #: publish mode -> what it does, for people who read a plan
-MEANING: dict[str, str] = {
+MODE_MEANINGS: dict[str, str] = {
     "replace_partitions": "the run's partitions get the new rows in place of their own, in one "
     "commit of metadata; later live commits to other partitions stay",
     "append": "the partitions are empty and get their first rows, in one commit that only adds: "
@@ -33,9 +33,9 @@ MEANING: dict[str, str] = {
 }
 
 
-def fitting(publication: str) -> tuple[str, ...]:
+def fitting_modes(publication: str) -> tuple[str, ...]:
     """Name the modes that fit a kind of product, the usual one first."""
-    return tuple(name for name, kinds in FITS.items() if publication in kinds)
+    return tuple(name for name, kinds in PUBLICATIONS_BY_MODE.items() if publication in kinds)
 
 
 def is_merge(plan: Plan) -> bool:
@@ -43,7 +43,7 @@ def is_merge(plan: Plan) -> bool:
     return plan.resolved.manifest.target.publish_mode == "merge"
 
 
-def carries_rows(plan: Plan) -> bool:
+def carries_base_rows(plan: Plan) -> bool:
     """Tell whether rows of the base stay in the run's partitions, beside the job's."""
     return is_merge(plan) or bool(plan.resolved.manifest.target.row_predicate)
 
@@ -58,25 +58,25 @@ def version_table(table: str, version: int) -> str:
     return f"{table}_v{version}"
 
 
-def no_edges(plan: Plan) -> str:
+def why_no_edge_check(plan: Plan) -> str:
     """Say why nothing is computed beyond the edges; empty when it is."""
     if is_merge(plan):
         return "not looked at: change rows do not say what the partitions beyond would hold"
     return ""
 
 
-def is_pinned(plan: Plan) -> bool:
+def is_pinned_product(plan: Plan) -> bool:
     """Tell whether readers of the product resolve its pointer."""
     return plan.resolved.contract.publication == "pinned"
 
 
-def require_publishable(plan: Plan) -> None:
+def require_publishable_mode(plan: Plan) -> None:
     """Raise Blocked for a run that is never published, Unsupported when its mode does not fit."""
     contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
     if plan.resolved.manifest.run.mode == "dry_run" or mode == "shadow_only":
         raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
-    if contract.publication not in FITS.get(mode, frozenset()):
+    if contract.publication not in PUBLICATIONS_BY_MODE.get(mode, frozenset()):
         raise Unsupported(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
-            fix=f"use one of: {', '.join(fitting(contract.publication))}",
+            fix=f"use one of: {', '.join(fitting_modes(contract.publication))}",
         )

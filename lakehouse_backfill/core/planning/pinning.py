@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from lakehouse_backfill import commands
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.defaults import PIN_DAYS
@@ -16,7 +16,7 @@ from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, Table
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 
-def resolve_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin, ...]:
+def resolve_sources(bench: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
     """Resolve each input of the manifest to a snapshot. Raises NotFound, ConfigError."""
     pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
     pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
@@ -29,7 +29,7 @@ def resolve_sources(bench: Workbench, manifest: RunManifest) -> tuple[SourcePin,
     return tuple(pins)
 
 
-def resolve_tombstones(bench: Workbench, contract: Contract) -> tuple[TombstonePin, ...]:
+def resolve_tombstones(bench: Context, contract: Contract) -> tuple[TombstonePin, ...]:
     """Resolve the contract's tombstone tables to their heads. Raises NotFound."""
     found = []
     for item in contract.tombstones:
@@ -70,13 +70,15 @@ def _require_same_types(contract: Contract, columns: dict[str, str], info: Table
             )
 
 
-def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> SourcePin:
+def _source_pin(bench: Context, name: str, item: Source | Reference) -> SourcePin:
     at = item.at
     if isinstance(at, datetime):
         at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
     ref = TableRef(table=item.table, at=None if at is None else str(at))
     is_source = isinstance(item, Source)
-    snapshot = _resolved(bench, ref, f"{'sources' if is_source else 'reference_data'}.{name}")
+    snapshot = _resolve_snapshot(
+        bench, ref, f"{'sources' if is_source else 'reference_data'}.{name}"
+    )
     return SourcePin(
         name=name,
         role="source" if is_source else "reference",
@@ -92,7 +94,7 @@ def _source_pin(bench: Workbench, name: str, item: Source | Reference) -> Source
     )
 
 
-def _resolved(bench: Workbench, ref: TableRef, field: str) -> Snapshot:
+def _resolve_snapshot(bench: Context, ref: TableRef, field: str) -> Snapshot:
     """Find the snapshot; an error says whether the table or the reference is wrong."""
     try:
         return bench.tables.resolve(ref)
@@ -102,7 +104,7 @@ def _resolved(bench: Workbench, ref: TableRef, field: str) -> Snapshot:
         raise
 
 
-def is_expired(bench: Workbench, pin: SourcePin) -> bool:
+def is_pin_expired(bench: Context, pin: SourcePin) -> bool:
     """Tell whether the pinned snapshot is gone from its table."""
     try:
         bench.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
@@ -111,18 +113,18 @@ def is_expired(bench: Workbench, pin: SourcePin) -> bool:
     return False
 
 
-def require_pins(bench: Workbench, plan: Plan) -> None:
+def require_pinned_snapshots(bench: Context, plan: Plan) -> None:
     """Raise NotFound when a snapshot that the plan reads or changes has expired since.
 
     The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
     """
-    gone = [pin for pin in plan.resolved.sources if is_expired(bench, pin)]
+    gone = [pin for pin in plan.resolved.sources if is_pin_expired(bench, pin)]
     if gone:
         names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
             state="nothing was computed",
-            fix=f"{commands.plan(plan.manifest_file, plan.run_id)}, to pin what is there now",
+            fix=f"{commands.plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
         )
 
 
@@ -131,18 +133,18 @@ def pin_name(run_id: str) -> str:
     return f"lhb-pin-{run_id}"
 
 
-def pin(bench: Workbench, plan: Plan) -> None:
+def pin_snapshots(bench: Context, plan: Plan) -> None:
     """Tag what the plan reads and the base that it changes; the same again does nothing.
 
     The leases are written first: a tag of ours always has one, also when this is cut off.
     """
-    wanted = _pins(plan)
+    wanted = _tags_to_set(plan)
     bench.pin_leases.grant(tuple(_lease(bench, plan, *one) for one in wanted))
     for table, snapshot_id, name in wanted:
         bench.pins.pin(table, snapshot_id, name)
 
 
-def _pins(plan: Plan) -> list[tuple[str, int, str]]:
+def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
     """Name what is tagged: table, snapshot and tag."""
     name = pin_name(plan.run_id)
     found = [
@@ -159,7 +161,7 @@ def _pins(plan: Plan) -> list[tuple[str, int, str]]:
     return found
 
 
-def _lease(bench: Workbench, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
+def _lease(bench: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
     run, now = plan.resolved.manifest.run, bench.clock.now()
     return PinLease(
         table=table,
@@ -175,7 +177,7 @@ def _lease(bench: Workbench, plan: Plan, table: str, snapshot_id: int, tag: str)
     )
 
 
-def base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
+def base_files(bench: Context, plan: Plan) -> list[LiveFile]:
     """List the live files of the target as it was planned; none where it held no snapshot."""
     target = plan.resolved.target
     if target.snapshot_id is None:
@@ -183,7 +185,7 @@ def base_files(bench: Workbench, plan: Plan) -> list[LiveFile]:
     return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
 
 
-def head_of(bench: Workbench, table: str) -> int | None:
+def head_snapshot_id(bench: Context, table: str) -> int | None:
     """Give the snapshot that readers of a table see; None where it holds nothing, or is none."""
     info = bench.tables.describe(table)
     return None if info is None else info.snapshot_id

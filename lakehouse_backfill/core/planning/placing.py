@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.domain.partitions import describe
-from lakehouse_backfill.domain.plan import Resolved
-from lakehouse_backfill.domain.table import Place
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.domain.partitions import describe_labels
+from lakehouse_backfill.domain.plan import ResolvedManifest
+from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 
 
-def places(bench: Workbench, resolved: Resolved) -> tuple[Place, ...]:
+def resolve_spec_partitions(
+    bench: Context, resolved: ResolvedManifest
+) -> tuple[SpecPartitions, ...]:
     """Resolve the scope to (spec, partition tuple) sets.
 
     Raises Unsupported when a file also holds rows beside the scope, or of two chunks: a part of a
@@ -21,11 +23,11 @@ def places(bench: Workbench, resolved: Resolved) -> tuple[Place, ...]:
     found = bench.tables.places(target.table, target.snapshot_id, resolved.scope)
     for place in found:
         for spanned in place.spans:
-            _refuse_cut(resolved, place, frozenset(spanned))
+            _require_uncut_files(resolved, place, frozenset(spanned))
     return found
 
 
-def notes(found: tuple[Place, ...]) -> tuple[str, ...]:
+def partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
     """Say what is replaced where more than one spec holds files of the scope."""
     if len(found) < 2:
         return ()
@@ -33,13 +35,15 @@ def notes(found: tuple[Place, ...]) -> tuple[str, ...]:
     return (f"files of several partition specs are replaced: {', '.join(texts)}",)
 
 
-def _refuse_cut(resolved: Resolved, place: Place, spanned: frozenset[str]) -> None:
+def _require_uncut_files(
+    resolved: ResolvedManifest, place: SpecPartitions, spanned: frozenset[str]
+) -> None:
     for chunk in resolved.chunks:
         mine = spanned & frozenset(chunk.partitions)
         if mine and mine != spanned:
             raise Unsupported(
                 f"{resolved.target.table} has files of spec {place.spec_id} ({place.spec}) that "
-                f"hold rows of several chunks: {describe(tuple(sorted(spanned)))}",
+                f"hold rows of several chunks: {describe_labels(tuple(sorted(spanned)))}",
                 state="nothing was registered",
                 fix=f"set limits.partitions_per_chunk so that one chunk holds them all (at least "
                 f"{len(spanned)}), or rewrite the files: CALL system.rewrite_data_files",

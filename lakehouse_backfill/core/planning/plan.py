@@ -26,24 +26,30 @@ from lakehouse_backfill.core.planning import (
     revising,
     schema_refusals,
 )
-from lakehouse_backfill.core.planning.keeping_code import keep_code, require_one_code
+from lakehouse_backfill.core.planning.keeping_code import archive_code, require_code_of_version
 from lakehouse_backfill.core.runs import gate_names, lifecycle
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import corrections, rollout
 from lakehouse_backfill.domain import partitions, rules_schema_change, unbuilt
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.defaults import PIN_DAYS
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.plan import ConflictWith, Plan, Resolved, TargetPin
-from lakehouse_backfill.domain.run import Event, RunStatus, State
-from lakehouse_backfill.domain.scope import ColumnType, ScopeField, Transform
+from lakehouse_backfill.domain.plan import ConflictingRun, Plan, ResolvedManifest, TargetPin
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.domain.scope import ColumnType, PartitionTransform, ScopeField
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.domain.value import digest
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Unsupported, concerning
+from lakehouse_backfill.errors import (
+    ChecksFailed,
+    ConfigError,
+    NotFound,
+    Unsupported,
+    attach_error_field,
+)
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredRun:
     """What the files of a project say about one run."""
 
     manifest: RunManifest
@@ -56,39 +62,39 @@ class Declared:
 
 
 def make_plan(
-    bench: Workbench,
-    declared: Declared,
+    bench: Context,
+    declared: DeclaredRun,
     by: str,
     revise: str | None,
-    amend: Callable[[Resolved], Resolved] | None = None,
+    amend: Callable[[ResolvedManifest], ResolvedManifest] | None = None,
 ) -> Plan:
     """Work out the plan without changing anything; `amend` has the last word on what is resolved.
 
     Raises ConfigError, NotFound, IllegalMove (the run to revise), Unsupported, LimitExceeded.
     """
     manifest = declared.manifest
-    unbuilt.require_built(manifest)
-    kinds.check_publication(manifest, declared.contract)
-    catching_up.require_possible(manifest)
-    external.require_no_edges(manifest)
-    gate_names.require_known(manifest)
+    unbuilt.require_supported(manifest)
+    kinds.check_publish_mode(manifest, declared.contract)
+    catching_up.require_catch_up_possible(manifest)
+    external.require_no_edge_check(manifest)
+    gate_names.require_known_gates(manifest)
     revising.require_revisable(bench, manifest.product, revise)
     code_identity.require_committed(declared.git_commit, bench.profile.environment)
     base = _base(bench, declared.contract)
     scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
-    mode_plan.require_fitting(manifest, declared.contract, base, scope.field.column)
-    schema_refusals.require_possible(manifest, declared.contract, base)
+    mode_plan.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
+    schema_refusals.require_possible_schema_change(manifest, declared.contract, base)
     sources = pinning.resolve_sources(bench, manifest)
     notes = resolve.check_input_ranges(manifest, scope, sources)
-    notes += completeness.promises(manifest, declared.contract, sources)
+    notes += completeness.completeness_notes(manifest, declared.contract, sources)
     notes += rollout.check_progressive(manifest, declared.contract, scope)
     notes += corrections.check_corrections(manifest, declared.contract)
-    resolved = Resolved(
+    resolved = ResolvedManifest(
         manifest=manifest,
-        contract=lineage.settled(declared.contract, base),
+        contract=lineage.resolve_lineage_columns(declared.contract, base),
         scope=scope,
         chunks=resolve.cut_chunks(
-            scope, merging.partitions_per_chunk(manifest, declared.contract, scope)
+            scope, merging.chunk_partition_limit(manifest, declared.contract, scope)
         ),
         sources=sources,
         target=_target_pin(declared.contract, base),
@@ -101,24 +107,26 @@ def make_plan(
         tombstones=pinning.resolve_tombstones(bench, declared.contract),
     )
     resolved = amend(resolved) if amend else resolved
-    require_one_code(bench, resolved)
-    notes += _target_notes(resolved) + mode_plan.notes(bench, resolved)
-    notes += rules_schema_change.notes(manifest.target.schema_change, declared.contract)
-    return _finish(bench, resolved, declared, by, revise, notes)
+    require_code_of_version(bench, resolved)
+    notes += _target_notes(resolved) + mode_plan.publish_mode_notes(bench, resolved)
+    notes += rules_schema_change.schema_change_notes(
+        manifest.target.schema_change, declared.contract
+    )
+    return _complete_plan(bench, resolved, declared, by, revise, notes)
 
 
-def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
+def register_plan(bench: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
     """Pin the snapshots and register the run; the same open plan again changes nothing.
 
     Order: pins, code, run, then the run that this one revises is superseded.
     """
-    known = _known(bench, plan.run_id)
-    if known is not None and known.state in lifecycle.OPEN:
+    known = _find_status(bench, plan.run_id)
+    if known is not None and known.state in lifecycle.OPEN_STATES:
         return bench.runs.plan(plan.run_id), known
-    pinning.pin(bench, plan)
-    keep_code(bench, plan)
+    pinning.pin_snapshots(bench, plan)
+    archive_code(bench, plan)
     now = bench.clock.now()
-    draft = RunStatus(run_id=plan.run_id, product=plan.product, state=State.DRAFT, seq=0, at=now)
+    draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
     event: Event = lifecycle.next_event(
         draft,
         "plan",
@@ -132,11 +140,11 @@ def register_plan(bench: Workbench, plan: Plan, by: str) -> tuple[Plan, RunStatu
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
     if plan.revises:
-        revising.supersede(bench, plan, by)
+        revising.supersede_revised_run(bench, plan, by)
     return plan, status
 
 
-def prove_warm_up(bench: Workbench, plan: Plan) -> dict[str, Any]:
+def prove_warm_up(bench: Context, plan: Plan) -> dict[str, Any]:
     """Compute the first partition with the declared warm-up and with twice as much.
 
     Raises ChecksFailed when they differ: then the declared warm-up is too short.
@@ -153,18 +161,18 @@ def prove_warm_up(bench: Workbench, plan: Plan) -> dict[str, Any]:
     return {"partition": label, "declared": once.text, "doubled": twice.text, "equal": True}
 
 
-def _finish(
-    bench: Workbench,
-    resolved: Resolved,
-    declared: Declared,
+def _complete_plan(
+    bench: Context,
+    resolved: ResolvedManifest,
+    declared: DeclaredRun,
     by: str,
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    places = placing.places(bench, resolved)
-    found = estimating.estimate(bench, resolved)
+    places = placing.resolve_spec_partitions(bench, resolved)
+    found = estimating.estimate_run(bench, resolved)
     estimate = found.estimate
-    notes = kinds.check_kind(resolved.manifest, estimate.output_rows) + notes
+    notes = kinds.check_run_kind(resolved.manifest, estimate.output_rows) + notes
     estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
@@ -178,19 +186,19 @@ def _finish(
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=mode_plan.way(bench, resolved),
-        conflicts=find_conflicts(bench, resolved, {run_id, revise}),
-        checklist=checklist.answer(resolved, estimate),
-        notes=notes + placing.notes(places),
-        warnings=estimating.warnings(bench, resolved, found),
+        way=mode_plan.resolve_write_path(bench, resolved),
+        conflicts=find_conflicting_runs(bench, resolved, {run_id, revise}),
+        checklist=checklist.answer_checklist(resolved, estimate),
+        notes=notes + placing.partition_spec_notes(places),
+        warnings=estimating.estimate_warnings(bench, resolved, found),
         manifest_file=declared.manifest_file,
         shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
 
 
-def find_conflicts(
-    bench: Workbench, resolved: Resolved, ignore: set[str | None]
-) -> tuple[ConflictWith, ...]:
+def find_conflicting_runs(
+    bench: Context, resolved: ResolvedManifest, ignore: set[str | None]
+) -> tuple[ConflictingRun, ...]:
     """Name the open runs of the product whose partitions overlap."""
     found = []
     wanted = set(resolved.scope.partitions)
@@ -201,14 +209,14 @@ def find_conflicts(
         overlap = sorted(wanted & set(other.resolved.scope.partitions))
         if overlap:
             found.append(
-                ConflictWith(
+                ConflictingRun(
                     run_id=status.run_id, state=status.state.value, partitions=tuple(overlap)
                 )
             )
     return tuple(found)
 
 
-def _base(bench: Workbench, contract: Contract) -> TableInfo | None:
+def _base(bench: Context, contract: Contract) -> TableInfo | None:
     """Readers of a pinned product read the accepted snapshot, so that is what a run starts from."""
     if contract.publication == "pinned":
         accepted = bench.versions.pointer(contract.product).accepted
@@ -218,10 +226,10 @@ def _base(bench: Workbench, contract: Contract) -> TableInfo | None:
     return bench.tables.describe(contract.table)
 
 
-def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -> ScopeField:
+def _scope_field(bench: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
     column = declared.manifest.target.partitions.column
     if base is not None:
-        with concerning("target.partitions.column"):
+        with attach_error_field("target.partitions.column"):
             return bench.tables.scope_field(base, column)
     wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
     found = next((item for item in declared.contract.columns if item.name == column), None)
@@ -240,9 +248,9 @@ def _scope_field(bench: Workbench, declared: Declared, base: TableInfo | None) -
         raise Unsupported(
             f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
             f"type {found.type}",
-            state=unbuilt.STATE,
+            state=unbuilt.NOTHING_PLANNED,
             fix=f"use a column of type {', '.join(get_args(ColumnType))}, partitioned by one of "
-            f"{', '.join(get_args(Transform))}",
+            f"{', '.join(get_args(PartitionTransform))}",
             field="target.partitions.column",
         ) from error
 
@@ -263,10 +271,10 @@ def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
     )
 
 
-def _target_notes(resolved: Resolved) -> tuple[str, ...]:
+def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:
     scope = resolved.scope
     notes = [
-        f"{partitions.describe(scope.partitions)} of {scope.field.column}, as declared",
+        f"{partitions.describe_labels(scope.partitions)} of {scope.field.column}, as declared",
         f"{len(resolved.chunks)} chunks of at most "
         f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
@@ -276,17 +284,17 @@ def _target_notes(resolved: Resolved) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _known(bench: Workbench, run_id: str) -> RunStatus | None:
+def _find_status(bench: Context, run_id: str) -> RunStatus | None:
     try:
         return bench.runs.status(run_id)
     except NotFound:
         return None
 
 
-def _free_run_id(bench: Workbench, wanted: str) -> str:
+def _free_run_id(bench: Context, wanted: str) -> str:
     """The same intent on the same snapshots is the same run while it is open, else a new one."""
     run_id, number = wanted, 1
-    while (known := _known(bench, run_id)) and known.state not in lifecycle.OPEN:
+    while (known := _find_status(bench, run_id)) and known.state not in lifecycle.OPEN_STATES:
         number += 1
         run_id = f"{wanted}-{number}"
     return run_id

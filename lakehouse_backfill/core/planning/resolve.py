@@ -11,7 +11,7 @@ from lakehouse_backfill.domain.declared import PartitionValue
 from lakehouse_backfill.domain.manifest import PartitionRange, RunManifest
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
-from lakehouse_backfill.errors import ConfigError, concerning
+from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 _PARTITIONS = "target.partitions"
 
@@ -24,8 +24,8 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
     if wanted.values:
         labels = _labels(field, wanted.values, "values")
     elif wanted.from_ is not None and wanted.to is not None:
-        with concerning(_PARTITIONS):
-            labels = set(partitions.between(field, wanted.from_, wanted.to))
+        with attach_error_field(_PARTITIONS):
+            labels = set(partitions.labels_between(field, wanted.from_, wanted.to))
     else:
         raise ConfigError(
             "target.partitions is unbounded",
@@ -39,15 +39,15 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
             fix="widen the range, or take a partition out of except",
             field=_PARTITIONS,
         )
-    return Scope(field=field, partitions=tuple(sorted(left, key=partitions.sort_key(field))))
+    return Scope(field=field, partitions=tuple(sorted(left, key=partitions.label_sort_key(field))))
 
 
 def _labels(field: ScopeField, values: tuple[PartitionValue, ...], name: str) -> set[str]:
     """Give the labels of listed values; raises ConfigError, with the place of the wrong one."""
     found = set()
     for number, value in enumerate(values):
-        with concerning(f"{_PARTITIONS}.{name}[{number}]"):
-            found.add(partitions.whole_label(field, value))
+        with attach_error_field(f"{_PARTITIONS}.{name}[{number}]"):
+            found.add(partitions.whole_partition_label(field, value))
     return found
 
 
@@ -60,14 +60,14 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     for start in range(0, len(labels), partitions_per_chunk):
         group = labels[start : start + partitions_per_chunk]
-        name = chunk_id(len(chunks) + 1, group[0])
+        name = make_chunk_id(len(chunks) + 1, group[0])
         chunks.append(Chunk(chunk_id=name, partitions=group))
     return tuple(chunks)
 
 
-def chunk_id(number: int, label: str) -> str:
+def make_chunk_id(number: int, label: str) -> str:
     """Name the chunk that begins with a partition."""
-    return f"c{number:04d}-{_plain(label)}"
+    return f"c{number:04d}-{_safe_text(label)}"
 
 
 def check_input_ranges(
@@ -77,14 +77,14 @@ def check_input_ranges(
     wanted = Scope(
         field=scope.field,
         partitions=scope.partitions
-        + edges.labels(scope, manifest.validation.edge_partitions).everything,
+        + edges.edge_labels(scope, manifest.validation.edge_partitions).everything,
     )
     notes = []
     for pin in sources:
         if pin.range is None:
             continue
-        window = windows.needed(pin, wanted)
-        if not windows.covers(pin.range, window) and window is not None:
+        window = windows.needed_window(pin, wanted)
+        if not windows.range_covers_window(pin.range, window) and window is not None:
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
@@ -108,5 +108,5 @@ def _next_day(moment: datetime) -> date:
     return moment.date() + timedelta(days=1)
 
 
-def _plain(label: str) -> str:
+def _safe_text(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)[:40]

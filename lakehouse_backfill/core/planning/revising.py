@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError
 
 
-def require_revisable(bench: Workbench, product: str, revise: str | None) -> None:
+def require_revisable(bench: Context, product: str, revise: str | None) -> None:
     """Raise unless `revise` names a run of the product that can still be superseded.
 
     Asked before anything is written: a revision that fails half way leaves two open runs.
@@ -22,15 +22,15 @@ def require_revisable(bench: Workbench, product: str, revise: str | None) -> Non
             f"{revise} restates {status.product}, so a run of {product} cannot revise it",
             fix="name a run of the same product, or plan without --revise",
         )
-    if status.state is not State.SUPERSEDED:
-        lifecycle.require_legal(status, "supersede")
+    if status.state is not RunState.SUPERSEDED:
+        lifecycle.require_legal_move(status, "supersede")
 
 
-def supersede(bench: Workbench, plan: Plan, by: str) -> None:
+def supersede_revised_run(bench: Context, plan: Plan, by: str) -> None:
     """Close the run that the plan revises; once superseded, nothing changes any more."""
     if plan.revises is None or plan.revises == plan.run_id:
         return
     status = bench.runs.status(plan.revises)
-    if status.state is State.SUPERSEDED:
+    if status.state is RunState.SUPERSEDED:
         return
     bench.move(status, bench.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)

@@ -12,19 +12,19 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.manifest import RunManifest, Target
-from lakehouse_backfill.domain.predicate import Predicate, RowValue
+from lakehouse_backfill.domain.predicate import RowPredicate, RowValue
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import Column
-from lakehouse_backfill.domain.unbuilt import STATE
-from lakehouse_backfill.errors import ConfigError, Unsupported, concerning
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
+from lakehouse_backfill.errors import ConfigError, Unsupported, attach_error_field
 
 #: Types whose values have one text, so that a value in a file means one value in a table.
-_TYPES = ("string", "int", "long", "boolean", "date", "timestamp", "timestamptz")
-_MODES = ("replace_partitions", "pointer_swap", "versioned", "shadow_only")
-_FIELD = "target.row_predicate"
+_PREDICATE_TYPES = ("string", "int", "long", "boolean", "date", "timestamp", "timestamptz")
+_PREDICATE_MODES = ("replace_partitions", "pointer_swap", "versioned", "shadow_only")
+_PREDICATE_FIELD = "target.row_predicate"
 
 
-def predicate_of(target: Target, types: Mapping[str, str]) -> Predicate:
+def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredicate:
     """Give the predicate with values of the columns' types; empty: the run takes all rows.
 
     Raises ConfigError for a value that its column cannot hold.
@@ -32,12 +32,12 @@ def predicate_of(target: Target, types: Mapping[str, str]) -> Predicate:
     found: dict[str, tuple[RowValue, ...]] = {}
     for name, given in (target.row_predicate or {}).items():
         values = given if isinstance(given, tuple) else (given,)
-        with concerning(f"{_FIELD}.{name}"):
-            found[name] = tuple(_typed(name, types[name], value) for value in values)
+        with attach_error_field(f"{_PREDICATE_FIELD}.{name}"):
+            found[name] = tuple(_typed_value(name, types[name], value) for value in values)
     return found
 
 
-def describe(target: Target) -> str:
+def describe_row_predicate(target: Target) -> str:
     """Say which rows are named, e.g. `tenant in A, B and region = EU`; empty for all of them."""
     parts = []
     for name, given in (target.row_predicate or {}).items():
@@ -47,31 +47,33 @@ def describe(target: Target) -> str:
     return " and ".join(parts)
 
 
-def require_fitting(manifest: RunManifest, columns: Collection[Column], scoped_by: str) -> None:
+def require_fitting_predicate(
+    manifest: RunManifest, columns: Collection[Column], scoped_by: str
+) -> None:
     """Raise ConfigError or Unsupported when the predicate cannot name rows of the target."""
     target = manifest.target
     if target.row_predicate is None:
         return
-    if target.publish_mode not in _MODES:
+    if target.publish_mode not in _PREDICATE_MODES:
         raise Unsupported(
             f"publish mode {target.publish_mode} takes whole rows, not those of a row_predicate",
-            state=STATE,
-            fix=f"remove target.row_predicate, or use one of: {', '.join(_MODES)}",
-            field=_FIELD,
+            state=NOTHING_PLANNED,
+            fix=f"remove target.row_predicate, or use one of: {', '.join(_PREDICATE_MODES)}",
+            field=_PREDICATE_FIELD,
         )
     if not target.row_predicate:
         raise ConfigError(
-            f"{_FIELD} names no column",
+            f"{_PREDICATE_FIELD} names no column",
             fix="name one with its values, or remove it and restate whole partitions",
-            field=_FIELD,
+            field=_PREDICATE_FIELD,
         )
     known = {column.name: column.type for column in columns}
     for name in target.row_predicate:
         _require_column(name, known, scoped_by)
-    predicate_of(target, known)
+    resolve_row_predicate(target, known)
 
 
-def others_unchanged(
+def check_other_rows_unchanged(
     scope: Scope, old: Mapping[str, Checksum], new: Mapping[str, Checksum]
 ) -> CheckResult:
     """Every row that the predicate does not name is as it was, in each partition."""
@@ -91,8 +93,10 @@ def others_unchanged(
 
 
 def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None:
-    field = f"{_FIELD}.{name}"
-    usable = [one for one, kind in known.items() if kind in _TYPES and one not in LINEAGE_NAMES]
+    field = f"{_PREDICATE_FIELD}.{name}"
+    usable = [
+        one for one, kind in known.items() if kind in _PREDICATE_TYPES and one not in LINEAGE_NAMES
+    ]
     choices = f"name one of: {', '.join(one for one in usable if one != scoped_by)}"
     if name == scoped_by:
         raise ConfigError(
@@ -108,19 +112,19 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
             fix=choices,
             field=field,
         )
-    if known[name] not in _TYPES:
+    if known[name] not in _PREDICATE_TYPES:
         raise Unsupported(
             f"rows cannot be named by {name}, of type {known[name]}",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix=choices,
             field=field,
         )
 
 
-def _typed(name: str, kind: str, value: RowValue) -> RowValue:
+def _typed_value(name: str, kind: str, value: RowValue) -> RowValue:
     """Give the value as one of the column's type; stored manifests hold dates as text."""
     try:
-        return value if value is None else _READ[kind](value)
+        return value if value is None else _PARSERS[kind](value)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{value!r} is no value of {name}, which is of type {kind}",
@@ -128,31 +132,31 @@ def _typed(name: str, kind: str, value: RowValue) -> RowValue:
         ) from error
 
 
-def _text(value: object) -> str:
+def _parse_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
 
 
-def _number(value: object) -> int:
+def _parse_integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(value)
     return value
 
 
-def _truth(value: object) -> bool:
+def _parse_boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
     return value
 
 
-def _day(value: object) -> date:
+def _parse_date(value: object) -> date:
     if isinstance(value, datetime) or not isinstance(value, date | str):
         raise TypeError(value)
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
-def _instant(value: object) -> datetime:
+def _parse_instant(value: object) -> datetime:
     """An instant with its offset; one without is in no time zone, which Iceberg keeps apart."""
     found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
     if found.tzinfo is None:
@@ -160,7 +164,7 @@ def _instant(value: object) -> datetime:
     return found.astimezone(timezone.utc)
 
 
-def _local(value: object) -> datetime:
+def _parse_local_timestamp(value: object) -> datetime:
     found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
     if found.tzinfo is not None:
         raise ValueError(value)
@@ -168,17 +172,17 @@ def _local(value: object) -> datetime:
 
 
 def _iso(value: object) -> str:
-    return _text(value).replace("Z", "+00:00")
+    return _parse_text(value).replace("Z", "+00:00")
 
 
-_READ: dict[str, Callable[[object], RowValue]] = {
-    "string": _text,
-    "int": _number,
-    "long": _number,
-    "boolean": _truth,
-    "date": _day,
-    "timestamp": _local,
-    "timestamptz": _instant,
+_PARSERS: dict[str, Callable[[object], RowValue]] = {
+    "string": _parse_text,
+    "int": _parse_integer,
+    "long": _parse_integer,
+    "boolean": _parse_boolean,
+    "date": _parse_date,
+    "timestamp": _parse_local_timestamp,
+    "timestamptz": _parse_instant,
 }
 _EXAMPLES = {
     "string": 'text (quote it), e.g. "A"',

@@ -8,17 +8,21 @@ from collections.abc import Callable
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.rules_schema_change import added, plain, renamed
+from lakehouse_backfill.domain.rules_schema_change import (
+    added_column_names,
+    normalise_type,
+    renamed_columns,
+)
 from lakehouse_backfill.domain.schema_change import SchemaChange, SchemaStep
 from lakehouse_backfill.domain.table import Column, TableInfo
-from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
-FIELD = "target.schema_change"
+SCHEMA_CHANGE_FIELD = "target.schema_change"
 #: Publish modes in which the shadow's columns become the target's by the same commit.
-MODES = ("replace_partitions", "append")
+SCHEMA_CHANGE_MODES = ("replace_partitions", "append")
 #: Files without column ids are read by it; it would have to be changed with the names.
-NAME_MAPPING = "schema.name-mapping.default"
+NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
 _SIMPLE = re.compile(
     r"boolean|int|long|float|double|string|date|time|timestamp|timestamptz|uuid|binary"
     r"|fixed\[[1-9]\d{0,8}\]|decimal\(([1-9]|[12]\d|3[0-8]),([12]?\d|3[0-8])\)"
@@ -27,72 +31,82 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def require_possible(manifest: RunManifest, contract: Contract, base: TableInfo | None) -> None:
+def require_possible_schema_change(
+    manifest: RunManifest, contract: Contract, base: TableInfo | None
+) -> None:
     """Refuse what cannot be published with the rows; raises ConfigError, Unsupported."""
     change = manifest.target.schema_change
     if not change:
         return
-    _require_alone(manifest)
+    _require_whole_publication(manifest)
     if base is None:
         raise ConfigError(
             f"{contract.table} does not exist: it is created with the contract's columns",
-            state=STATE,
-            fix=f"remove {FIELD}, and name the columns in the contract",
-            field=FIELD,
+            state=NOTHING_PLANNED,
+            fix=f"remove {SCHEMA_CHANGE_FIELD}, and name the columns in the contract",
+            field=SCHEMA_CHANGE_FIELD,
         )
-    if NAME_MAPPING in base.properties:
+    if NAME_MAPPING_PROPERTY in base.properties:
         raise Unsupported(
-            f"{base.table} reads files by the names in {NAME_MAPPING}, which a change of columns "
+            f"{base.table} reads files by the names in {NAME_MAPPING_PROPERTY}, which a change of columns "
             "would have to change too",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix="change the columns on the table itself before the run, and plan again",
-            field=FIELD,
+            field=SCHEMA_CHANGE_FIELD,
         )
     for number, step in enumerate(change):
-        problem, fix = _fault(step, change, contract, base)
+        problem, fix = _step_fault(step, change, contract, base)
         if problem:
-            raise ConfigError(problem, state=STATE, fix=fix, field=f"{FIELD}[{number}]")
+            raise ConfigError(
+                problem, state=NOTHING_PLANNED, fix=fix, field=f"{SCHEMA_CHANGE_FIELD}[{number}]"
+            )
 
 
-def require_way(manifest: RunManifest, table: str, way: str) -> None:
+def require_no_row_rewrite(manifest: RunManifest, table: str, way: str) -> None:
     """Refuse a change where rows are written anew: such a commit carries no columns."""
     if manifest.target.schema_change and way == "rewrite":
         raise Unsupported(
             f"{table} is written by way `{way}`, whose commits carry no change of columns",
-            state=STATE,
+            state=NOTHING_PLANNED,
             fix="run with a Spark of its own (remove spark.remote), or change the columns on the "
-            f"table itself before the run and remove {FIELD}",
-            field=FIELD,
+            f"table itself before the run and remove {SCHEMA_CHANGE_FIELD}",
+            field=SCHEMA_CHANGE_FIELD,
         )
 
 
-def _require_alone(manifest: RunManifest) -> None:
+def _require_whole_publication(manifest: RunManifest) -> None:
     """Refuse what would publish other than all of the run's rows at once, with its columns."""
     for field, problem, instead in _UNFIT:
         if problem(manifest):
             raise Unsupported(
-                f"{FIELD} does not fit {field}: {problem(manifest)}",
-                state=STATE,
-                fix=f"{instead}, or remove {FIELD}",
+                f"{SCHEMA_CHANGE_FIELD} does not fit {field}: {problem(manifest)}",
+                state=NOTHING_PLANNED,
+                fix=f"{instead}, or remove {SCHEMA_CHANGE_FIELD}",
                 field=field,
             )
 
 
-def _mode(manifest: RunManifest) -> str:
+def _mode_problem(manifest: RunManifest) -> str:
     mode = manifest.target.publish_mode
-    return "" if mode in MODES else f"the columns of the target do not change with {mode}"
+    return (
+        ""
+        if mode in SCHEMA_CHANGE_MODES
+        else f"the columns of the target do not change with {mode}"
+    )
 
 
-def _when(applies: Callable[[RunManifest], bool], problem: str) -> Callable[[RunManifest], str]:
+def _problem_when(
+    applies: Callable[[RunManifest], bool], problem: str
+) -> Callable[[RunManifest], str]:
     return lambda manifest: problem if applies(manifest) else ""
 
 
 #: Field, the problem with it if there is one, and what to do instead.
 _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
-    ("target.publish_mode", _mode, f"use {' or '.join(MODES)}"),
+    ("target.publish_mode", _mode_problem, f"use {' or '.join(SCHEMA_CHANGE_MODES)}"),
     (
         "target.row_predicate",
-        _when(
+        _problem_when(
             lambda manifest: bool(manifest.target.row_predicate),
             "rows that are carried over were written under the columns of before",
         ),
@@ -100,7 +114,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
     ),
     (
         "target.progressive",
-        _when(
+        _problem_when(
             lambda manifest: manifest.target.progressive is not None,
             "its first step would change the columns of all partitions",
         ),
@@ -108,7 +122,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
     ),
     (
         "target.dual_read",
-        _when(
+        _problem_when(
             lambda manifest: manifest.target.dual_read is not None,
             "readers compare rows of equal columns",
         ),
@@ -116,7 +130,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
     ),
     (
         "safety.on_conflict",
-        _when(
+        _problem_when(
             lambda manifest: manifest.safety.on_conflict == "catch_up",
             "it takes chunks over from a shadow whose columns were changed already",
         ),
@@ -124,7 +138,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
     ),
     (
         "transform.writer",
-        _when(
+        _problem_when(
             lambda manifest: manifest.transform.writer == "external",
             "another engine writes the shadow, and knows nothing of its new columns",
         ),
@@ -133,7 +147,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
 )
 
 
-def _fault(
+def _step_fault(
     step: SchemaStep, change: SchemaChange, contract: Contract, base: TableInfo
 ) -> tuple[str, str]:
     """Say what is wrong with a step and what to write; both empty: nothing."""
@@ -159,9 +173,9 @@ def _fault(
 def _wrong_change(
     step: SchemaStep, column: Column, change: SchemaChange, contract: Contract, base: TableInfo
 ) -> tuple[str, str]:
-    if _SIMPLE.fullmatch(plain(column.type)) is None:
+    if _SIMPLE.fullmatch(normalise_type(column.type)) is None:
         return f"{column.name} is {column.type}", "choose a column of a simple type"
-    bound = _bound(column.name, contract, base)
+    bound = _column_dependency(column.name, contract, base)
     if bound:
         fix = "choose another column, or change this one on the table itself"
         return f"{column.name} is {bound}, which must stay as it is", fix
@@ -175,7 +189,7 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
         return f"add {name} needs `type`, and no `to`", "write e.g. {add: NAME, type: long}"
     if _is_taken(name, base):
         return f"{base.table} has a column {name} already", "remove the step, or use another name"
-    if _SIMPLE.fullmatch(plain(step.type)) is None:
+    if _SIMPLE.fullmatch(normalise_type(step.type)) is None:
         return (
             f"{step.type} is no simple Iceberg type",
             "write e.g. long, string, date, timestamptz, decimal(10, 2)",
@@ -184,7 +198,7 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
 
 
 def _wrong_type(step: SchemaStep, column: Column) -> tuple[str, str]:
-    if step.to is not None and _is_wider(plain(column.type), plain(step.to)):
+    if step.to is not None and _is_wider(normalise_type(column.type), normalise_type(step.to)):
         return "", ""
     return (
         f"{column.name} is {column.type} and cannot become {step.to}",
@@ -199,7 +213,10 @@ def _wrong_name(
     old, new = str(step.rename), step.to or ""
     if _NAME.fullmatch(new) is None or new in LINEAGE_NAMES:
         return f"{new or 'nothing'} is no name for a column", "write letters, digits and _"
-    others = [*added(change), *(to for was, to in renamed(change).items() if was != old)]
+    others = [
+        *added_column_names(change),
+        *(to for was, to in renamed_columns(change).items() if was != old),
+    ]
     if _is_taken(new, base) or new.lower() in (other.lower() for other in others):
         return f"{new} is the name of another column", "use a name that is free"
     read = {each.name: (each.sum, each.count, each.counts_by) for each in contract.measures}
@@ -214,7 +231,7 @@ def _is_taken(name: str, base: TableInfo) -> bool:
     return name.lower() in (column.name.lower() for column in base.columns)
 
 
-def _bound(name: str, contract: Contract, base: TableInfo) -> str:
+def _column_dependency(name: str, contract: Contract, base: TableInfo) -> str:
     """Say what rests on a column's name and type; empty: nothing."""
     if name in contract.key:
         return "a column of the key"

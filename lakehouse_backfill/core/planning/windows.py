@@ -14,28 +14,28 @@ _FIRST = datetime.min.replace(tzinfo=timezone.utc)
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
-def instant(value: date | datetime) -> datetime:
+def to_utc_instant(value: date | datetime) -> datetime:
     """Give the UTC instant of a day's start or of a moment (naive moments are UTC)."""
     if not isinstance(value, datetime):
         value = datetime.combine(value, time())
     return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
 
 
-def needed(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
+def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
     """Give the half-open instants that `scope` needs of a source, warm-up and cool-down included.
 
     None when the scope has no time order (then the whole declared range is read).
     """
-    rows = [partitions.bounds(scope.field, label) for label in scope.partitions]
+    rows = [partitions.partition_row_range(scope.field, label) for label in scope.partitions]
     if any(row.lower is None or row.upper is None for row in rows):
         return None
-    lowest = min(_edge(row, "lower") for row in rows)
-    highest = max(_edge(row, "upper") for row in rows)
+    lowest = min(_bound_instant(row, "lower") for row in rows)
+    highest = max(_bound_instant(row, "upper") for row in rows)
     before, after = timedelta(days=pin.warm_up_days), timedelta(days=pin.cool_down_days)
-    return _moved(lowest, -before), _moved(highest, after)
+    return _shift_clamped(lowest, -before), _shift_clamped(highest, after)
 
 
-def _moved(moment: datetime, by: timedelta) -> datetime:
+def _shift_clamped(moment: datetime, by: timedelta) -> datetime:
     """Add a time span; the calendar ends with the years 1 and 9999, and so does what is read."""
     try:
         return moment + by
@@ -43,36 +43,36 @@ def _moved(moment: datetime, by: timedelta) -> datetime:
         return _FIRST if by < timedelta() else _LAST
 
 
-def covers(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:
+def range_covers_window(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:
     """Tell whether the declared range holds the whole window."""
     if window is None:
         return True
-    return instant(declared.from_) <= window[0] and window[1] <= instant(declared.to)
+    return to_utc_instant(declared.from_) <= window[0] and window[1] <= to_utc_instant(declared.to)
 
 
-def rows_to_read(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime]:
+def window_to_read(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime]:
     """Give the instants to read of a source for `scope`, clipped to the declared range."""
     if pin.range is None:
         raise ValueError(f"reference {pin.name} is read whole")
-    first, last = instant(pin.range.from_), instant(pin.range.to)
-    window = needed(pin, scope)
+    first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
+    window = needed_window(pin, scope)
     if window is None:
         return first, last
     return max(first, window[0]), min(last, window[1])
 
 
-def _edge(row: RowRange, side: str) -> datetime:
+def _bound_instant(row: RowRange, side: str) -> datetime:
     value = row.lower if side == "lower" else row.upper
     if not isinstance(value, date):
         raise TypeError(f"{value!r} is no time")
-    return instant(value)
+    return to_utc_instant(value)
 
 
 #: Iceberg types of columns by which an input can be cut
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 
 
-def as_ranges(
+def window_row_ranges(
     column_type: str, column: str, first: datetime, last: datetime
 ) -> tuple[RowRange, ...]:
     """Give the half-open instants as values of the column's type."""

@@ -11,30 +11,36 @@ from functools import partial
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval import acceptance
-from lakehouse_backfill.core.approval.decide import judged, trusted_events
+from lakehouse_backfill.core.approval.decide import logged_validation, trusted_events
 from lakehouse_backfill.core.planning import catching_up, modes, revising
-from lakehouse_backfill.core.planning.plan import Declared, make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan, register_plan
 from lakehouse_backfill.core.publication import publish as publishing
-from lakehouse_backfill.core.publication.landing import Published
+from lakehouse_backfill.core.publication.landing import PublishResult
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import stages_erasing
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import rollout
-from lakehouse_backfill.domain.catch_up import Carried, CatchUp
-from lakehouse_backfill.domain.checks import Validation
-from lakehouse_backfill.domain.plan import Plan, Resolved
-from lakehouse_backfill.domain.run import RunStatus, State
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
+from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.scope import Chunk
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
 
-_TO_STAGE = {State.APPROVED, State.STAGING, State.FAILED, State.PAUSED, State.HALTED}
+_STAGEABLE_STATES = {
+    RunState.APPROVED,
+    RunState.STAGING,
+    RunState.FAILED,
+    RunState.PAUSED,
+    RunState.HALTED,
+}
 
 
-def newest(bench: Workbench, run_id: str) -> str:
+def newest_revision(bench: Context, run_id: str) -> str:
     """Follow a run to the revision that caught up for it; a run without one is itself."""
-    while bench.runs.status(run_id).state is State.SUPERSEDED:
+    while bench.runs.status(run_id).state is RunState.SUPERSEDED:
         said = [event for event in bench.runs.events(run_id) if event.verb == "supersede"]
         by_run = str(said[-1].detail["by_run"])
         made = bench.runs.plan(by_run).resolved.catch_up
@@ -44,33 +50,33 @@ def newest(bench: Workbench, run_id: str) -> str:
     return run_id
 
 
-def publish(bench: Workbench, run_id: str, by: str) -> Published:
+def publish_with_catch_up(bench: Context, run_id: str, by: str) -> PublishResult:
     """Publish, and where manifest and contract allow it follow live commits by revisions.
 
     Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
     attempts, ApprovalMissing when a person must look at the revision's result.
     """
-    run_id = newest(bench, run_id)
+    run_id = newest_revision(bench, run_id)
     while True:
         plan = bench.runs.plan(run_id)
         if plan.resolved.catch_up is not None:
-            advance(bench, plan, by)
+            bring_to_accepted(bench, plan, by)
         try:
             return publishing.publish(bench, run_id, by)
         except TargetChanged as error:
-            if modes.is_pinned(plan) or rollout.is_stepwise(plan):
+            if modes.is_pinned_product(plan) or rollout.is_stepwise(plan):
                 raise
-            run_id = _follow(bench, plan, error, by).run_id
+            run_id = _plan_catch_up(bench, plan, error, by).run_id
 
 
-def carry_approval(bench: Workbench, plan: Plan, by: str) -> RunStatus:
+def carry_over_approval(bench: Context, plan: Plan, by: str) -> RunStatus:
     """Approve a revision in the name of those who approved the run that it catches up for.
 
     What they approved says that the run may catch up; scope, job and files are the same, else
     nothing carries over and ApprovalMissing is raised.
     """
     status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
-    if catch_up is None or status.state is not State.PLANNED:
+    if catch_up is None or status.state is not RunState.PLANNED:
         return status
     first = bench.runs.plan(catch_up.of)
     events = trusted_events(bench, bench.runs.status(catch_up.of))
@@ -86,35 +92,38 @@ def carry_approval(bench: Workbench, plan: Plan, by: str) -> RunStatus:
     return bench.move(
         status, plan, "carry approval", by,
         bound_to=plan.manifest_hash,
-        decided_by=list(roles.decisions(events, "approve", first.manifest_hash)),
+        decided_by=list(roles.decision_makers(events, "approve", first.manifest_hash)),
         carried_from=first.run_id,
         reason=f"carried over: what was approved of {first.run_id} lets it follow live data",
     )  # fmt: skip
 
 
-def carry_acceptance(bench: Workbench, plan: Plan, by: str) -> RunStatus:
+def carry_over_acceptance(bench: Context, plan: Plan, by: str) -> RunStatus:
     """Accept a revision in the name of those who accepted the run before it, if nothing else moved.
 
     Raises ApprovalMissing, with the reasons, when a person must look.
     """
     status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
-    if catch_up is None or status.state is not State.VALIDATED:
+    if catch_up is None or status.state is not RunState.VALIDATED:
         return status
     before = bench.runs.status(catch_up.of)
     events, mine = trusted_events(bench, before), trusted_events(bench, status)
-    old, new = judged(bench, events, catch_up.of), judged(bench, mine, plan.run_id)
+    old, new = (
+        logged_validation(bench, events, catch_up.of),
+        logged_validation(bench, mine, plan.run_id),
+    )
     why: tuple[str, ...] = ("its validation is gone",)
     if old is not None and new is not None and old[0] == catch_up.accepted_digest:
-        inexact = stages_erasing.inexact(bench, plan, new[1])
-        why = catching_up.objections(old[1], new[1], catch_up, inexact)
-    decided_by = roles.decisions(events, "accept", catch_up.accepted_digest)
+        inexact = stages_erasing.inexact_partitions(bench, plan, new[1])
+        why = catching_up.reasons_for_review(old[1], new[1], catch_up, inexact)
+    decided_by = roles.decision_makers(events, "accept", catch_up.accepted_digest)
     if why or not decided_by or new is None:
         raise ApprovalMissing(
             f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
             f"at its result: {'; '.join(why) or 'nobody accepted the one before'}",
             state="nothing was published; readers see what they saw before",
             fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
-            + commands.typed("publish", plan.run_id),
+            + commands.command_line("publish", plan.run_id),
             data={"run_id": plan.run_id, "because": list(why)},
         )
     return bench.move(
@@ -122,47 +131,47 @@ def carry_acceptance(bench: Workbench, plan: Plan, by: str) -> RunStatus:
         bound_to=new[0],
         decided_by=list(decided_by),
         carried_from=catch_up.of,
-        archive=acceptance.archive(bench, plan, status, new, tuple(decided_by)),
+        archive=acceptance.archive_acceptance(bench, plan, status, new, tuple(decided_by)),
         reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
         "live commits changed differ",
     )  # fmt: skip
 
 
-def advance(bench: Workbench, plan: Plan, by: str) -> None:
+def bring_to_accepted(bench: Context, plan: Plan, by: str) -> None:
     """Bring a revision to accepted, from wherever it stopped. Starts Spark if it has to compute."""
-    status = carry_approval(bench, plan, by)
-    if status.state in _TO_STAGE:
+    status = carry_over_approval(bench, plan, by)
+    if status.state in _STAGEABLE_STATES:
         stage(bench, plan.run_id, by)
         status = bench.runs.status(plan.run_id)
-    if status.state is State.STAGED:
+    if status.state is RunState.STAGED:
         status, _, _ = validate(bench, plan.run_id, by)
-    if status.state is State.REJECTED:
+    if status.state is RunState.REJECTED:
         raise ChecksFailed(
             f"{plan.run_id} caught up with live commits, but its result did not pass",
             state="nothing was published; readers see what they saw before",
             fix=f"lakehouse-backfill status {plan.run_id}",
         )
-    carry_acceptance(bench, plan, by)
+    carry_over_acceptance(bench, plan, by)
 
 
-def _follow(bench: Workbench, plan: Plan, error: TargetChanged, by: str) -> Plan:
+def _plan_catch_up(bench: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
     """Plan the revision that follows what came; raises `error` when none may."""
-    known = _begun(bench, plan)
+    known = _find_planned_revision(bench, plan)
     if known is None:
-        attempt = catching_up.next_attempt(plan) if _may_follow(plan) else 0
-        amend = partial(_amended, bench, plan, error, attempt)
-        known = make_plan(bench, _declared(plan), plan.created_by, plan.run_id, amend)
+        attempt = catching_up.next_catch_up_attempt(plan) if _may_catch_up(plan) else 0
+        amend = partial(_amend_for_catch_up, bench, plan, error, attempt)
+        known = make_plan(bench, _declaration_of(plan), plan.created_by, plan.run_id, amend)
         _require_same_table(plan, known, error)
         # Before anything is written: without Java there is no way on.
         bench.compute()
         known, _ = register_plan(bench, known, by)
     # A process that was killed in between left both runs open.
-    revising.supersede(bench, known, by)
+    revising.supersede_revised_run(bench, known, by)
     bench.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
     return known
 
 
-def _begun(bench: Workbench, plan: Plan) -> Plan | None:
+def _find_planned_revision(bench: Context, plan: Plan) -> Plan | None:
     """Find the revision that a process which was killed planned."""
     for status in bench.runs.list(open_only=True):
         if status.product == plan.product and status.run_id != plan.run_id:
@@ -172,9 +181,9 @@ def _begun(bench: Workbench, plan: Plan) -> Plan | None:
     return None
 
 
-def _declared(plan: Plan) -> Declared:
+def _declaration_of(plan: Plan) -> DeclaredRun:
     resolved = plan.resolved
-    return Declared(
+    return DeclaredRun(
         manifest=resolved.manifest,
         contract=resolved.contract,
         manifest_file=plan.manifest_file,
@@ -196,25 +205,29 @@ def _require_same_table(old: Plan, new: Plan, error: TargetChanged) -> None:
         raise error
 
 
-def _may_follow(plan: Plan) -> bool:
+def _may_catch_up(plan: Plan) -> bool:
     resolved = plan.resolved
     follows = resolved.manifest.safety.on_conflict == "catch_up"
     return follows or resolved.contract.deletions == "reapply"
 
 
-def _amended(
-    bench: Workbench, old: Plan, error: TargetChanged, attempt: int, resolved: Resolved
-) -> Resolved:
+def _amend_for_catch_up(
+    bench: Context, old: Plan, error: TargetChanged, attempt: int, resolved: ResolvedManifest
+) -> ResolvedManifest:
     """Cut the partitions anew: those that stay are taken over, the others are made again."""
-    change = stages_erasing.what_changed(bench, old, resolved.target.snapshot_id, error)
-    found = judged(bench, trusted_events(bench, bench.runs.status(old.run_id)), old.run_id)
+    change = stages_erasing.live_changes(bench, old, resolved.target.snapshot_id, error)
+    found = logged_validation(
+        bench, trusted_events(bench, bench.runs.status(old.run_id)), old.run_id
+    )
     if found is None:
         raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
     digest, validation = found
     size = resolved.manifest.limits.partitions_per_chunk
-    chunks, origins = catching_up.cut(old.resolved.chunks, change.erased, change.recomputed, size)
+    chunks, origins = catching_up.recut_chunks(
+        old.resolved.chunks, change.erased, change.recomputed, size
+    )
     taken = [
-        _taken(old, chunk, origins[chunk.chunk_id], validation)
+        _carried_chunk(old, chunk, origins[chunk.chunk_id], validation)
         for chunk in chunks
         if chunk.chunk_id in origins
     ]
@@ -233,12 +246,14 @@ def _amended(
     return resolved.model_copy(update={"chunks": chunks, "catch_up": catch_up})
 
 
-def _taken(old: Plan, chunk: Chunk, part_of: str, validation: Validation) -> Carried:
+def _carried_chunk(
+    old: Plan, chunk: Chunk, part_of: str, validation: ValidationResult
+) -> CarriedChunk:
     """Say of a chunk who computed it, and what was accepted of it."""
-    rows, checksum = catching_up.accepted_sum(validation, chunk.partitions)
+    rows, checksum = catching_up.accepted_rows_and_checksum(validation, chunk.partitions)
     earlier = old.resolved.catch_up and old.resolved.catch_up.origin(part_of)
     own = {pin.name: pin.snapshot_id for pin in old.resolved.sources}
-    return Carried(
+    return CarriedChunk(
         chunk_id=chunk.chunk_id,
         run_id=earlier.run_id if earlier else old.run_id,
         shadow_table=old.shadow_table,

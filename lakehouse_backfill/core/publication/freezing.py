@@ -9,7 +9,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import Blocked
 
 
-def opens(window: PublishWindow, now: datetime) -> datetime | None:
+def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
     """Tell when the window opens next; None: it is open.
 
     The window holds its first minute and not its last; `from` equal to `to` is the whole day.
@@ -24,10 +24,10 @@ def opens(window: PublishWindow, now: datetime) -> datetime | None:
     return today if clock < first else today + timedelta(days=1)
 
 
-def require_open(plan: Plan, now: datetime) -> None:
+def require_window_open(plan: Plan, now: datetime) -> None:
     """Raise Blocked, with the time at which it opens, outside the run's publish window."""
     window = plan.resolved.manifest.safety.publish_window
-    moment = None if window is None else opens(window, now)
+    moment = None if window is None else next_opening(window, now)
     if window is None or moment is None:
         return
     at = moment.isoformat(timespec="minutes")

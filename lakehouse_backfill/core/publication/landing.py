@@ -10,22 +10,26 @@ from uuid import uuid4
 
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.planning import modes
-from lakehouse_backfill.core.planning.pinning import head_of
+from lakehouse_backfill.core.planning.pinning import head_snapshot_id
 from lakehouse_backfill.core.publication import published_rows
-from lakehouse_backfill.core.publication.exposing import Accepted, expose, find
+from lakehouse_backfill.core.publication.exposing import (
+    AcceptedResult,
+    expose_result,
+    find_landed_swap,
+)
 from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import rollout
 from lakehouse_backfill.core.versions.reserving import (
     REFUSALS,
-    finalise,
+    finalise_version,
     may_release,
-    release,
-    reserve,
-    show_accepted,
+    refresh_view,
+    release_version,
+    reserve_version,
 )
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Publication, Swap
+from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import BackfillError
@@ -34,19 +38,19 @@ PUBLICATION = "publication"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishResult:
     """What became visible."""
 
     publication: Publication
-    swap: Swap | None
+    swap: CommitResult | None
     was_published: bool
 
 
-def draft(
-    bench: Workbench,
+def new_publication(
+    bench: Context,
     plan: Plan,
     events: tuple[Event, ...],
-    accepted: Accepted,
+    accepted: AcceptedResult,
     by: str,
     scope: Scope | None = None,
 ) -> Publication:
@@ -67,18 +71,18 @@ def draft(
         supersedes=None,
         at=bench.clock.now(),
         by=by,
-        approved_by=roles.decisions(events, "approve", plan.manifest_hash),
-        accepted_by=roles.decisions(events, "accept", accepted.digest),
+        approved_by=roles.decision_makers(events, "approve", plan.manifest_hash),
+        accepted_by=roles.decision_makers(events, "accept", accepted.digest),
         manifest_hash=plan.manifest_hash,
         result_digest=accepted.digest,
-        evidence_digest=acceptance.digest_of(events, accepted.digest),
+        evidence_digest=acceptance.newest_archive_digest(events, accepted.digest),
         reason=plan.resolved.manifest.run.reason,
     )
 
 
-def land(
-    bench: Workbench, plan: Plan, status: RunStatus, wanted: Publication, accepted: Accepted
-) -> tuple[Publication, Swap]:
+def reserve_and_expose(
+    bench: Context, plan: Plan, status: RunStatus, wanted: Publication, accepted: AcceptedResult
+) -> tuple[Publication, CommitResult]:
     """Reserve the version, expose the files and move the pointer.
 
     A refusal gives the version back, and moves the run to where it can be published from again.
@@ -86,35 +90,39 @@ def land(
     wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
     reserved: Publication | None = None
     try:
-        base = plan.resolved.target if modes.is_pinned(plan) else None
-        reserved = reserve(bench, wanted, head_of(bench, plan.resolved.contract.table), base)
+        base = plan.resolved.target if modes.is_pinned_product(plan) else None
+        reserved = reserve_version(
+            bench, wanted, head_snapshot_id(bench, plan.resolved.contract.table), base
+        )
         with bench.journal.bind(**plan.labels).span(
             "publish", version=reserved.version, publication=reserved.token
         ):
             act, version = reserved.token, reserved.version
             hooks.require_hooks(bench, plan, "before_publish", act, status.epoch, version=version)
-            swap = expose(bench, plan, reserved, accepted)
+            swap = expose_result(bench, plan, reserved, accepted)
     except REFUSALS as error:
         if reserved is None or may_release(reserved, wanted, error):
-            give_back(bench, plan, status, wanted.by, error)
+            release_publication(bench, plan, status, wanted.by, error)
         raise
-    return finalise(bench, reserved, swap, "publish"), swap
+    return finalise_version(bench, reserved, swap, "publish"), swap
 
 
-def take_up(bench: Workbench, plan: Plan, status: RunStatus) -> tuple[Publication, Swap] | None:
+def resume_publication(
+    bench: Context, plan: Plan, status: RunStatus
+) -> tuple[Publication, CommitResult] | None:
     """Finish the run's reservation if what it is for has landed; None when it has not."""
     pending = bench.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id or modes.is_pinned(plan):
+    if pending is None or pending.run_id != plan.run_id or modes.is_pinned_product(plan):
         return None
-    swap = find(bench, plan, pending)
+    swap = find_landed_swap(bench, plan, pending)
     if swap is None:
         return None
     mine = pending.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
-    return finalise(bench, reserve(bench, mine, None), swap, "publish"), swap
+    return finalise_version(bench, reserve_version(bench, mine, None), swap, "publish"), swap
 
 
-def give_back(
-    bench: Workbench, plan: Plan, status: RunStatus, by: str, error: BackfillError
+def release_publication(
+    bench: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
 ) -> None:
     """Release what the run reserved, of which nothing has landed, and let it be published again.
 
@@ -122,27 +130,29 @@ def give_back(
     """
     pending = bench.versions.pointer(plan.product).pending
     if pending is not None and pending.run_id == plan.run_id:
-        release(bench, pending, status.epoch)
+        release_version(bench, pending, status.epoch)
     history = bench.versions.history(plan.product)
     # Also where a process gave it back and died before it told anybody.
-    act = hooks.given_back(history, plan.run_id)
+    act = hooks.released_token(history, plan.run_id)
     if act is not None:
-        hooks.tell_given_back(bench, plan, act, status.epoch, error.problem)
-    seen = rollout.shown(history, plan.run_id)
+        hooks.notify_released(bench, plan, act, status.epoch, error.problem)
+    seen = rollout.visible_partitions(history, plan.run_id)
     verb = "halt publication" if rollout.is_stepwise(plan) and seen else "release"
     bench.move(status, plan, verb, by, problem=error.problem)
-    if verb in hooks.HALTS:
-        hooks.tell_halted(bench, plan)
+    if verb in hooks.HALT_VERBS:
+        hooks.notify_halted(bench, plan)
 
 
-def finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by: str) -> None:
+def finish_publication(
+    bench: Context, plan: Plan, status: RunStatus, row: Publication, by: str
+) -> None:
     """Show and record what the pointer says by now; a view that fails leaves nothing unfinished.
 
     Whether the table holds what was accepted is recorded with it: `require_accepted` says it.
     """
-    compared = published_rows.compared(bench, plan, row)
+    compared = published_rows.compare_published_rows(bench, plan, row)
     try:
-        show_accepted(bench, plan.resolved.contract)
+        refresh_view(bench, plan.resolved.contract)
     finally:
         document = row.model_dump(mode="json") | ({"verified": compared} if compared else {})
         digest = bench.evidence.record(plan.run_id, PUBLICATION, document, status.epoch)
@@ -152,8 +162,8 @@ def finish(bench: Workbench, plan: Plan, status: RunStatus, row: Publication, by
         )  # fmt: skip
 
 
-def require_accepted(bench: Workbench, plan: Plan, row: Publication) -> None:
+def require_published_rows_match(bench: Context, plan: Plan, row: Publication) -> None:
     """Raise ChecksFailed, each time, when it is recorded that readers see other rows in `row`."""
     found = bench.evidence.newest(plan.run_id, PUBLICATION)
     if found is not None and found[1].get("token") == row.token:
-        published_rows.require_accepted(found[1].get("verified"), plan, row)
+        published_rows.require_rows_match(found[1].get("verified"), plan, row)

@@ -11,10 +11,10 @@ from typing import Any
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.publication.exposing import Accepted
-from lakehouse_backfill.core.publication.landing import draft, land
+from lakehouse_backfill.core.publication.exposing import AcceptedResult
+from lakehouse_backfill.core.publication.landing import new_publication, reserve_and_expose
 from lakehouse_backfill.core.runs import hooks
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
 from lakehouse_backfill.core.validation import reasonable
 from lakehouse_backfill.core.validation.suites import suite_parameters
 from lakehouse_backfill.core.versions import publications, rollout
@@ -23,42 +23,42 @@ from lakehouse_backfill.core.versions.reserving import REFUSALS
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Publication, Swap
+from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import Progressive
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import ChecksFailed
 
 #: Evidence: every step with its version and its checks.
-STEPS = "rollout"
+ROLLOUT_STEPS = "rollout"
 
 
 @dataclass(frozen=True)
-class Rollout:
+class ProgressivePublication:
     """A run that is being published in steps by its driver."""
 
-    bench: Workbench
+    bench: Context
     plan: Plan
     status: RunStatus
     events: tuple[Event, ...]
-    accepted: Accepted
+    accepted: AcceptedResult
     by: str
 
-    def go_on(self) -> tuple[Publication, Swap | None]:
+    def go_on(self) -> tuple[Publication, CommitResult | None]:
         """Publish and check what is left; give the last publication, and what was swapped now.
 
         Raises ChecksFailed (the run is halted), and what a publication raises.
         """
-        swaps: list[Swap] = []
-        for step in rollout.steps(self.plan):
+        swaps: list[CommitResult] = []
+        for step in rollout.publish_steps(self.plan):
             swap = self._show(step)
             self._check(step)
             if swap is not None:
                 swaps.append(swap)
                 self._pause(step)
-        row = publications.visible(self._history, self.plan.run_id)
+        row = publications.visible_publication(self._history, self.plan.run_id)
         if row is None:
             raise ChecksFailed(f"{self.plan.run_id} was rolled back while it was published")
-        return row, _sum(swaps)
+        return row, _sum_swaps(swaps)
 
     @property
     def _history(self) -> tuple[Publication, ...]:
@@ -68,14 +68,16 @@ class Rollout:
     def _declared(self) -> Progressive:
         return self.plan.resolved.manifest.target.progressive or Progressive()
 
-    def _show(self, step: rollout.Step) -> Swap | None:
+    def _show(self, step: rollout.PublishStep) -> CommitResult | None:
         """Publish what readers do not see of the step yet; None: they see all of it."""
-        left = rollout.missing(step, rollout.shown(self._history, self.plan.run_id))
+        left = rollout.remaining_scope(
+            step, rollout.visible_partitions(self._history, self.plan.run_id)
+        )
         if left is None:
             return None
-        wanted = draft(self.bench, self.plan, self.events, self.accepted, self.by, left)
+        wanted = new_publication(self.bench, self.plan, self.events, self.accepted, self.by, left)
         try:
-            _, swap = land(self.bench, self.plan, self.status, wanted, self.accepted)
+            _, swap = reserve_and_expose(self.bench, self.plan, self.status, wanted, self.accepted)
         except REFUSALS as error:
             if step.number > 1:
                 error.state = self._state()
@@ -83,28 +85,35 @@ class Rollout:
             raise
         return swap
 
-    def _pause(self, step: rollout.Step) -> None:
+    def _pause(self, step: rollout.PublishStep) -> None:
         if step.number < step.count and self._declared.pause_seconds:
             self.bench.clock.sleep(self._declared.pause_seconds)
 
-    def _check(self, step: rollout.Step) -> None:
+    def _check(self, step: rollout.PublishStep) -> None:
         """Judge the step as readers see it, unless it passed before; a failure halts the run."""
-        known = self.bench.evidence.newest(self.plan.run_id, STEPS)
-        records = rollout.checked(known[1] if known else None)
-        row = rollout.maker(self._history, self.plan.run_id, step)
+        known = self.bench.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
+        records = rollout.newest_step_records(known[1] if known else None)
+        row = rollout.newest_step_publication(self._history, self.plan.run_id, step)
         last = records.get(step.number, {})
         if last.get("token") == row.token and last["passed"]:
             return
         checks = check_step(self.bench, self.plan, self.accepted, step)
-        failed = waivers.failed(checks)
+        failed = waivers.failed_blocking_checks(checks)
         records[step.number] = self._record(step, row, checks, passed=not failed)
         document = {"steps": [records[number] for number in sorted(records)]}
-        digest = self.bench.evidence.record(self.plan.run_id, STEPS, document, self.status.epoch)
+        digest = self.bench.evidence.record(
+            self.plan.run_id, ROLLOUT_STEPS, document, self.status.epoch
+        )
         if failed:
             self._halt(step, failed, digest)
 
     def _record(
-        self, step: rollout.Step, row: Publication, checks: list[CheckResult], *, passed: bool
+        self,
+        step: rollout.PublishStep,
+        row: Publication,
+        checks: list[CheckResult],
+        *,
+        passed: bool,
     ) -> dict[str, Any]:
         return {
             "step": step.number,
@@ -118,32 +127,34 @@ class Rollout:
             "checked_at": self.bench.clock.now().isoformat(),
         }
 
-    def _halt(self, step: rollout.Step, failed: tuple[CheckResult, ...], digest: str) -> None:
+    def _halt(
+        self, step: rollout.PublishStep, failed: tuple[CheckResult, ...], digest: str
+    ) -> None:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
         problem = f"{self.plan.run_id}: {step} failed its check: {names}"
         self.bench.move(
             self.status, self.plan, "halt publication", self.by,
             step=step.number, problem=problem, digest=digest,
         )  # fmt: skip
-        hooks.tell_halted(self.bench, self.plan)
+        hooks.notify_halted(self.bench, self.plan)
         raise ChecksFailed(problem, state=self._state(), fix=self._fix())
 
     def _state(self) -> str:
-        return rollout.readers_see(self._history, self.plan)
+        return rollout.describe_visible_partitions(self._history, self.plan)
 
     def _fix(self) -> str:
-        version = rollout.version_before(self._history, self.plan.run_id)
-        back = commands.typed(
+        version = rollout.version_before_run(self._history, self.plan.run_id)
+        back = commands.command_line(
             "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"
         )
         return (
-            f"when the cause is gone, {commands.typed('publish', self.plan.run_id)} goes on; "
+            f"when the cause is gone, {commands.command_line('publish', self.plan.run_id)} goes on; "
             f"{back} undoes the steps"
         )
 
 
 def check_step(
-    bench: Workbench, plan: Plan, accepted: Accepted, step: rollout.Step
+    bench: Context, plan: Plan, accepted: AcceptedResult, step: rollout.PublishStep
 ) -> list[CheckResult]:
     """Compare the step's rows, read as readers do, with the candidate; then suites and limits."""
     declared = plan.resolved.manifest.target.progressive or Progressive()
@@ -161,28 +172,30 @@ def check_step(
     )
     rows = sum(part.rows for part in measured.old.values())
     return [
-        _same_content(step, {k: v.text for k, v in candidate.items()},
+        _check_same_content(step, {k: v.text for k, v in candidate.items()},
                       {k: v.text for k, v in measured.new.items()}),
-        *reasonable.thresholds(declared.thresholds, measured.totals, rows),
-        *_suites(compute, plan, (seen.table, seen.snapshot_id), step),
+        *reasonable.check_thresholds(declared.thresholds, measured.totals, rows),
+        *_run_suites(compute, plan, (seen.table, seen.snapshot_id), step),
     ]  # fmt: skip
 
 
-def _same_content(step: rollout.Step, wanted: dict[str, str], seen: dict[str, str]) -> CheckResult:
+def _check_same_content(
+    step: rollout.PublishStep, wanted: dict[str, str], seen: dict[str, str]
+) -> CheckResult:
     """Readers see the rows that were accepted: checksum by checksum."""
     labels = step.scope.partitions
     other = tuple(label for label in labels if wanted.get(label) != seen.get(label))
     detail = f"{len(labels)} of {len(labels)} partitions equal the candidate"
     if other:
-        detail = f"{partitions.describe(other)} differ from the candidate"
+        detail = f"{partitions.describe_labels(other)} differ from the candidate"
     return CheckResult(
         name="readers see what was accepted", group="reconciliation", passed=not other,
         detail=detail, observed=len(other), limit=0, waivable=False,
     )  # fmt: skip
 
 
-def _suites(
-    compute: Compute, plan: Plan, seen: tuple[str, int], step: rollout.Step
+def _run_suites(
+    compute: ComputePorts, plan: Plan, seen: tuple[str, int], step: rollout.PublishStep
 ) -> list[CheckResult]:
     declared = plan.resolved.manifest.target.progressive
     results: list[CheckResult] = []
@@ -193,7 +206,7 @@ def _suites(
     return results
 
 
-def _sum(swaps: list[Swap]) -> Swap | None:
+def _sum_swaps(swaps: list[CommitResult]) -> CommitResult | None:
     """Add up what the steps of one call did; the snapshots are those of the first and the last."""
     if not swaps:
         return None

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from lakehouse_backfill.core.approval.decide import trusted_events
 from lakehouse_backfill.core.publication import follow_up, together
-from lakehouse_backfill.core.publication.exposing import Accepted
+from lakehouse_backfill.core.publication.exposing import AcceptedResult
 from lakehouse_backfill.core.publication.landing import (
-    Published,
-    draft,
-    finish,
-    give_back,
-    land,
-    require_accepted,
-    take_up,
+    PublishResult,
+    finish_publication,
+    new_publication,
+    release_publication,
+    require_published_rows_match,
+    reserve_and_expose,
+    resume_publication,
 )
-from lakehouse_backfill.core.publication.moving_together import group_of
-from lakehouse_backfill.core.publication.progressive import Rollout
+from lakehouse_backfill.core.publication.moving_together import publication_group
+from lakehouse_backfill.core.publication.progressive import ProgressivePublication
 from lakehouse_backfill.core.publication.publishable import check_publishable
 from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.lease import KeptLease
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.lease import RenewedLease
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import publications, rollout
-from lakehouse_backfill.core.versions.reserving import REFUSALS, show_accepted
+from lakehouse_backfill.core.versions.reserving import REFUSALS, refresh_view
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import Event, RunStatus, State
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 
 
-def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
+def publish(bench: Context, run_id: str, by: str, **detail: str) -> PublishResult:
     """Make the accepted result of a run what readers see; a second call changes nothing.
 
     One that was cut off goes on: what landed is finished, whatever happened since. `detail` is
@@ -39,76 +39,78 @@ def publish(bench: Workbench, run_id: str, by: str, **detail: str) -> Published:
     TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
     """
     plan = bench.runs.plan(run_id)
-    done = _published(bench, plan, by, detail)
-    follow_up.follow_publication(bench, plan, done.publication, by)
-    require_accepted(bench, plan, done.publication)
+    done = _publish_or_resume(bench, plan, by, detail)
+    follow_up.run_checks_and_hooks(bench, plan, done.publication, by)
+    require_published_rows_match(bench, plan, done.publication)
     return done
 
 
-def _published(bench: Workbench, plan: Plan, by: str, detail: dict[str, str]) -> Published:
+def _publish_or_resume(
+    bench: Context, plan: Plan, by: str, detail: dict[str, str]
+) -> PublishResult:
     status = bench.runs.status(plan.run_id)
-    if status.state is State.PUBLISHING:
-        group = group_of(bench, plan.run_id)
+    if status.state is RunState.PUBLISHING:
+        group = publication_group(bench, plan.run_id)
         if group:
-            return together.go_on(bench, group, by, detail)[plan.run_id]
-        return _resume(bench, plan, status, by, detail)
-    if status.state is State.PUBLISHED:
-        visible = _visible(bench, plan)
+            return together.publish_group(bench, group, by, detail)[plan.run_id]
+        return _resume_run(bench, plan, status, by, detail)
+    if status.state is RunState.PUBLISHED:
+        visible = _visible_publication(bench, plan)
         if visible is not None:
-            show_accepted(bench, plan.resolved.contract)
-            return Published(visible, None, was_published=True)
+            refresh_view(bench, plan.resolved.contract)
+            return PublishResult(visible, None, was_published=True)
         # A rollback was cut off after it moved the pointer, before it told the run.
         status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
-        follow_up.require_no_failure(bench, plan, by)
+        follow_up.require_no_failed_checks(bench, plan, by)
     events = trusted_events(bench, status)
-    lifecycle.require_legal(status, "begin publishing")
+    lifecycle.require_legal_move(status, "begin publishing")
     accepted = check_publishable(bench, plan, events, by)
     status = bench.drive(status, plan, "begin publishing", by, **detail)
-    with KeptLease(bench, status):
-        return _publish(bench, plan, status, events, accepted, by)
+    with RenewedLease(bench, status):
+        return _publish_accepted(bench, plan, status, events, accepted, by)
 
 
-def _resume(
-    bench: Workbench, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
-) -> Published:
+def _resume_run(
+    bench: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
+) -> PublishResult:
     """Go on with a publication that was cut off; look at the lake before anything is checked."""
     status = bench.drive(status, plan, "begin publishing", by, **detail)
-    with KeptLease(bench, status):
-        visible = None if rollout.is_stepwise(plan) else _visible(bench, plan)
+    with RenewedLease(bench, status):
+        visible = None if rollout.is_stepwise(plan) else _visible_publication(bench, plan)
         if visible is not None:
             # It was cut off after the pointer moved, before the run's last event.
-            finish(bench, plan, status, visible, by)
-            return Published(visible, None, was_published=True)
-        landed = take_up(bench, plan, status)
+            finish_publication(bench, plan, status, visible, by)
+            return PublishResult(visible, None, was_published=True)
+        landed = resume_publication(bench, plan, status)
         if landed is not None and not rollout.is_stepwise(plan):
-            finish(bench, plan, status, landed[0], by)
-            return Published(*landed, was_published=False)
+            finish_publication(bench, plan, status, landed[0], by)
+            return PublishResult(*landed, was_published=False)
         try:
             events = trusted_events(bench, status)
             accepted = check_publishable(bench, plan, events, by)
         except REFUSALS as error:
-            give_back(bench, plan, status, by, error)
+            release_publication(bench, plan, status, by, error)
             raise
-        return _publish(bench, plan, status, events, accepted, by)
+        return _publish_accepted(bench, plan, status, events, accepted, by)
 
 
-def _visible(bench: Workbench, plan: Plan) -> Publication | None:
-    return publications.visible(bench.versions.history(plan.product), plan.run_id)
+def _visible_publication(bench: Context, plan: Plan) -> Publication | None:
+    return publications.visible_publication(bench.versions.history(plan.product), plan.run_id)
 
 
-def _publish(
-    bench: Workbench,
+def _publish_accepted(
+    bench: Context,
     plan: Plan,
     status: RunStatus,
     events: tuple[Event, ...],
-    accepted: Accepted,
+    accepted: AcceptedResult,
     by: str,
-) -> Published:
+) -> PublishResult:
     """Publish at once, or step by step."""
     if rollout.is_stepwise(plan):
-        row, swap = Rollout(bench, plan, status, events, accepted, by).go_on()
+        row, swap = ProgressivePublication(bench, plan, status, events, accepted, by).go_on()
     else:
-        wanted = draft(bench, plan, events, accepted, by)
-        row, swap = land(bench, plan, status, wanted, accepted)
-    finish(bench, plan, status, row, by)
-    return Published(row, swap, was_published=False)
+        wanted = new_publication(bench, plan, events, accepted, by)
+        row, swap = reserve_and_expose(bench, plan, status, wanted, accepted)
+    finish_publication(bench, plan, status, row, by)
+    return PublishResult(row, swap, was_published=False)

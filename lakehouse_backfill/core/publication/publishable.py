@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.approval.decide import judged, require_gates_open
+from lakehouse_backfill.core.approval.decide import logged_validation, require_gates_open
 from lakehouse_backfill.core.planning import modes
 from lakehouse_backfill.core.publication import freezing
-from lakehouse_backfill.core.publication.corrections import require_none_standing
-from lakehouse_backfill.core.publication.exposing import Accepted
+from lakehouse_backfill.core.publication.corrections import require_no_published_corrections
+from lakehouse_backfill.core.publication.exposing import AcceptedResult
 from lakehouse_backfill.core.publication.stages_dual_read import require_dual_reads
 from lakehouse_backfill.core.runs import lifecycle, roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation import stages_erasing
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing
 
 
-def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], by: str) -> Accepted:
+def check_publishable(
+    bench: Context, plan: Plan, events: tuple[Event, ...], by: str
+) -> AcceptedResult:
     """Check roles and decisions, and that the shadow is what was accepted; give what that is.
 
     Raises NotAllowed, ApprovalMissing, Blocked, Unsupported.
     """
     contract = plan.resolved.contract
-    modes.require_publishable(plan)
+    modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)
     roles.require_role(contract, "publish", by)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
-    found = judged(bench, events, plan.run_id)
+    found = logged_validation(bench, events, plan.run_id)
     if found is None:
         raise ApprovalMissing(
             f"{plan.run_id} was never validated", fix=f"lakehouse-backfill validate {plan.run_id}"
@@ -42,8 +44,8 @@ def check_publishable(bench: Workbench, plan: Plan, events: tuple[Event, ...], b
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
     require_dual_reads(plan, events, validation.shadow_snapshot_id)
-    require_none_standing(bench, plan)
-    freezing.require_open(plan, bench.clock.now())
-    stages_erasing.require_none_named(bench, plan, validation.shadow_snapshot_id)
-    stages_erasing.require_none_deleted(bench, plan, validation.shadow_snapshot_id)
-    return Accepted(digest, validation.shadow_snapshot_id)
+    require_no_published_corrections(bench, plan)
+    freezing.require_window_open(plan, bench.clock.now())
+    stages_erasing.require_no_tombstoned_rows(bench, plan, validation.shadow_snapshot_id)
+    stages_erasing.require_no_deleted_rows(bench, plan, validation.shadow_snapshot_id)
+    return AcceptedResult(digest, validation.shadow_snapshot_id)

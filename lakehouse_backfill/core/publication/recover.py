@@ -15,15 +15,19 @@ from functools import partial
 from lakehouse_backfill.core.planning import revising
 from lakehouse_backfill.core.planning.plan import register_plan
 from lakehouse_backfill.core.publication import catching_up, publish, rollback, telling
-from lakehouse_backfill.core.publication.exposing import find
-from lakehouse_backfill.core.publication.telling import Work
+from lakehouse_backfill.core.publication.exposing import find_landed_swap
+from lakehouse_backfill.core.publication.telling import RecoveryAction
 from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import publications
-from lakehouse_backfill.core.versions.reserving import REFUSALS, is_under_way, release
+from lakehouse_backfill.core.versions.reserving import (
+    REFUSALS,
+    is_reservation_active,
+    release_version,
+)
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import RunStatus, State
+from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, NotFound
 
 #: A plan this young may still be on its way between its two commits.
@@ -31,7 +35,7 @@ DRAFT_GRACE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveryOutcome:
     """One thing that was (or, in a dry run, would be) done, or why it was left as it is."""
 
     subject: str
@@ -42,16 +46,16 @@ class Recovered:
 
 
 def recover(
-    bench: Workbench, run_id: str | None, by: str, *, dry_run: bool = False
-) -> tuple[Recovered, ...]:
+    bench: Context, run_id: str | None, by: str, *, dry_run: bool = False
+) -> tuple[RecoveryOutcome, ...]:
     """Finish or undo what stopped half way: of one run and its product, or of all.
 
     Nothing is decided anew: publications and rollbacks go on in the name of who began them, or are
     given back when the lake refuses them now. A run that another process drives is left alone.
     Raises RunMoved (the named run is driven), NotFound; what fails for one of all is reported.
     """
-    done: list[Recovered] = []
-    for work in _find(bench, run_id, dry_run=dry_run):
+    done: list[RecoveryOutcome] = []
+    for work in _find_actions(bench, run_id, dry_run=dry_run):
         result, is_done = "dry run", True
         if not dry_run:
             try:
@@ -61,13 +65,13 @@ def recover(
                     raise
                 result, is_done = f"{error.problem} ({error.state})", False
             bench.journal.log("recovered", subject=work.subject, action=work.action, result=result)
-        done.append(Recovered(work.subject, work.action, work.because, result, is_done))
+        done.append(RecoveryOutcome(work.subject, work.action, work.because, result, is_done))
     return tuple(done)
 
 
-def _find(bench: Workbench, run_id: str | None, *, dry_run: bool) -> Iterator[Work]:
+def _find_actions(bench: Context, run_id: str | None, *, dry_run: bool) -> Iterator[RecoveryAction]:
     """Name the work, later parts only once earlier ones are done: they read what those left."""
-    drafts = list(_drafts(bench, run_id))
+    drafts = list(_draft_actions(bench, run_id))
     yield from drafts
     if dry_run and run_id is not None and drafts:
         return
@@ -78,84 +82,86 @@ def _find(bench: Workbench, run_id: str | None, *, dry_run: bool) -> Iterator[Wo
         bench.require_no_other_driver(open_runs[0])
     for status in open_runs:
         try:
-            yield from _run(bench, status)
+            yield from _run_actions(bench, status)
         except BackfillError as error:
             if run_id is not None:
                 raise
-            yield Work(status.run_id, "look at the run", error.problem, partial(_fail, error))
+            yield RecoveryAction(
+                status.run_id, "look at the run", error.problem, partial(_raise_error, error)
+            )
     products = {open_runs[0].product} if run_id is not None else None
-    yield from _reservations(bench, products)
-    yield from telling.told_wrong(bench, products)
-    yield from telling.unfollowed(bench, products)
+    yield from _reservation_actions(bench, products)
+    yield from telling.runs_out_of_step_with_pointer(bench, products)
+    yield from telling.post_publish_actions(bench, products)
 
 
-def _fail(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
+def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
     raise error
 
 
-def _drafts(bench: Workbench, run_id: str | None) -> Iterator[Work]:
+def _draft_actions(bench: Context, run_id: str | None) -> Iterator[RecoveryAction]:
     youngest = bench.clock.now() - DRAFT_GRACE
     for plan in bench.audit.drafts():
         if plan.run_id == run_id or (run_id is None and plan.created_at < youngest):
-            yield Work(
+            yield RecoveryAction(
                 plan.run_id,
                 "register the plan",
                 "it was stored, its first event was not",
-                partial(_register, bench, plan),
+                partial(_register_draft, bench, plan),
             )
 
 
-def _register(bench: Workbench, plan: Plan, by: str) -> str:
+def _register_draft(bench: Context, plan: Plan, by: str) -> str:
     register_plan(bench, plan, by)
     return f"planned; next: lakehouse-backfill approve {plan.run_id} --by WHO"
 
 
-def _run(bench: Workbench, status: RunStatus) -> Iterator[Work]:
-    if status.state not in lifecycle.OPEN:
+def _run_actions(bench: Context, status: RunStatus) -> Iterator[RecoveryAction]:
+    if status.state not in lifecycle.OPEN_STATES:
         return
     plan = bench.runs.plan(status.run_id)
     if plan.revises is not None and _is_left_open(bench, plan.revises):
-        yield Work(
+        yield RecoveryAction(
             plan.revises,
             "supersede the revised run",
             f"{plan.run_id} takes its place",
-            partial(_supersede, bench, plan),
+            partial(_supersede_revised, bench, plan),
         )
-    if status.state is State.PLANNED and plan.resolved.catch_up is not None:
-        yield Work(
+    if status.state is RunState.PLANNED and plan.resolved.catch_up is not None:
+        yield RecoveryAction(
             status.run_id,
             "carry the approval over",
             f"it catches up with live commits for {plan.resolved.catch_up.of}",
-            partial(_carry, bench, plan),
+            partial(_carry_over, bench, plan),
         )
-    yield from telling.halts(bench, status, plan)
+    yield from telling.halt_hook_actions(bench, status, plan)
     because = f"its driver {status.driver} is gone"
-    if status.state is State.STAGING:
-        act = partial(_end, bench, status, plan)
-        yield Work(status.run_id, "end the staging", because, act)
-    if status.state is State.PUBLISHING:
-        act = partial(_publish, bench, status)
-        yield Work(status.run_id, "finish the publication", because, act)
+    if status.state is RunState.STAGING:
+        act = partial(_end_staging, bench, status, plan)
+        yield RecoveryAction(status.run_id, "end the staging", because, act)
+    if status.state is RunState.PUBLISHING:
+        act = partial(_finish_publication, bench, status)
+        yield RecoveryAction(status.run_id, "finish the publication", because, act)
 
 
-def _carry(bench: Workbench, plan: Plan, by: str) -> str:
+def _carry_over(bench: Context, plan: Plan, by: str) -> str:
     """What is left needs Spark, and is done by the command that began it."""
-    catching_up.carry_approval(bench, plan, by)
+    catching_up.carry_over_approval(bench, plan, by)
     return f"approved; next: lakehouse-backfill publish {plan.run_id}"
 
 
-def _is_left_open(bench: Workbench, run_id: str) -> bool:
+def _is_left_open(bench: Context, run_id: str) -> bool:
     status = bench.runs.status(run_id)
-    is_open = status.state in lifecycle.MOVES["supersede"][0] & lifecycle.OPEN
+    is_open = status.state in lifecycle.MOVES["supersede"][0] & lifecycle.OPEN_STATES
     return is_open and not bench.is_driven(status)
 
 
-def _supersede(bench: Workbench, plan: Plan, by: str) -> str:
-    revising.supersede(bench, plan, by)
+def _supersede_revised(bench: Context, plan: Plan, by: str) -> str:
+    revising.supersede_revised_run(bench, plan, by)
     return "superseded"
 
 
-def _end(bench: Workbench, status: RunStatus, plan: Plan, by: str) -> str:
+def _end_staging(bench: Context, status: RunStatus, plan: Plan, by: str) -> str:
     """Chunks that are in the shadow stay; what was under way is redone by the next `run`."""
     staged = 0
     if bench.tables.describe(plan.shadow_table) is not None:
@@ -168,7 +174,7 @@ def _end(bench: Workbench, status: RunStatus, plan: Plan, by: str) -> str:
     )
 
 
-def _publish(bench: Workbench, status: RunStatus, by: str) -> str:
+def _finish_publication(bench: Context, status: RunStatus, by: str) -> str:
     """Go on in the name of who began: they held the role, and the result was accepted."""
     if bench.runs.status(status.run_id) != status:
         return "it went on meanwhile"
@@ -178,34 +184,34 @@ def _publish(bench: Workbench, status: RunStatus, by: str) -> str:
         done = publish.publish(bench, status.run_id, begun[-1] if begun else by, recovered_by=by)
     except REFUSALS as error:
         now = bench.runs.status(status.run_id).state
-        if now is State.PUBLISHING:
+        if now is RunState.PUBLISHING:
             raise
-        if now in telling.SETTLED and now is not State.ACCEPTED:
+        if now in telling.CONTRADICTED_BY_VISIBILITY and now is not RunState.ACCEPTED:
             return f"{now.value}, but {error.problem}"
         return f"given back: {error.problem}"
     return f"published as version {done.publication.version}"
 
 
-def _reservations(bench: Workbench, products: set[str] | None) -> Iterator[Work]:
+def _reservation_actions(bench: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
     for pending in bench.versions.pending():
-        if (products is not None and pending.product not in products) or is_under_way(
+        if (products is not None and pending.product not in products) or is_reservation_active(
             bench, pending
         ):
             continue
         if pending.run_id is None:
             because = f"{pending.by} began it: {pending.reason}"
-            act = partial(_roll_back, bench, pending)
-            yield Work(pending.product, "finish the rollback", because, act)
+            act = partial(_finish_rollback, bench, pending)
+            yield RecoveryAction(pending.product, "finish the rollback", because, act)
         else:
             status = bench.runs.status(pending.run_id)
-            if status.state is State.PUBLISHING:
+            if status.state is RunState.PUBLISHING:
                 continue
             because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
-            act = partial(_settle, bench, pending)
-            yield Work(pending.product, "settle the reservation", because, act)
+            act = partial(_resolve_reservation, bench, pending)
+            yield RecoveryAction(pending.product, "settle the reservation", because, act)
 
 
-def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
+def _finish_rollback(bench: Context, pending: Publication, by: str) -> str:
     """Go on in the name of who began, as for publications."""
     is_partial = pending.returns_to is not None and pending.returns_to != pending.version
     only = pending.scope.partitions if is_partial and pending.scope else ()
@@ -214,12 +220,12 @@ def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
     # The contract that the undone run was published by: the project's own may be gone by now.
     # What is undone may be a rollback alone; then it is the run that was published last.
     made = next((row.run_id for row in way.undone if row.run_id is not None), None)
-    made = made or publications.newest_run(bench.versions.history(pending.product))
+    made = made or publications.newest_published_run(bench.versions.history(pending.product))
     if made is None:
         raise NotFound(f"no run made what {pending.product} is to be rolled back from")
     contract = bench.runs.plan(made).resolved.contract
     try:
-        done = rollback.finish_rollback(bench, contract, way, pending.reason, pending.by)
+        done = rollback.apply_rollback(bench, contract, way, pending.reason, pending.by)
     except REFUSALS as error:
         now = bench.versions.pointer(pending.product).pending
         if now is not None and now.token == pending.token:
@@ -229,11 +235,11 @@ def _roll_back(bench: Workbench, pending: Publication, by: str) -> str:
     return f"version {done.publication.version} is accepted"
 
 
-def _settle(bench: Workbench, pending: Publication, by: str) -> str:
+def _resolve_reservation(bench: Context, pending: Publication, by: str) -> str:
     """Publish what has landed all the same; else give the version back."""
     run_id = str(pending.run_id)
-    if find(bench, bench.runs.plan(run_id), pending) is not None:
+    if find_landed_swap(bench, bench.runs.plan(run_id), pending) is not None:
         done = publish.publish(bench, run_id, pending.by, recovered_by=by)
         return f"it had landed: published as version {done.publication.version}"
-    release(bench, pending, bench.runs.status(run_id).seq + 1)
+    release_version(bench, pending, bench.runs.status(run_id).seq + 1)
     return "given back"

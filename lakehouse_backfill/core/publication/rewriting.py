@@ -9,11 +9,19 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from lakehouse_backfill.core.publication.staying_deleted import require_none_named, stay_deleted
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.core.versions.publications import Return
+from lakehouse_backfill.core.publication.staying_deleted import (
+    exclude_deleted_rows,
+    require_no_tombstoned_rollback,
+)
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.versions.publications import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.publication import Publication, Restore, Rewrite, Rewritten
+from lakehouse_backfill.domain.publication import (
+    PartitionRestore,
+    Publication,
+    RequiredRewrite,
+    RewrittenShadow,
+)
 from lakehouse_backfill.domain.restoring import RestoreChunk
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import Column, TableInfo, TableRef
@@ -23,17 +31,19 @@ from lakehouse_backfill.errors import BackfillError, NotFound, Unsupported
 _WIDENED = {("int", "long"), ("float", "double")}
 
 
-def plan_rewrites(bench: Workbench, contract: Contract, way: Return) -> Return:
+def plan_rewrites(bench: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
     """Say which partitions of a way back are rewritten, and why; nothing is changed."""
     if contract.publication == "pinned":
-        require_none_named(bench, contract, way)
+        require_no_tombstoned_rollback(bench, contract, way)
         return way
-    way = stay_deleted(bench, contract, way)
+    way = exclude_deleted_rows(bench, contract, way)
     found = bench.publisher.rewrites(contract.table, way.scope.field, way.restores)
-    return replace(way, rewrites=(*found, *_others(way.rewrites, found)))
+    return replace(way, rewrites=(*found, *_other_rewrites(way.rewrites, found)))
 
 
-def _others(more: tuple[Rewrite, ...], found: tuple[Rewrite, ...]) -> tuple[Rewrite, ...]:
+def _other_rewrites(
+    more: tuple[RequiredRewrite, ...], found: tuple[RequiredRewrite, ...]
+) -> tuple[RequiredRewrite, ...]:
     """Give what is rewritten for another reason alone: a partition is named once."""
     named = {label for item in found for label in item.partitions}
     rest = (
@@ -43,13 +53,15 @@ def _others(more: tuple[Rewrite, ...], found: tuple[Rewrite, ...]) -> tuple[Rewr
     return tuple(item for item in rest if item.partitions)
 
 
-def shadow_name(bench: Workbench, row: Publication) -> str:
+def rollback_shadow_name(bench: Context, row: Publication) -> str:
     """Name the shadow of a rollback: the same for everybody who goes on with it."""
     name = row.table.rpartition(".")[2]
     return f"{bench.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
 
 
-def rewrite(bench: Workbench, way: Return, row: Publication) -> Rewritten | None:
+def write_rollback_shadow(
+    bench: Context, way: RollbackTarget, row: Publication
+) -> RewrittenShadow | None:
     """Write the partitions that cannot go back by themselves into a shadow; None: there are none.
 
     Order: shadow opened at the head; per earlier snapshot one overwrite. A chunk that is there
@@ -58,40 +70,40 @@ def rewrite(bench: Workbench, way: Return, row: Publication) -> Rewritten | None
     """
     if not way.rewrites:
         return None
-    base, shadow = _opened(bench, row)
+    base, shadow = _open_rollback_shadow(bench, row)
     done = {chunk.chunk_id: chunk.snapshot_id for chunk in bench.shadows.chunks(shadow.table)}
-    chunks = _chunks(bench, way, row, shadow)
+    chunks = _restore_chunks(bench, way, row, shadow)
     for chunk in chunks:
         if chunk.chunk_id not in done:
             done[chunk.chunk_id] = bench.compute().restoring.restore(chunk)
     head = bench.tables.describe(shadow.table)
     labels = tuple(label for chunk in chunks for label in chunk.scope.partitions)
-    return Rewritten(
+    return RewrittenShadow(
         shadow=shadow.table,
         base_snapshot_id=base,
-        shadow_snapshot_id=_written(head),
+        shadow_snapshot_id=_require_snapshot_id(head),
         chunk_ids=tuple(chunk.chunk_id for chunk in chunks),
         partitions=labels,
     )
 
 
-def clear(bench: Workbench, row: Publication) -> None:
+def drop_rollback_shadow(bench: Context, row: Publication) -> None:
     """Drop the shadow of a rollback from the catalog, if it has one; its files stay."""
     with suppress(BackfillError):
         # What is left of it hides nothing and is found by `maintain`.
-        if bench.tables.describe(shadow_name(bench, row)) is not None:
-            bench.shadows.retire(shadow_name(bench, row))
+        if bench.tables.describe(rollback_shadow_name(bench, row)) is not None:
+            bench.shadows.retire(rollback_shadow_name(bench, row))
 
 
-def _written(info: TableInfo | None) -> int:
+def _require_snapshot_id(info: TableInfo | None) -> int:
     if info is None or info.snapshot_id is None:
         raise NotFound("the shadow of the rollback is gone", fix="repeat the command")
     return info.snapshot_id
 
 
-def _opened(bench: Workbench, row: Publication) -> tuple[int, TableInfo]:
+def _open_rollback_shadow(bench: Context, row: Publication) -> tuple[int, TableInfo]:
     """Open the shadow at the head; one that is there keeps the base that it has."""
-    name = shadow_name(bench, row)
+    name = rollback_shadow_name(bench, row)
     found = bench.tables.describe(name)
     info = bench.tables.describe(row.table)
     if info is None or info.snapshot_id is None:
@@ -103,13 +115,13 @@ def _opened(bench: Workbench, row: Publication) -> tuple[int, TableInfo]:
     return base, bench.shadows.open(row.table, base, name, marks)
 
 
-def _chunks(
-    bench: Workbench, way: Return, row: Publication, shadow: TableInfo
+def _restore_chunks(
+    bench: Context, way: RollbackTarget, row: Publication, shadow: TableInfo
 ) -> tuple[RestoreChunk, ...]:
     """Cut what is rewritten into one chunk per earlier snapshot."""
     found: list[RestoreChunk] = []
     for restore in way.restores:
-        labels = _labels(restore, way.rewrites)
+        labels = _rewritten_labels(restore, way.rewrites)
         if not labels:
             continue
         found.append(
@@ -119,7 +131,7 @@ def _chunks(
                 snapshot_id=restore.restore_snapshot_id,
                 shadow=shadow.table,
                 scope=Scope(field=way.scope.field, partitions=labels),
-                columns=_columns(bench, row.table, restore.restore_snapshot_id, shadow),
+                columns=_column_pairs(bench, row.table, restore.restore_snapshot_id, shadow),
                 left_out=way.left_out,
                 properties={
                     "lakehouse-backfill.rollback": row.token,
@@ -130,13 +142,15 @@ def _chunks(
     return tuple(found)
 
 
-def _labels(restore: Restore, rewrites: tuple[Rewrite, ...]) -> tuple[str, ...]:
+def _rewritten_labels(
+    restore: PartitionRestore, rewrites: tuple[RequiredRewrite, ...]
+) -> tuple[str, ...]:
     wanted = {label for item in rewrites for label in item.partitions}
     return tuple(label for label in restore.partitions if label in wanted)
 
 
-def _columns(
-    bench: Workbench, table: str, snapshot_id: int | None, shadow: TableInfo
+def _column_pairs(
+    bench: Context, table: str, snapshot_id: int | None, shadow: TableInfo
 ) -> tuple[tuple[str, str], ...]:
     """Pair the columns of now with their names then, by field id; raises Unsupported."""
     if snapshot_id is None:
@@ -146,13 +160,13 @@ def _columns(
         return tuple((column.name, column.name) for column in shadow.columns)
     old = {column.field_id: column for column in then}
     return tuple(
-        (column.name, _readable(table, snapshot_id, old[column.field_id], column).name)
+        (column.name, _require_readable(table, snapshot_id, old[column.field_id], column).name)
         for column in shadow.columns
         if column.field_id in old
     )
 
 
-def _readable(table: str, snapshot_id: int, old: Column, new: Column) -> Column:
+def _require_readable(table: str, snapshot_id: int, old: Column, new: Column) -> Column:
     is_decimal = old.type.startswith("decimal") and new.type.startswith("decimal")
     if old.type != new.type and (old.type, new.type) not in _WIDENED and not is_decimal:
         raise Unsupported(

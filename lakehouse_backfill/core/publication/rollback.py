@@ -8,55 +8,60 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from lakehouse_backfill.core.publication import rewriting
-from lakehouse_backfill.core.publication.corrections import compensate, is_undone_by_events
-from lakehouse_backfill.core.publication.staying_deleted import require_none_named
+from lakehouse_backfill.core.publication.corrections import (
+    is_rollback_of_events,
+    write_compensating_events,
+)
+from lakehouse_backfill.core.publication.staying_deleted import require_no_tombstoned_rollback
 from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import corrections, keep_versions, publications, rollout
-from lakehouse_backfill.core.versions.publications import Return
+from lakehouse_backfill.core.versions.publications import RollbackTarget
 from lakehouse_backfill.core.versions.reserving import (
     REFUSALS,
-    finalise,
+    finalise_version,
     may_release,
-    release,
-    show_accepted,
-    tags,
-    take_turn,
+    publication_tags,
+    refresh_view,
+    release_version,
+    when_pointer_is_free,
 )
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Pointer, Publication, RevertRequest, Swap
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication, RevertRequest
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
 
 
 @dataclass(frozen=True)
-class RolledBack:
+class RollbackResult:
     """Where a rollback led."""
 
     publication: Publication
-    swap: Swap
+    swap: CommitResult
 
 
 def plan_rollback(
-    bench: Workbench, product: str, to: int | None, partitions: tuple[str, ...]
-) -> Return:
+    bench: Context, product: str, to: int | None, partitions: tuple[str, ...]
+) -> RollbackTarget:
     """Work out the way back without changing anything. Raises NotFound, Blocked."""
     history = bench.versions.history(product)
-    way = publications.way_back(history, product, to, partitions)
-    keep_versions.require_kept(history, product, way.version)
-    return replace(way, expirations=keep_versions.count_gone(history))
+    way = publications.resolve_rollback(history, product, to, partitions)
+    keep_versions.require_version_kept(history, product, way.version)
+    return replace(way, expirations=keep_versions.count_expirations(history))
 
 
-def columns_stay(bench: Workbench, way: Return) -> tuple[str, ...]:
+def remaining_column_changes(bench: Context, way: RollbackTarget) -> tuple[str, ...]:
     """Say which changes of columns the undone runs made: rows go back, columns do not."""
     plans = [bench.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
-    steps = [step for plan in plans for step in rules_schema_change.of_plan(plan)]
-    return tuple(dict.fromkeys(map(rules_schema_change.describe, steps)))
+    steps = [step for plan in plans for step in rules_schema_change.declared_schema_change(plan)]
+    return tuple(dict.fromkeys(map(rules_schema_change.describe_schema_step, steps)))
 
 
-def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> RolledBack:
+def rollback(
+    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+) -> RollbackResult:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
@@ -65,37 +70,37 @@ def rollback(bench: Workbench, contract: Contract, way: Return, reason: str, by:
     One that was cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
-    return finish_rollback(bench, contract, way, reason, by)
+    return apply_rollback(bench, contract, way, reason, by)
 
 
-def finish_rollback(
-    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
-) -> RolledBack:
+def apply_rollback(
+    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+) -> RollbackResult:
     """Do the same for somebody whose role was asked for when they began it."""
     if way.is_partial and contract.publication == "pinned":
         raise Unsupported(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    wanted = _draft(bench, contract, way, reason, by)
-    row = _reserve(bench, way, wanted)
-    swap = _landed_or_released(bench, contract, way, row, wanted)
-    rewriting.clear(bench, row)
-    publication = finalise(bench, row, swap, "rollback")
+    wanted = _new_rollback(bench, contract, way, reason, by)
+    row = _reserve_rollback(bench, way, wanted)
+    swap = _restore_or_release(bench, contract, way, row, wanted)
+    rewriting.drop_rollback_shadow(bench, row)
+    publication = finalise_version(bench, row, swap, "rollback")
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
     try:
-        show_accepted(bench, contract)
+        refresh_view(bench, contract)
     finally:
-        tell_runs(bench, way.leaving, way.returning, by, reason)
-    follow_rollback(bench, publication)
-    return RolledBack(publication, swap)
+        align_run_states(bench, way.leaving, way.returning, by, reason)
+    call_after_rollback_hooks(bench, publication)
+    return RollbackResult(publication, swap)
 
 
-def follow_rollback(bench: Workbench, row: Publication) -> None:
+def call_after_rollback_hooks(bench: Context, row: Publication) -> None:
     """Call the hooks of the newest run; what was called for this act is not repeated."""
-    run_id = publications.newest_run(bench.versions.history(row.product))
+    run_id = publications.newest_published_run(bench.versions.history(row.product))
     if run_id is not None:
         hooks.call_hooks(
             bench, bench.runs.plan(run_id), "after_rollback", row.token,
@@ -104,12 +109,12 @@ def follow_rollback(bench: Workbench, row: Publication) -> None:
         )  # fmt: skip
 
 
-def returned(
-    bench: Workbench, contract: Contract, way: Return, reason: str, by: str
+def pinned_rollback_row(
+    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
     """Give the row by which a pinned product goes back: its pointer is all that moves."""
-    swap = _to_established(bench, contract, way)
-    return _draft(bench, contract, way, reason, by).model_copy(
+    swap = _pointer_only_swap(bench, contract, way)
+    return _new_rollback(bench, contract, way, reason, by).model_copy(
         update={
             "action": "rollback",
             "table": swap.table,
@@ -119,10 +124,14 @@ def returned(
     )
 
 
-def _draft(bench: Workbench, contract: Contract, way: Return, reason: str, by: str) -> Publication:
+def _new_rollback(
+    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+) -> Publication:
     newest = way.undone[0]
     # The table that changes: what was undone before already may have been in another one.
-    table = next((row.table for row in corrections.effective(way.undone)), newest.table)
+    table = next(
+        (row.table for row in corrections.effective_publications(way.undone)), newest.table
+    )
     return Publication(
         product=contract.product,
         version=way.version,
@@ -142,27 +151,27 @@ def _draft(bench: Workbench, contract: Contract, way: Return, reason: str, by: s
     )
 
 
-def _landed_or_released(
-    bench: Workbench, contract: Contract, way: Return, row: Publication, wanted: Publication
-) -> Swap:
+def _restore_or_release(
+    bench: Context, contract: Contract, way: RollbackTarget, row: Publication, wanted: Publication
+) -> CommitResult:
     """Put the partitions back; what refuses that gives the reserved version back."""
     try:
-        return _restore(bench, contract, way, row)
+        return _restore_partitions(bench, contract, way, row)
     except REFUSALS as error:
         # Another process that goes on with the same rollback may have landed it, and cleared up.
         landed = bench.publisher.find(row.table, row.token)
         if landed is not None:
             return landed
         if may_release(row, wanted, error):
-            rewriting.clear(bench, row)
-            release(bench, row, row.epoch)
+            rewriting.drop_rollback_shadow(bench, row)
+            release_version(bench, row, row.epoch)
         raise
 
 
-def _reserve(bench: Workbench, way: Return, wanted: Publication) -> Publication:
+def _reserve_rollback(bench: Context, way: RollbackTarget, wanted: Publication) -> Publication:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_unmoved(pointer, way.undone[0])
-        keep_versions.require_none_gone_since(pointer, way.expirations, wanted.product)
+        publications.require_pointer_unmoved(pointer, way.undone[0])
+        keep_versions.require_none_expired_since(pointer, way.expirations, wanted.product)
         if pointer.pending is not None:
             return ()
         version = pointer.last_version + 1 if way.is_partial else way.version
@@ -170,16 +179,18 @@ def _reserve(bench: Workbench, way: Return, wanted: Publication) -> Publication:
 
     def is_mine(pending: Publication) -> bool:
         # The same rollback, whoever began it: it was cut off, or goes on beside this one.
-        return publications.is_same_return(pending, wanted, is_partial=way.is_partial)
+        return publications.is_same_rollback(pending, wanted, is_partial=way.is_partial)
 
-    return take_turn(bench, wanted.product, decide, is_mine)
+    return when_pointer_is_free(bench, wanted.product, decide, is_mine)
 
 
-def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication) -> Swap:
+def _restore_partitions(
+    bench: Context, contract: Contract, way: RollbackTarget, row: Publication
+) -> CommitResult:
     if contract.publication == "pinned":
-        return _to_established(bench, contract, way)
-    if is_undone_by_events(way, contract.table):
-        return compensate(bench, way, row)
+        return _pointer_only_swap(bench, contract, way)
+    if is_rollback_of_events(way, contract.table):
+        return write_compensating_events(bench, way, row)
     landed = bench.publisher.find(contract.table, row.token)
     if landed is None:
         way = rewriting.plan_rewrites(bench, contract, way)
@@ -189,23 +200,23 @@ def _restore(bench: Workbench, contract: Contract, way: Return, row: Publication
             scope=way.scope,
             restores=way.restores,
             token=row.token,
-            tags=tags(row),
+            tags=publication_tags(row),
             properties={
                 "lakehouse-backfill.rollback-to": str(way.version),
                 "lakehouse-backfill.reason": row.reason,
             },
-            rewritten=rewriting.rewrite(bench, way, row) if landed is None else None,
+            rewritten=rewriting.write_rollback_shadow(bench, way, row) if landed is None else None,
         )
     )
 
 
-def _to_established(bench: Workbench, contract: Contract, way: Return) -> Swap:
+def _pointer_only_swap(bench: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
     """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
     found = way.established
     if found.snapshot_id is None:
         raise NotFound(f"version {found.version} of {found.product} had no snapshot")
-    require_none_named(bench, contract, way)
-    return Swap(
+    require_no_tombstoned_rollback(bench, contract, way)
+    return CommitResult(
         table=found.table,
         snapshot_id=found.snapshot_id,
         before_snapshot_id=way.undone[0].snapshot_id,
@@ -218,8 +229,8 @@ def _to_established(bench: Workbench, contract: Contract, way: Return) -> Swap:
     )
 
 
-def tell_runs(
-    bench: Workbench, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
+def align_run_states(
+    bench: Context, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
 ) -> None:
     """Move the runs whose output is not accepted any more, and reinstate those that are again.
 
@@ -227,32 +238,40 @@ def tell_runs(
     is being published, stays as it is.
     """
     for run_id in returning:
-        _tell(
-            bench, run_id, {State.ROLLED_BACK: "reinstate", State.ACCEPTED: "reinstate"}, by, reason
+        _align_run_state(
+            bench,
+            run_id,
+            {RunState.ROLLED_BACK: "reinstate", RunState.ACCEPTED: "reinstate"},
+            by,
+            reason,
         )
     for run_id in leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
-        _tell(bench, run_id, {State.PUBLISHING: "finish publishing"}, by, reason)
-        told = {State.PUBLISHED: "roll back", State.PUBLISH_HALTED: "roll back"}
-        _tell(bench, run_id, told, by, reason)
+        _align_run_state(bench, run_id, {RunState.PUBLISHING: "finish publishing"}, by, reason)
+        told = {RunState.PUBLISHED: "roll back", RunState.PUBLISH_HALTED: "roll back"}
+        _align_run_state(bench, run_id, told, by, reason)
 
 
-def _tell(bench: Workbench, run_id: str, verbs: dict[State, str], by: str, reason: str) -> None:
+def _align_run_state(
+    bench: Context, run_id: str, verbs: dict[RunState, str], by: str, reason: str
+) -> None:
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
     verb = verbs.get(status.state)
     pending = bench.versions.pointer(status.product).pending
     if verb is None or (pending is not None and pending.run_id == run_id):
         return
-    is_visible = publications.visible(bench.versions.history(status.product), run_id) is not None
+    is_visible = (
+        publications.visible_publication(bench.versions.history(status.product), run_id) is not None
+    )
     if is_visible is (verb == "reinstate"):
-        if verb == "reinstate" and not _is_whole(bench, plan):
+        if verb == "reinstate" and not _is_fully_visible(bench, plan):
             verb = "reinstate in part"
         with suppress(RunMoved):  # Somebody else told it first.
             bench.move(status, plan, verb, by, reason=reason)
 
 
-def _is_whole(bench: Workbench, plan: Plan) -> bool:
+def _is_fully_visible(bench: Context, plan: Plan) -> bool:
     """Tell whether readers see all steps of a run that was published in steps."""
-    return not rollout.is_stepwise(plan) or rollout.is_whole(
+    return not rollout.is_stepwise(plan) or rollout.is_fully_visible(
         bench.versions.history(plan.product), plan
     )

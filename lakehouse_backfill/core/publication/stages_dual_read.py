@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from lakehouse_backfill.core.approval.decide import trusted_events
 from lakehouse_backfill.core.publication import dual_read as rules
 from lakehouse_backfill.core.runs import lifecycle, roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.rollout import Comparison, Query, TableState
+from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery, TableState
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import ConfigError, NotFound
 
@@ -19,18 +19,18 @@ DUAL_READ = "dual read"
 
 
 @dataclass(frozen=True)
-class Compared:
+class DualReadResult:
     """A comparison with where the run's readers stand now."""
 
     status: RunStatus
-    comparison: Comparison
+    comparison: QueryComparison
     digest: str
-    readers: tuple[rules.Reader, ...]
+    readers: tuple[rules.ReaderComparison, ...]
 
 
 def dual_read(
-    bench: Workbench, run_id: str, query: Query, by: str, accept_difference: str | None = None
-) -> Compared:
+    bench: Context, run_id: str, query: ReaderQuery, by: str, accept_difference: str | None = None
+) -> DualReadResult:
     """Run the reader's query on both states, and record what came of it.
 
     The comparison is bound to exactly this candidate. With `accept_difference` (a reason) a
@@ -40,13 +40,13 @@ def dual_read(
     roles.require_validator(plan.resolved.contract, by)
     if accept_difference is not None:
         _require_reviewer(bench, plan, by, accept_difference)
-    lifecycle.require_legal(status, "dual read")
+    lifecycle.require_legal_move(status, "dual read")
     bench.require_no_other_driver(status)
     comparison = _compare(bench, plan, query).model_copy(update={"by": by, "at": bench.clock.now()})
     digest = bench.evidence.record(
         run_id, DUAL_READ, comparison.model_dump(mode="json"), status.seq
     )
-    bound = rules.candidate(plan, comparison.new.snapshot_id)
+    bound = rules.candidate_binding(plan, comparison.new.snapshot_id)
     status = bench.move(
         status, plan, "dual read", by, reader=query.reader, bound_to=bound,
         equal=comparison.equal, digest=digest,
@@ -57,11 +57,11 @@ def dual_read(
             reason=accept_difference,
         )  # fmt: skip
     events = trusted_events(bench, status)
-    found = rules.readers(plan, events, comparison.new.snapshot_id)
-    return Compared(status, comparison, digest, found)
+    found = rules.reader_comparisons(plan, events, comparison.new.snapshot_id)
+    return DualReadResult(status, comparison, digest, found)
 
 
-def _require_reviewer(bench: Workbench, plan: Plan, by: str, reason: str) -> None:
+def _require_reviewer(bench: Context, plan: Plan, by: str, reason: str) -> None:
     """Accepting a difference is a waiver: the same role, and four eyes where they are wanted."""
     roles.require_role(plan.resolved.contract, "waive", by)
     roles.require_four_eyes(plan, bench.profile.environment, by)
@@ -71,8 +71,8 @@ def _require_reviewer(bench: Workbench, plan: Plan, by: str, reason: str) -> Non
         )
 
 
-def _compare(bench: Workbench, plan: Plan, query: Query) -> Comparison:
-    new = candidate_of(bench, plan)
+def _compare(bench: Context, plan: Plan, query: ReaderQuery) -> QueryComparison:
+    new = staged_candidate(bench, plan)
     try:
         accepted = resolve_accepted(bench, plan.resolved.contract, strict=False)
         old = TableState(table=accepted.table, snapshot_id=accepted.snapshot_id)
@@ -82,7 +82,7 @@ def _compare(bench: Workbench, plan: Plan, query: Query) -> Comparison:
     return bench.reading.compare(query, old, new)
 
 
-def candidate_of(bench: Workbench, plan: Plan) -> TableState:
+def staged_candidate(bench: Context, plan: Plan) -> TableState:
     """Give what the run staged; raises NotFound when it staged nothing yet."""
     shadow = bench.tables.describe(plan.shadow_table)
     if shadow is None:
@@ -94,16 +94,18 @@ def candidate_of(bench: Workbench, plan: Plan) -> TableState:
 
 def require_dual_reads(plan: Plan, events: tuple[Event, ...], snapshot_id: int | None) -> None:
     """Raise ApprovalMissing or ChecksFailed unless the readers that are named agree."""
-    rules.require(plan, events, snapshot_id)
+    rules.require_reader_agreement(plan, events, snapshot_id)
 
 
-def standing_of(bench: Workbench, plan: Plan, events: tuple[Event, ...]) -> list[dict[str, object]]:
+def reader_records(
+    bench: Context, plan: Plan, events: tuple[Event, ...]
+) -> list[dict[str, object]]:
     """List where the run's readers stand, for status, page and archive; empty without any."""
     is_asked = plan.resolved.manifest.target.dual_read is not None
     if not is_asked and not any(event.verb == "dual read" for event in events):
         return []
     shadow = bench.tables.describe(plan.shadow_table)
-    found = rules.readers(plan, events, shadow.snapshot_id if shadow else None)
+    found = rules.reader_comparisons(plan, events, shadow.snapshot_id if shadow else None)
     lines = []
     for item in found:
         known = bench.evidence.document(plan.run_id, item.digest) if item.digest else None

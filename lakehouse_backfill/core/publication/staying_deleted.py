@@ -10,35 +10,35 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation import erasing
 from lakehouse_backfill.core.validation.stages_erasing import current_tombstones
-from lakehouse_backfill.core.versions.publications import Return
+from lakehouse_backfill.core.versions.publications import RollbackTarget
 from lakehouse_backfill.domain.carrying import TableState
-from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named
+from lakehouse_backfill.domain.catch_up import DeletedRows, Erasure, ExcludedRows, TombstonedRows
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.publication import Publication, Restore, Rewrite
+from lakehouse_backfill.domain.publication import PartitionRestore, Publication, RequiredRewrite
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import NotFound, TargetChanged
 
-_BECAUSE = "rows that were deleted since are left out"
+_EXCLUDED_REASON = "rows that were deleted since are left out"
 
 
 @dataclass
-class _Found:
+class _DeletionFindings:
     """What was found of all parts of a way back."""
 
-    restores: list[Restore] = field(default_factory=list)
+    restores: list[PartitionRestore] = field(default_factory=list)
     erasures: list[Erasure] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
-    gone: list[Gone] = field(default_factory=list)
-    named: list[Named] = field(default_factory=list)
+    gone: list[DeletedRows] = field(default_factory=list)
+    named: list[TombstonedRows] = field(default_factory=list)
     drifts: list[Drift] = field(default_factory=list)
 
 
-def stay_deleted(bench: Workbench, contract: Contract, way: Return) -> Return:
+def exclude_deleted_rows(bench: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
     """Let the way back leave out what was deleted live; nothing is changed in the lake.
 
     Raises TargetChanged when rows would come back and the contract says `deletions: block`, or has
@@ -48,60 +48,67 @@ def stay_deleted(bench: Workbench, contract: Contract, way: Return) -> Return:
     if info is None or info.snapshot_id is None:
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
-    look = _Look(bench, contract, way, info.snapshot_id, contract.key or names)
-    found = _Found()
+    look = _DeletionScan(bench, contract, way, info.snapshot_id, contract.key or names)
+    found = _DeletionFindings()
     for restore in way.restores:
         look.at(restore, found)
-    _refuse(contract, found)
+    _require_reapply_allowed(contract, found)
     if not found.rewritten and not found.erasures:
         return replace(way, restores=tuple(found.restores))
-    left_out = LeftOut(
+    left_out = ExcludedRows(
         field=way.scope.field, tombstones=look.tombstones, erasures=tuple(found.erasures)
     )
     labels = tuple(label for label in way.scope.partitions if label in found.rewritten)
-    rewrites = (Rewrite(partitions=labels, because=_BECAUSE),) if labels else ()
+    rewrites = (RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON),) if labels else ()
     return replace(way, restores=tuple(found.restores), rewrites=rewrites, left_out=left_out)
 
 
-def require_none_named(bench: Workbench, contract: Contract, way: Return) -> None:
+def require_no_tombstoned_rollback(bench: Context, contract: Contract, way: RollbackTarget) -> None:
     """Raise TargetChanged when a pinned product would go back to rows that tombstones name.
 
     Its pointer moves to a whole earlier table: nothing can be left out of that.
     """
-    left_out = LeftOut(field=way.scope.field, tombstones=current_tombstones(bench, contract))
+    left_out = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(bench, contract))
     if left_out.is_empty:
         return
     seen = TableState(table=way.established.table, snapshot_id=way.established.snapshot_id)
     named = bench.erasing.named(seen, way.scope.partitions, left_out)
     if named.rows:
-        error = erasing.tombstoned(contract, named.rows, named.partitions, "rolled back")
+        error = erasing.tombstones_blocked_error(
+            contract, named.rows, named.partitions, "rolled back"
+        )
         error.fix = "restate the partitions instead: staging leaves these rows out"
         raise error
 
 
-def _refuse(contract: Contract, found: _Found) -> None:
-    if erasing.may_reapply(contract):
+def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> None:
+    if erasing.may_reapply_deletions(contract):
         return
     lost = [one for one in found.gone if one.rows]
     if lost:
-        together = Gone(
+        together = DeletedRows(
             rows=sum(one.rows for one in lost),
             partitions=tuple(dict.fromkeys(label for one in lost for label in one.partitions)),
-            samples=tuple(key for one in lost for key in one.samples)[: erasing.SAMPLES],
+            samples=tuple(key for one in lost for key in one.samples)[: erasing.MAX_SAMPLE_KEYS],
             is_only_deletion=all(one.is_only_deletion for one in lost),
         )
-        raise erasing.blocked(contract, together, found.drifts, "rolled back")
+        raise erasing.deletions_blocked_error(contract, together, found.drifts, "rolled back")
     rows = sum(one.rows for one in found.named)
     if rows:
         labels = tuple(label for one in found.named for label in one.partitions)
-        raise erasing.tombstoned(contract, rows, labels, "rolled back")
+        raise erasing.tombstones_blocked_error(contract, rows, labels, "rolled back")
 
 
-class _Look:
+class _DeletionScan:
     """Looks at the parts of one way back, against the head as it is now."""
 
     def __init__(
-        self, bench: Workbench, contract: Contract, way: Return, head: int, key: tuple[str, ...]
+        self,
+        bench: Context,
+        contract: Contract,
+        way: RollbackTarget,
+        head: int,
+        key: tuple[str, ...],
     ) -> None:
         self._bench = bench
         self._table = contract.table
@@ -110,7 +117,7 @@ class _Look:
         self._key = key
         self.tombstones = current_tombstones(bench, contract)
 
-    def at(self, restore: Restore, found: _Found) -> None:
+    def at(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
         """Find what one part would bring back; its partitions may be told apart by that."""
         if restore.restore_snapshot_id is None:
             found.restores.append(restore)
@@ -126,10 +133,10 @@ class _Look:
 
     def _label(
         self,
-        restore: Restore,
+        restore: PartitionRestore,
         label: str,
-        lost: list[tuple[tuple[int, int], Gone]],
-        found: _Found,
+        lost: list[tuple[tuple[int, int], DeletedRows]],
+        found: _DeletionFindings,
     ) -> None:
         erasures = tuple(
             Erasure(
@@ -142,7 +149,7 @@ class _Look:
             for (before, after), _ in lost
         )
         state = TableState(table=self._table, snapshot_id=restore.restore_snapshot_id)
-        left_out = LeftOut(
+        left_out = ExcludedRows(
             field=self._way.scope.field, tombstones=self.tombstones, erasures=erasures
         )
         if left_out.is_empty:
@@ -163,7 +170,7 @@ class _Look:
             for (before, _), _ in lost:
                 self._name(before, label, found)
 
-    def _name(self, since: int, label: str, found: _Found) -> None:
+    def _name(self, since: int, label: str, found: _DeletionFindings) -> None:
         """Remember which live commits changed the partition, as far as history still tells."""
         scope = Scope(field=self._way.scope.field, partitions=(label,))
         with suppress(TargetChanged, NotFound):
@@ -171,7 +178,7 @@ class _Look:
                 if not drift.writer.startswith("run ") and drift not in found.drifts:
                     found.drifts.append(drift)
 
-    def _lost(self, restore: Restore) -> list[tuple[tuple[int, int], Gone]]:
+    def _lost(self, restore: PartitionRestore) -> list[tuple[tuple[int, int], DeletedRows]]:
         """Give the stretches of live commits in which partitions lost rows; one entry for each."""
         scope = Scope(field=self._way.scope.field, partitions=restore.partitions)
         found = []
@@ -182,15 +189,15 @@ class _Look:
                     found.append((window, self._gone(window, one)))
         return [(window, gone) for window, gone in found if gone.rows]
 
-    def _gone(self, window: tuple[int, int], scope: Scope) -> Gone:
+    def _gone(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
         old, new = (TableState(table=self._table, snapshot_id=at) for at in window)
         return self._bench.erasing.gone(old, new, scope, self._key)
 
-    def _windows(self, restore: Restore) -> Iterator[tuple[int, int]]:
+    def _windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
         """Give the stretches between the acts on the partitions, and up to the head."""
         # Correction events went to a table of their own, whose snapshots say nothing here.
         own = [row for row in self._way.undone if row.table == self._table]
-        acts = [row for row in reversed(own) if _touches(row, restore)]
+        acts = [row for row in reversed(own) if _is_touching(row, restore)]
         starts = [row.snapshot_id for row in acts]
         ends = [*(row.before_snapshot_id for row in acts[1:]), self._head]
         for start, end in zip(starts, ends, strict=True):
@@ -198,5 +205,5 @@ class _Look:
                 yield start, end
 
 
-def _touches(row: Publication, restore: Restore) -> bool:
+def _is_touching(row: Publication, restore: PartitionRestore) -> bool:
     return row.scope is not None and not set(row.scope.partitions).isdisjoint(restore.partitions)

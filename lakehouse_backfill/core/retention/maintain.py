@@ -13,14 +13,14 @@ from datetime import timedelta
 from itertools import groupby
 
 from lakehouse_backfill.core.retention import retention
-from lakehouse_backfill.core.retention.retained import gather, leftovers
-from lakehouse_backfill.core.retention.retention import Decision, Facts
+from lakehouse_backfill.core.retention.retained import find_leftovers, gather_facts
+from lakehouse_backfill.core.retention.retention import RetentionDecision, RetentionFacts
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import keep_versions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.retention import Item, Leftover, Litter
+from lakehouse_backfill.domain.retention import LeftoverFiles, OrphanFiles, RetentionItem
 from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMoved, Unsupported
 
 #: Files of control tables this young may belong to a commit, or a reader, that is at work now.
@@ -28,24 +28,24 @@ CONTROL_FILES_GRACE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Maintained:
+class MaintainResult:
     """What was let go (or, in a dry run, would be) and what is kept, each with its reason."""
 
-    retired: tuple[Item, ...]
-    kept: tuple[Item, ...]
-    left: tuple[Leftover, ...]
-    litter: Litter
+    retired: tuple[RetentionItem, ...]
+    kept: tuple[RetentionItem, ...]
+    left: tuple[LeftoverFiles, ...]
+    litter: OrphanFiles
 
 
 def maintain(
-    bench: Workbench,
+    bench: Context,
     contracts: Mapping[str, Contract],
     by: str,
     *,
     product: str | None = None,
     erasure: str = "",
     dry_run: bool = False,
-) -> Maintained:
+) -> MaintainResult:
     """Let go of shadows, pins, versions, fences and control files that nothing needs.
 
     `erasure`, a reason, ends all versions but the accepted one of the product, and the leases on
@@ -60,57 +60,68 @@ def maintain(
         if contract is None:
             raise NotFound(f"no contract of {product}", fix="name a product of this project")
         roles.require_role(contract, "publish", by)
-    facts = gather(bench, contracts, product, f"erasure, by {by}: {erasure}" if erasure else "")
-    found = _wanted(retention.decide(facts), product)
-    found = _foreseen(bench, found, at_once=bool(erasure))
-    left = leftovers(bench, found, facts)
+    facts = gather_facts(
+        bench, contracts, product, f"erasure, by {by}: {erasure}" if erasure else ""
+    )
+    found = _decision_for_product(retention.decide_retention(facts), product)
+    found = _without_required_tags(bench, found, at_once=bool(erasure))
+    left = find_leftovers(bench, found, facts)
     before = bench.clock.now() - CONTROL_FILES_GRACE
     if dry_run:
-        litter = Litter() if product else bench.control_upkeep.litter(before)
-        return _maintained(found, left, litter)
-    found = _act(bench, facts, found, by, at_once=bool(erasure))
-    litter = Litter() if product else bench.control_upkeep.sweep(before)
+        litter = OrphanFiles() if product else bench.control_upkeep.litter(before)
+        return _maintain_result(found, left, litter)
+    found = _apply_decision(bench, facts, found, by, at_once=bool(erasure))
+    litter = OrphanFiles() if product else bench.control_upkeep.sweep(before)
     bench.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
-    return _maintained(found, left, litter)
+    return _maintain_result(found, left, litter)
 
 
-def _wanted(found: Decision, product: str | None) -> Decision:
+def _decision_for_product(found: RetentionDecision, product: str | None) -> RetentionDecision:
     if product is None:
         return found
-    return Decision(
+    return RetentionDecision(
         [item for item in found.retired if item.product == product],
         [item for item in found.kept if item.product == product],
     )
 
 
-def _maintained(found: Decision, left: tuple[Leftover, ...], litter: Litter) -> Maintained:
+def _maintain_result(
+    found: RetentionDecision, left: tuple[LeftoverFiles, ...], litter: OrphanFiles
+) -> MaintainResult:
     retired = found.retired
     if litter.files:
         because = f"{litter.files} files, {litter.size_bytes} bytes: no snapshot reaches them"
-        retired = [*retired, Item(name="control tables", kind="control files", because=because)]
-    return Maintained(tuple(retired), tuple(found.kept), left, litter)
+        retired = [
+            *retired,
+            RetentionItem(name="control tables", kind="control files", because=because),
+        ]
+    return MaintainResult(tuple(retired), tuple(found.kept), left, litter)
 
 
-def _foreseen(bench: Workbench, found: Decision, *, at_once: bool) -> Decision:
+def _without_required_tags(
+    bench: Context, found: RetentionDecision, *, at_once: bool
+) -> RetentionDecision:
     """Take tags that must stay, so that no later expiry deletes live files, out of the decision."""
     kept: dict[str, str] = {}
-    for table, tags in _by_table(found).items():
+    for table, tags in _expiring_tags_by_table(found).items():
         said = bench.upkeep.would_let_go(table, tags, at_once=at_once).kept
         kept |= {f"{table}@{tag}": because for tag, because in said.items()}
-    return _without(found, kept)
+    return _without_items(found, kept)
 
 
-def _without(found: Decision, kept: Mapping[str, str]) -> Decision:
+def _without_items(found: RetentionDecision, kept: Mapping[str, str]) -> RetentionDecision:
     """Give the decision without the items named in `kept`, which are kept for that reason."""
     stays = [
         item.model_copy(update={"because": kept[item.name]})
         for item in found.retired
         if item.name in kept
     ]
-    return Decision([i for i in found.retired if i.name not in kept], [*found.kept, *stays])
+    return RetentionDecision(
+        [i for i in found.retired if i.name not in kept], [*found.kept, *stays]
+    )
 
 
-def _by_table(found: Decision) -> dict[str, dict[str, int]]:
+def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int]]:
     """Give the tags that go by table; those of a shadow that goes need no commit of their own."""
     dropped = {item.name for item in found.retired if item.kind == "shadow"}
     tags: dict[str, dict[str, int]] = {}
@@ -120,19 +131,21 @@ def _by_table(found: Decision) -> dict[str, dict[str, int]]:
     return tags
 
 
-def _act(bench: Workbench, facts: Facts, found: Decision, by: str, *, at_once: bool) -> Decision:
-    found = _expire(bench, facts, found, by)
-    found = _tell(bench, facts, found, by)
+def _apply_decision(
+    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
+) -> RetentionDecision:
+    found = _expire_versions(bench, facts, found, by)
+    found = _record_on_runs(bench, facts, found, by)
     for item in [item for item in found.retired if item.kind == "shadow"]:
         bench.shadows.retire(item.name)
     kept: dict[str, str] = {}
-    for table, tags in _by_table(found).items():
+    for table, tags in _expiring_tags_by_table(found).items():
         try:
             said = bench.upkeep.let_go(table, tags, at_once=at_once).kept
         except (Conflict, NotFound, Unsupported) as error:
             said = dict.fromkeys(tags, error.problem)
         kept |= {f"{table}@{tag}": because for tag, because in said.items()}
-    found = _without(found, kept)
+    found = _without_items(found, kept)
     gone = {item.name for item in found.retired if item.kind == "pin"}
     ended = [lease for lease in facts.leases if f"{lease.table}@{lease.tag}" in gone]
     because = {item.name: item.because for item in found.retired}
@@ -153,7 +166,9 @@ def _act(bench: Workbench, facts: Facts, found: Decision, by: str, *, at_once: b
     return found
 
 
-def _expire(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decision:
+def _expire_versions(
+    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str
+) -> RetentionDecision:
     """Say in the pointer table which versions go, unless the pointer moved meanwhile.
 
     From then on no rollback leads to them; one that is under way keeps all of them.
@@ -163,7 +178,7 @@ def _expire(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decisio
     for product, items in groupby(versions, key=lambda item: item.product):
         expiring = {item.version or 0: item.because for item in items}
         seen = facts.keeping[product].acts[0].token
-        rows = keep_versions.expirations(product, expiring, bench.clock.now(), by)
+        rows = keep_versions.expiration_rows(product, expiring, bench.clock.now(), by)
 
         def decide(
             pointer: Pointer, rows: tuple[Publication, ...] = rows, seen: str = seen
@@ -177,30 +192,32 @@ def _expire(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decisio
             names = tags | {f"{product} version {version}" for version in expiring}
             shadows = {i.name for i in found.retired if i.product == product}
             kept |= dict.fromkeys(names | shadows, f"{product} moved meanwhile: look again")
-    return _without(found, kept)
+    return _without_items(found, kept)
 
 
-def _tell(bench: Workbench, facts: Facts, found: Decision, by: str) -> Decision:
+def _record_on_runs(
+    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str
+) -> RetentionDecision:
     """Note on each run that what it kept is let go, unless it went on meanwhile.
 
     A run whose scratch table goes keeps all that it needs: nothing is noted, it can be published.
     """
     kept: dict[str, str] = {}
-    mine = [item for item in found.retired if retention.is_own(facts, item)]
+    mine = [item for item in found.retired if retention.is_held_by_run(facts, item)]
     for run_id in sorted({item.run_id for item in mine}):
         items = [item for item in mine if item.run_id == run_id]
         try:
-            _note(bench, run_id, items, by)
+            _record_retirement(bench, run_id, items, by)
         except RunMoved as error:
             kept |= dict.fromkeys((item.name for item in items), error.problem)
-    return _without(found, kept)
+    return _without_items(found, kept)
 
 
-def _note(bench: Workbench, run_id: str, items: list[Item], by: str) -> None:
+def _record_retirement(bench: Context, run_id: str, items: list[RetentionItem], by: str) -> None:
     status, events = bench.runs.status(run_id), bench.runs.events(run_id)
     if any(event.verb == "retire" for event in events):
         return
-    if retention.lease_end(status, events) is None:
+    if retention.pin_lease_end(status, events) is None:
         raise RunMoved(f"{run_id} is {status.state.value} by now: open runs keep everything")
     names, because = [item.name for item in items], items[0].because
     try:

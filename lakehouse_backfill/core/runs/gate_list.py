@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
 
 
-class Listed(NamedTuple):
+class GateSpec(NamedTuple):
     """One gate. Words in capitals stand for what the run says there; no `why_not`: waivable."""
 
     name: str
@@ -26,133 +26,133 @@ _NOT_COMPUTED = (
     "stage again"
 )
 
-GATES: tuple[Listed, ...] = (
-    Listed(
+GATES: tuple[GateSpec, ...] = (
+    GateSpec(
         "SOURCE has rows in every PERIOD", "input", "input", "when `complete` is declared",
         "hours, days or months that the run reads, warm-up included, without a row",
     ),
-    Listed(
+    GateSpec(
         "INPUT: EXPECTATION", "input", "input", "severity `critical`",
         "suites `on` a source or reference",
     ),
-    Listed(
+    GateSpec(
         "TEXT", "input", "input", "yes",
         "an assumption of the contract, under its own words: its suite",
     ),
-    Listed(
+    GateSpec(
         "chunk rows are all stored", "technical", "chunk", "yes",
         "the shadow holds as many rows of the chunk as were computed", _NOT_COMPUTED,
     ),
-    Listed(
+    GateSpec(
         "rows lie inside the chunk", "technical", "chunk", "when no row lies inside",
         "a job without warm-up computes no rows of other partitions",
     ),
-    Listed(
+    GateSpec(
         "rows are those of the row predicate", "technical", "chunk", "with `row_predicate`",
         "a job without warm-up computes no other rows of the partitions",
     ),
-    Listed(
+    GateSpec(
         "keys have no nulls", "technical", "chunk", "yes", "nulls in columns of the key",
     ),
-    Listed(
+    GateSpec(
         "row count is in range", "technical", "chunk, result", "yes",
         "rows so far against `safety.max_rows`; the result is not empty",
     ),
-    Listed(
+    GateSpec(
         "no partition becomes empty", "technical", "chunk, result", "yes",
         "a partition that readers see rows in holds some in the candidate too",
     ),
-    Listed(
+    GateSpec(
         "keys are unique", "diff", "chunk, result", "yes", "keys that stand twice",
     ),
-    Listed(
+    GateSpec(
         "EXPECTATION", "quality", "chunk, result", "severity `critical`",
         "suites `on` output; of a chunk only what holds row by row",
     ),
-    Listed(
+    GateSpec(
         "all chunks are staged", "technical", "result", "yes",
         "each chunk of the plan is done in the ledger",
         "a part of the restatement would be missing; lakehouse-backfill run goes on with it",
     ),
-    Listed(
+    GateSpec(
         "nothing outside the partitions changed", "technical", "result", "yes",
         "the files of all other partitions are those of the base",
         "the run may change its own partitions only; nothing else was approved",
     ),
-    Listed(
+    GateSpec(
         "files have a sensible size", "technical", "result", "yes",
         "no partition consists of many small files",
     ),
-    Listed(
+    GateSpec(
         "lineage is complete", "technical", "result", "yes",
         "each row says which run made it, where the table has lineage columns",
     ),
-    Listed(
+    GateSpec(
         "no deleted row is written", "technical", "result",
         "when tombstones are declared, or rows were deleted live",
         "no row that tombstones name, or that was deleted on the target since the pin",
         "a row that somebody had deleted would come back; stage again",
     ),
-    Listed(
+    GateSpec(
         "columns that consumers rely on", "schema", "result", "yes",
         "columns of the contract, with type and nullability",
         "it is what the contract promises to consumers; change the contract with them, plan again",
     ),
-    Listed(
+    GateSpec(
         "stored rows are the computed rows", "reconciliation", "result", "`checksum: required`",
         "checksum of each chunk, computed against stored", _NOT_COMPUTED,
     ),
-    Listed(
+    GateSpec(
         "other rows are unchanged", "reconciliation", "result", "with `row_predicate`",
         "count and checksum of the rows that it does not name, all columns, in each partition",
         "rows that nobody declared would change; plan --revise, and stage again",
     ),
-    Listed(
+    GateSpec(
         "changes add up", "reconciliation", "result", "with publish mode `merge`",
         "old rows, plus keys inserted, minus keys deleted, are the candidate's rows",
         "rows would come or go that no change asked for; plan --revise, and stage again",
     ),
-    Listed(
+    GateSpec(
         "MEASURE of the candidate equals COLUMN of SOURCE", "reconciliation", "result", "yes",
         "`source_totals` of the contract",
     ),
-    Listed(
+    GateSpec(
         "MEASURE of each partition equals COLUMN of SOURCE", "reconciliation", "result", "yes",
         "`source_totals` of the contract that name a `partition`",
     ),
-    Listed(
+    GateSpec(
         "diff and counts agree", "diff", "result", "yes",
         "the diff saw exactly the rows that were counted",
         "the diff that people decide on would not be of these rows; validate again",
     ),
-    Listed(
+    GateSpec(
         "MEASURE changes by at most SHARE", "business", "result", "yes",
         "`thresholds` of the contract; the waiver is the owner's recorded review",
     ),
-    Listed(
+    GateSpec(
         "MEASURE changes by at most SHARE in each partition", "business", "result", "yes",
         "the same, partition by partition: `each_partition`",
     ),
-    Listed(
+    GateSpec(
         "MEASURE is like that of earlier partitions", "anomaly", "result",
         "with `watch.anomalies: block`",
         "row count and measures of each partition: robust z over 8 to 16 earlier ones",
     ),
-    Listed(
+    GateSpec(
         "values are spread as before", "distribution", "result",
         "with `watch.distributions: block`",
         "each column, old against new: PSI of categories, KS of numbers",
     ),
-    Listed(
+    GateSpec(
         "edges are closed", "edge", "result", "yes",
         "partitions beyond the range come out as they are accepted",
     ),
-    Listed("FILE", "golden", "result", "yes", "rows of the golden file"),
-    Listed("spot checks", "golden", "result", "yes", "named records"),
+    GateSpec("FILE", "golden", "result", "yes", "rows of the golden file"),
+    GateSpec("spot checks", "golden", "result", "yes", "named records"),
 )  # fmt: skip
 
 
-def why_not(check: CheckResult) -> str:
+def why_not_waivable(check: CheckResult) -> str:
     """Say why a check may not be waived; empty when it may."""
     if check.waivable:
         return ""

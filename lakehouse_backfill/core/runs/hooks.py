@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.domain.hooks import Hook, HookCall, Moment
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.domain.hooks import Hook, HookCall, HookMoment
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import Blocked
 
 #: Verbs by which a run halts itself.
-HALTS = ("halt", "halt publication")
+HALT_VERBS = ("halt", "halt publication")
 
 
 def call_hooks(
-    bench: Workbench, plan: Plan, on: Moment, act: str, epoch: int, **facts: Any
+    bench: Context, plan: Plan, on: HookMoment, act: str, epoch: int, **facts: Any
 ) -> tuple[HookCall, ...]:
     """Call the contract's hooks of a moment that did not succeed for this act before.
 
@@ -24,11 +24,11 @@ def call_hooks(
     failed or was cut off. Each outcome is evidence of the run. Raises nothing for a failed hook.
     """
     wanted = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    return tuple(_called(bench, plan, hook, act, epoch, facts) for hook in wanted)
+    return tuple(_call_hook(bench, plan, hook, act, epoch, facts) for hook in wanted)
 
 
 def require_hooks(
-    bench: Workbench, plan: Plan, on: Moment, act: str, epoch: int, **facts: Any
+    bench: Context, plan: Plan, on: HookMoment, act: str, epoch: int, **facts: Any
 ) -> None:
     """Call the hooks likewise; raises Blocked, naming the first that failed."""
     for call in call_hooks(bench, plan, on, act, epoch, **facts):
@@ -40,7 +40,7 @@ def require_hooks(
             )
 
 
-def group_act(bench: Workbench, plan: Plan) -> str:
+def group_act_id(bench: Context, plan: Plan) -> str:
     """Name the act of a run that is published with others: the same for whoever goes on with it."""
     first = 0
     for event in reversed(bench.runs.events(plan.run_id)):
@@ -50,14 +50,14 @@ def group_act(bench: Workbench, plan: Plan) -> str:
     return f"{plan.run_id}-together-{first}"
 
 
-def given_back(history: tuple[Publication, ...], run_id: str) -> str | None:
+def released_token(history: tuple[Publication, ...], run_id: str) -> str | None:
     """Name the run's last reservation when it was given back, None when it was not."""
     last = next((row for row in history if row.run_id == run_id), None)
     return last.token if last is not None and last.action == "release" else None
 
 
-def tell_given_back(
-    bench: Workbench, plan: Plan, act: str, epoch: int, problem: str
+def notify_released(
+    bench: Context, plan: Plan, act: str, epoch: int, problem: str
 ) -> tuple[str, ...]:
     """Call after_publish where before_publish was: what it paused has to go on; name what failed.
 
@@ -66,68 +66,68 @@ def tell_given_back(
     if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
         return ()
     calls = call_hooks(
-        bench, plan, "after_publish", _given_back(act), epoch,
+        bench, plan, "after_publish", _release_act_id(act), epoch,
         outcome="given back", problem=problem,
     )  # fmt: skip
     return tuple(call.hook for call in calls if not call.is_ok)
 
 
-def untold_return(bench: Workbench, plan: Plan, act: str) -> tuple[str, ...]:
+def pending_release_hooks(bench: Context, plan: Plan, act: str) -> tuple[str, ...]:
     """Name the hooks that were not called, or failed, when the act was given back."""
     if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
         return ()
-    return missing(bench, plan, "after_publish", _given_back(act))
+    return pending_hooks(bench, plan, "after_publish", _release_act_id(act))
 
 
-def _given_back(act: str) -> str:
+def _release_act_id(act: str) -> str:
     return f"{act}-given-back"
 
 
-def tell_halted(bench: Workbench, plan: Plan) -> tuple[str, ...]:
+def notify_halted(bench: Context, plan: Plan) -> tuple[str, ...]:
     """Call on_halt for the run's last halt, if that was not done; name the hooks that failed."""
     halt = _last_halt(bench, plan)
     if halt is None:
         return ()
     epoch = bench.runs.status(plan.run_id).epoch
     problem = str(halt.detail.get("problem", ""))
-    calls = call_hooks(bench, plan, "on_halt", _halt(halt), epoch, problem=problem)
+    calls = call_hooks(bench, plan, "on_halt", _halt_act_id(halt), epoch, problem=problem)
     return tuple(call.hook for call in calls if not call.is_ok)
 
 
-def untold_halt(bench: Workbench, plan: Plan) -> tuple[str, ...]:
+def pending_halt_hooks(bench: Context, plan: Plan) -> tuple[str, ...]:
     """Name the on_halt hooks that were not called, or failed, for the run's last halt."""
     halt = _last_halt(bench, plan)
-    return () if halt is None else missing(bench, plan, "on_halt", _halt(halt))
+    return () if halt is None else pending_hooks(bench, plan, "on_halt", _halt_act_id(halt))
 
 
-def _last_halt(bench: Workbench, plan: Plan) -> Event | None:
+def _last_halt(bench: Context, plan: Plan) -> Event | None:
     """Give the run's last halt; the log is read only where a hook wants to hear of it."""
     if not any(hook.on == "on_halt" for hook in plan.resolved.contract.hooks):
         return None
-    halts = [event for event in bench.runs.events(plan.run_id) if event.verb in HALTS]
+    halts = [event for event in bench.runs.events(plan.run_id) if event.verb in HALT_VERBS]
     return halts[-1] if halts else None
 
 
-def _halt(event: Event) -> str:
+def _halt_act_id(event: Event) -> str:
     return f"{event.run_id}-halt-{event.seq}"
 
 
-def missing(bench: Workbench, plan: Plan, on: Moment, act: str) -> tuple[str, ...]:
+def pending_hooks(bench: Context, plan: Plan, on: HookMoment, act: str) -> tuple[str, ...]:
     """Name the hooks of a moment that have not succeeded for the act."""
     hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    return tuple(hook.name for hook in hooks if not _is_done(bench, plan, hook, act))
+    return tuple(hook.name for hook in hooks if not _has_succeeded(bench, plan, hook, act))
 
 
-def calls(bench: Workbench, plan: Plan, act: str) -> tuple[HookCall, ...]:
+def recorded_hook_calls(bench: Context, plan: Plan, act: str) -> tuple[HookCall, ...]:
     """Give the last call of each hook that was called for the act, in the contract's order."""
-    found = (_known(bench, plan, hook, act) for hook in plan.resolved.contract.hooks)
+    found = (_recorded_call(bench, plan, hook, act) for hook in plan.resolved.contract.hooks)
     return tuple(call for call in found if call is not None)
 
 
-def _called(
-    bench: Workbench, plan: Plan, hook: Hook, act: str, epoch: int, facts: dict[str, Any]
+def _call_hook(
+    bench: Context, plan: Plan, hook: Hook, act: str, epoch: int, facts: dict[str, Any]
 ) -> HookCall:
-    known = _known(bench, plan, hook, act)
+    known = _recorded_call(bench, plan, hook, act)
     if known is not None and known.is_ok:
         return known
     message = {
@@ -139,24 +139,24 @@ def _called(
     }
     call = bench.hooks.call(hook, message)
     document = {"act": act, **call.model_dump(mode="json")}
-    bench.evidence.record(plan.run_id, _kind(hook), document, epoch)
+    bench.evidence.record(plan.run_id, _evidence_kind(hook), document, epoch)
     bench.journal.bind(**plan.labels).log(
         "hook called", hook=hook.name, on=hook.on, ok=call.is_ok, detail=call.detail
     )
     return call
 
 
-def _is_done(bench: Workbench, plan: Plan, hook: Hook, act: str) -> bool:
-    known = _known(bench, plan, hook, act)
+def _has_succeeded(bench: Context, plan: Plan, hook: Hook, act: str) -> bool:
+    known = _recorded_call(bench, plan, hook, act)
     return known is not None and known.is_ok
 
 
-def _known(bench: Workbench, plan: Plan, hook: Hook, act: str) -> HookCall | None:
-    found = bench.evidence.newest(plan.run_id, _kind(hook))
+def _recorded_call(bench: Context, plan: Plan, hook: Hook, act: str) -> HookCall | None:
+    found = bench.evidence.newest(plan.run_id, _evidence_kind(hook))
     if found is None or found[1].get("act") != act:
         return None
     return HookCall.model_validate({k: v for k, v in found[1].items() if k != "act"})
 
 
-def _kind(hook: Hook) -> str:
+def _evidence_kind(hook: Hook) -> str:
     return f"hook {hook.on} {hook.name}"

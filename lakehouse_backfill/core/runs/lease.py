@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.errors import RunMoved
 
@@ -13,14 +13,14 @@ from lakehouse_backfill.errors import RunMoved
 RENEWALS_PER_LEASE = 3
 
 
-class KeptLease:
+class RenewedLease:
     """Renews a run's lease in the background until the block ends.
 
     The lease only tells others that the driver lives. That an overtaken driver changes nothing is
     the fences' work, whatever this thread notices, and when.
     """
 
-    def __init__(self, bench: Workbench, status: RunStatus) -> None:
+    def __init__(self, bench: Context, status: RunStatus) -> None:
         self._bench = bench
         self._run_id = status.run_id
         self.epoch = status.epoch
@@ -28,7 +28,7 @@ class KeptLease:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
-    def __enter__(self) -> KeptLease:
+    def __enter__(self) -> RenewedLease:
         self._thread.start()
         return self
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.domain.run import Event, RunStatus, State
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import Blocked, IllegalMove
 
-S = State
+S = RunState
 
 #: verb -> (states it may start from, state it leads to)
-MOVES: dict[str, tuple[frozenset[State], State]] = {
+MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     "plan": (frozenset({S.DRAFT}), S.PLANNED),
     "approve": (frozenset({S.PLANNED}), S.APPROVED),
     "carry approval": (frozenset({S.PLANNED}), S.APPROVED),
@@ -70,7 +70,7 @@ MOVES: dict[str, tuple[frozenset[State], State]] = {
 _COMPARABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.ROLLED_BACK})
 
 #: verb -> states in which it may be noted; a note leaves the state as it is
-NOTES: dict[str, frozenset[State]] = {
+NOTES: dict[str, frozenset[RunState]] = {
     "begin validation": frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
     "waive": frozenset({S.HALTED, S.REJECTED}),
     # What the run kept is let go: nothing can be done with it any more.
@@ -80,7 +80,7 @@ NOTES: dict[str, frozenset[State]] = {
 }
 
 #: verb -> what people type for it; the verbs of the machinery alone are not offered
-COMMANDS = {
+COMMANDS_BY_VERB = {
     "approve": "approve",
     "begin staging": "run",
     "begin validation": "validate",
@@ -103,7 +103,7 @@ _AGAIN = (
     "lakehouse-backfill plan MANIFEST --revise {run}"
 )
 #: (verb, state) -> what to do instead, where it is a known bad habit (docs/anti-patterns.md)
-_INSTEAD = {
+_ADVICE = {
     ("begin publishing", S.STAGED): "lakehouse-backfill validate {run}, then accept it: what is "
     "only checked after publication was acted on already",
     ("begin staging", S.PUBLISHED): _AGAIN,
@@ -112,26 +112,26 @@ _INSTEAD = {
 }
 
 #: What goes on with a run that gates rejected, but not with one that a person did.
-AFTER_GATES = ("run", "validate", "waive")
+COMMANDS_AFTER_GATES = ("run", "validate", "waive")
 
 #: States in which a run still wants something from somebody.
-OPEN = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
+OPEN_STATES = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
 
 
-def legal_verbs(state: State) -> tuple[str, ...]:
+def legal_verbs(state: RunState) -> tuple[str, ...]:
     """Name the verbs that may start from `state`."""
     return tuple(verb for verb, (sources, _) in MOVES.items() if state in sources)
 
 
-def _typed(state: State) -> str:
+def _legal_commands(state: RunState) -> str:
     """Say what people may type for a run in `state`."""
-    typed = [COMMANDS[name] for name in legal_verbs(state) if name in COMMANDS]
+    typed = [COMMANDS_BY_VERB[name] for name in legal_verbs(state) if name in COMMANDS_BY_VERB]
     typed = list(dict.fromkeys(typed))
     if state is not S.REJECTED:
         return ", ".join(typed) or "none: the run is closed"
     # The state does not tell who said no; after a person did, none of these is possible.
-    again = [verb for verb in typed if verb in AFTER_GATES]
-    rest = ", ".join(verb for verb in typed if verb not in AFTER_GATES)
+    again = [verb for verb in typed if verb in COMMANDS_AFTER_GATES]
+    rest = ", ".join(verb for verb in typed if verb not in COMMANDS_AFTER_GATES)
     return f"{rest}; and {', '.join(again)} if gates rejected it, not a person"
 
 
@@ -142,7 +142,7 @@ def next_event(
 
     Raises IllegalMove, with the legal verbs, when the run's state does not allow it.
     """
-    require_legal(status, verb)
+    require_legal_move(status, verb)
     return Event(
         run_id=status.run_id,
         seq=status.seq + 1,
@@ -168,15 +168,15 @@ def require_not_retired(events: tuple[Event, ...]) -> None:
         )
 
 
-def require_legal(status: RunStatus, verb: str) -> None:
+def require_legal_move(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
     if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
-        legal = _typed(status.state)
+        legal = _legal_commands(status.state)
         raise IllegalMove(
-            f"{status.run_id} is {status.state.value}: it cannot {COMMANDS.get(verb, verb)}; "
+            f"{status.run_id} is {status.state.value}: it cannot {COMMANDS_BY_VERB.get(verb, verb)}; "
             f"legal now: {legal}",
             state=f"{status.run_id} stays {status.state.value}; nothing was changed",
-            fix=_INSTEAD.get((verb, status.state), "lakehouse-backfill status {run}").format(
+            fix=_ADVICE.get((verb, status.state), "lakehouse-backfill status {run}").format(
                 run=status.run_id
             ),
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lakehouse_backfill import commands
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.defaults import FOUR_EYES_IN
+from lakehouse_backfill.domain.defaults import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 
 #: Decision -> the move that carries it over to a revision that catches up with live data.
-CARRIED = {"approve": "carry approval", "accept": "carry acceptance"}
+CARRIED_DECISION_VERBS = {"approve": "carry approval", "accept": "carry acceptance"}
 
 
 def require_role(contract: Contract, role: str, who: str) -> None:
@@ -37,7 +37,7 @@ def require_validator(contract: Contract, who: str | None) -> None:
         )
 
 
-def require_one_of(contract: Contract, roles: tuple[str, ...], requester: str, who: str) -> None:
+def require_any_role(contract: Contract, roles: tuple[str, ...], requester: str, who: str) -> None:
     """Raise NotAllowed unless `who` asked for the run, or may act as one of the roles."""
     holders = [getattr(contract.roles, role) for role in roles]
     names = dict.fromkeys(name for held in holders for name in held)
@@ -58,7 +58,7 @@ def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
     contract, asked = plan.resolved.contract, plan.resolved.manifest.run.requested_by
     wanted = contract.four_eyes
     if wanted is None:
-        wanted = not {environment, plan.resolved.environment}.isdisjoint(FOUR_EYES_IN)
+        wanted = not {environment, plan.resolved.environment}.isdisjoint(FOUR_EYES_ENVIRONMENTS)
     did = {plan.created_by.strip(): "planned", asked.strip(): "requested"}.get(who.strip())
     if wanted and did is not None:
         raise NotAllowed(
@@ -67,7 +67,7 @@ def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
         )
 
 
-def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
+def decision_makers(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
     """Name who made the decision `verb` on exactly `bound_to`, oldest first.
 
     A later rejection takes back what was decided before it. A decision that was carried over to a
@@ -77,12 +77,15 @@ def decisions(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str,
     for event in sorted(events, key=lambda event: event.seq):
         if event.verb == "reject":
             standing.clear()
-        elif event.verb in (verb, CARRIED.get(verb)) and event.detail.get("bound_to") == bound_to:
-            standing += deciders(event)
+        elif (
+            event.verb in (verb, CARRIED_DECISION_VERBS.get(verb))
+            and event.detail.get("bound_to") == bound_to
+        ):
+            standing += event_deciders(event)
     return tuple(standing)
 
 
-def deciders(event: Event) -> tuple[str, ...]:
+def event_deciders(event: Event) -> tuple[str, ...]:
     """Name who made the decision of an event: those of the first run, if it was carried over."""
     return tuple(event.detail.get("decided_by", ())) or (event.actor,)
 
@@ -97,16 +100,16 @@ def require_decision(
     verb: str,
     bound_to: str,
     run_id: str,
-    manifest_file: str = commands.MANIFEST,
+    manifest_file: str = commands.MANIFEST_PLACEHOLDER,
 ) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
     rejected = [event for event in events if event.verb == "reject"]
-    if not decisions(events, verb, bound_to) and rejected:
+    if not decision_makers(events, verb, bound_to) and rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
-            fix=f"{commands.plan(manifest_file, run_id)}, and let that be approved",
+            fix=f"{commands.plan_command(manifest_file, run_id)}, and let that be approved",
         )
-    if not decisions(events, verb, bound_to):
+    if not decision_makers(events, verb, bound_to):
         raise ApprovalMissing(
             f"{run_id}: nobody made the decision '{verb}' on what is about to happen "
             f"({bound_to[:12]}…)",

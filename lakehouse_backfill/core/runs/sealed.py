@@ -25,9 +25,11 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
         found, recorded = digest(stored["resolved"]), str(stored["manifest_hash"])
         is_whole = found == recorded == manifest_hash and stored["run_id"] == run_id
     except (ValueError, TypeError, KeyError) as error:
-        raise _edited(run_id, f"it is no plan any more ({type(error).__name__})") from error
+        raise _edited_plan_error(
+            run_id, f"it is no plan any more ({type(error).__name__})"
+        ) from error
     if not is_whole:
-        raise _edited(
+        raise _edited_plan_error(
             run_id,
             f"its hash is {found[:12]}, recorded are {recorded[:12]} and {manifest_hash[:12]}",
         )
@@ -36,7 +38,7 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
     except ValidationError as error:
         first = ".".join(str(part) for part in error.errors()[0]["loc"])
         what = f"its field {first} cannot be read, unless a later release made it"
-        raise _edited(run_id, what) from error
+        raise _edited_plan_error(run_id, what) from error
 
 
 def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> dict[str, Any] | None:
@@ -47,7 +49,7 @@ def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> di
     is_there = False
     for text in texts:
         is_there = True
-        if is_right(text, mark):
+        if matches_digest(text, mark):
             found: dict[str, Any] = json.loads(text)
             return found
     if is_there:
@@ -60,12 +62,12 @@ def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> di
     return None
 
 
-def is_right(text: str, mark: str) -> bool:
+def matches_digest(text: str, mark: str) -> bool:
     """Tell whether a stored document is the one whose digest was taken."""
     return sha256(text.encode()).hexdigest() == mark
 
 
-def _edited(run_id: str, what: str) -> Tampered:
+def _edited_plan_error(run_id: str, what: str) -> Tampered:
     return Tampered(
         f"the plan of {run_id} was edited after it was made: {what}",
         state="nothing was computed or published; what readers see is unchanged",

@@ -13,10 +13,10 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.ways import ChosenWay
+from lakehouse_backfill.domain.ways import ChosenWritePath
 from lakehouse_backfill.errors import RunMoved
-from lakehouse_backfill.ports.attributing import Attributing
-from lakehouse_backfill.ports.carrying import Carrying, Erasing
+from lakehouse_backfill.ports.attributing import ChangeAttributor
+from lakehouse_backfill.ports.carrying import Carrying, DeletionFinder
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.compute import (
     Inspecting,
@@ -34,28 +34,28 @@ from lakehouse_backfill.ports.hooks import Hooks
 from lakehouse_backfill.ports.lake import Pins, Publisher, Shadows, Tables
 from lakehouse_backfill.ports.progress import Journal, Progress
 from lakehouse_backfill.ports.retention import ControlUpkeep, PinLeases, Upkeep
-from lakehouse_backfill.ports.rollout import Corrections, Reading
-from lakehouse_backfill.ports.stored import Stored
+from lakehouse_backfill.ports.rollout import Corrections, QueryRunner
+from lakehouse_backfill.ports.stored import StoredFiles
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputePorts:
     """The ports that need Spark or Great Expectations; made on first use."""
 
     staging: Staging
     measuring: Measuring
     inspecting: Inspecting
     restoring: Restoring
-    attributing: Attributing
+    attributing: ChangeAttributor
     judge: Judge
 
 
-def _without_jvm(table: str, scope: Scope | None) -> ChosenWay:  # noqa: ARG001 (a default)
-    return ChosenWay(way="pyiceberg", why="no other way is wired")
+def _without_jvm(table: str, scope: Scope | None) -> ChosenWritePath:  # noqa: ARG001 (a default)
+    return ChosenWritePath(way="pyiceberg", why="no other way is wired")
 
 
 @dataclass(frozen=True)
-class Workbench:
+class Context:
     """The ports of one project and profile, and the identity of this process."""
 
     tables: Tables
@@ -63,24 +63,24 @@ class Workbench:
     shadows: Shadows
     publisher: Publisher
     carrying: Carrying
-    erasing: Erasing
+    erasing: DeletionFinder
     runs: Runs
     ledger: Ledger
     versions: Versions
     evidence: Evidence
     fingerprints: Fingerprints
     data_files: DataFiles
-    stored: Stored
+    stored: StoredFiles
     fences: Fences
     audit: Audit
     pin_leases: PinLeases
     upkeep: Upkeep
     control_upkeep: ControlUpkeep
-    compute: Callable[[], Compute]
+    compute: Callable[[], ComputePorts]
     differ: Callable[[str], Differ]
     records: Records
     views: Views
-    reading: Reading
+    reading: QueryRunner
     corrections: Corrections
     hooks: Hooks
     clock: Clock
@@ -94,7 +94,7 @@ class Workbench:
     #: Text of a file of the project, as it is now.
     file_text: Callable[[str], str]
     #: By which way a table is changed, in a scope of it or as a whole.
-    ways: Callable[[str, Scope | None], ChosenWay] = _without_jvm
+    ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
     #: Whether a run may be taken from a process that still lives; fencing makes that safe.
     take_over: bool = False
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.carrying import CarryRequest
-from lakehouse_backfill.domain.catch_up import Carried
+from lakehouse_backfill.domain.catch_up import CarriedChunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.scope import Chunk, Scope
 
 
-def carried(plan: Plan, chunk: Chunk) -> Carried | None:
+def find_carried_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk | None:
     """Give what is known of a chunk that is taken over; None: the run makes it itself."""
     catch_up = plan.resolved.catch_up
     return None if catch_up is None else catch_up.carried_chunk(chunk.chunk_id)
 
 
-def landed(
-    bench: Workbench,
+def carry_chunk(
+    bench: Context,
     plan: Plan,
     chunk: Chunk,
-    source: Carried,
+    source: CarriedChunk,
     known: ChunkRecord | None,
     epoch: int,
 ) -> ChunkRecord:
@@ -31,13 +31,13 @@ def landed(
     shadow holds. Nothing is computed or copied; the same again does nothing.
     """
     started = bench.clock.now()
-    commit = bench.carrying.carry(_request(plan, chunk, source, epoch))
+    commit = bench.carrying.carry(_carry_request(plan, chunk, source, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
     bench.journal.bind(**plan.labels).log(
         "chunk carried over", chunk_id=chunk.chunk_id, carried_from=source.run_id
     )
-    return _record(bench, plan, chunk, source, commit).model_copy(
+    return _carried_record(bench, plan, chunk, source, commit).model_copy(
         update={
             "seconds": round((bench.clock.now() - started).total_seconds(), 3),
             "epoch": epoch,
@@ -45,7 +45,7 @@ def landed(
     )
 
 
-def _request(plan: Plan, chunk: Chunk, source: Carried, epoch: int) -> CarryRequest:
+def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -> CarryRequest:
     inputs = ",".join(f"{name}={number}" for name, number in source.inputs.items())
     manifest = plan.resolved.manifest
     said = {
@@ -72,8 +72,8 @@ def _request(plan: Plan, chunk: Chunk, source: Carried, epoch: int) -> CarryRequ
     )
 
 
-def _record(
-    bench: Workbench, plan: Plan, chunk: Chunk, source: Carried, commit: ChunkCommit
+def _carried_record(
+    bench: Context, plan: Plan, chunk: Chunk, source: CarriedChunk, commit: ChunkCommit
 ) -> ChunkRecord:
     return ChunkRecord(
         run_id=plan.run_id,

@@ -9,11 +9,11 @@ from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval import waivers
 from lakehouse_backfill.core.planning.pinning import base_files
 from lakehouse_backfill.core.runs import gate_names
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
 from lakehouse_backfill.core.staging import chunk_gates
-from lakehouse_backfill.core.validation.suites import suite_parameters, suites
+from lakehouse_backfill.core.validation.suites import declared_suites, suite_parameters
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.scope import Chunk
@@ -26,7 +26,7 @@ class ChunkChecks:
     """Judges the chunks of one staging, from what the shadow holds of them."""
 
     def __init__(
-        self, bench: Workbench, compute: Compute, plan: Plan, waived: tuple[waivers.Waiver, ...]
+        self, bench: Context, compute: ComputePorts, plan: Plan, waived: tuple[waivers.Waiver, ...]
     ) -> None:
         self._bench = bench
         self._compute = compute
@@ -41,16 +41,18 @@ class ChunkChecks:
         plan = self._plan
         with self._bench.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
             facts = self._compute.inspecting.chunk(plan, chunk, record.snapshot_id)
-            empty = chunk_gates.empty_partitions(record, facts)
+            empty = chunk_gates.empty_chunk_partitions(record, facts)
             emptied = tuple(label for label in empty if label in self._before)
             results = [
-                *chunk_gates.judge(plan, record, facts, rows_before, emptied),
+                *chunk_gates.judge_chunk(plan, record, facts, rows_before, emptied),
                 *self._rows(chunk, record),
             ]
-        checks = tuple(gate_names.apply(results, plan.resolved.manifest.validation.gates))
-        failed = waivers.failed(checks)
-        closed = waivers.closed(checks, waivers.of_chunk(record), self._waived)
-        problem = chunk_gates.problem(record, closed or failed) if failed else ""
+        checks = tuple(
+            gate_names.apply_gate_choices(results, plan.resolved.manifest.validation.gates)
+        )
+        failed = waivers.failed_blocking_checks(checks)
+        closed = waivers.unwaived_failures(checks, waivers.chunk_subject(record), self._waived)
+        problem = chunk_gates.describe_failed_checks(record, closed or failed) if failed else ""
         judged = record.model_copy(
             update={
                 "status": "failed" if closed else "done",
@@ -65,14 +67,14 @@ class ChunkChecks:
         """Raise ChecksFailed, naming chunk, gates, numbers and what to type, for a failed one."""
         if record.status == "done":
             return
-        judged, run_id = waivers.of_chunk(record), record.run_id
-        closed = waivers.closed(self._seen[record.chunk_id], judged, self._waived)
+        judged, run_id = waivers.chunk_subject(record), record.run_id
+        closed = waivers.unwaived_failures(self._seen[record.chunk_id], judged, self._waived)
         raise ChecksFailed(
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
-            fix=f"correct job or input: {commands.plan(self._plan.manifest_file, run_id)}; "
-            f"or let it pass, for the record: {waivers.commands(run_id, closed)}",
+            fix=f"correct job or input: {commands.plan_command(self._plan.manifest_file, run_id)}; "
+            f"or let it pass, for the record: {waivers.waive_instructions(run_id, closed)}",
             stop=waivers.stop_detail(judged, self._keep(record.epoch), closed),
         )
 
@@ -98,7 +100,7 @@ class ChunkChecks:
                 "chunk_id": chunk_id,
                 "checksum": self._records[chunk_id].checksum,
                 "status": self._records[chunk_id].status,
-                "checks": [plain_value(check.model_dump(mode="json")) for check in checks],
+                "checks": [to_json_value(check.model_dump(mode="json")) for check in checks],
             }
             for chunk_id, checks in self._seen.items()
         }
@@ -110,7 +112,7 @@ class ChunkChecks:
 
     def _rows(self, chunk: Chunk, record: ChunkRecord) -> list[CheckResult]:
         """What the suites of the output say of single rows."""
-        wanted = [suite for suite in suites(self._plan) if suite.on == "output"]
+        wanted = [suite for suite in declared_suites(self._plan) if suite.on == "output"]
         if self._plan.resolved.manifest.validation.chunk_checks == "counts" or not wanted:
             return []
         frame = self._compute.inspecting.rows(self._plan, chunk, record.snapshot_id)

@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 
 
-def judge(
+def judge_chunk(
     plan: Plan, record: ChunkRecord, facts: ChunkFacts, rows_before: int, emptied: tuple[str, ...]
 ) -> tuple[CheckResult, ...]:
     """Give the built-in gates of a chunk; `rows_before` is what earlier chunks wrote.
@@ -22,30 +22,30 @@ def judge(
     `emptied` are its partitions without rows that hold some in what readers see.
     """
     return (
-        _stored(record, facts),
-        _row_count(plan, rows_before + record.output_rows),
-        gates.none_emptied(emptied),
-        _inside(plan, record),
-        *_named(plan, record),
-        *(_keys(plan, facts) if plan.resolved.contract.key else ()),
+        _check_rows_stored(record, facts),
+        _check_rows_so_far(plan, rows_before + record.output_rows),
+        gates.check_none_emptied(emptied),
+        _check_rows_inside(plan, record),
+        *_check_predicate_rows(plan, record),
+        *(_check_chunk_keys(plan, facts) if plan.resolved.contract.key else ()),
     )
 
 
-def empty_partitions(record: ChunkRecord, facts: ChunkFacts) -> tuple[str, ...]:
+def empty_chunk_partitions(record: ChunkRecord, facts: ChunkFacts) -> tuple[str, ...]:
     """Name the partitions of a chunk that hold no row."""
     return tuple(label for label in record.partitions if not facts.rows.get(label))
 
 
-def problem(chunk: ChunkRecord, failed: tuple[CheckResult, ...]) -> str:
+def describe_failed_checks(chunk: ChunkRecord, failed: tuple[CheckResult, ...]) -> str:
     """Say which gates a chunk failed, with their numbers."""
     said = "; ".join(f"{check.name}: {check.detail}" for check in failed)
     return (
-        f"chunk {chunk.chunk_id} ({partitions.describe(chunk.partitions)}) failed "
+        f"chunk {chunk.chunk_id} ({partitions.describe_labels(chunk.partitions)}) failed "
         f"{len(failed)} of its checks: {said}"
     )
 
 
-def _stored(record: ChunkRecord, facts: ChunkFacts) -> CheckResult:
+def _check_rows_stored(record: ChunkRecord, facts: ChunkFacts) -> CheckResult:
     rows = sum(facts.rows.values())
     return CheckResult(
         name="chunk rows are all stored",
@@ -58,7 +58,7 @@ def _stored(record: ChunkRecord, facts: ChunkFacts) -> CheckResult:
     )
 
 
-def _row_count(plan: Plan, rows: int) -> CheckResult:
+def _check_rows_so_far(plan: Plan, rows: int) -> CheckResult:
     limit = plan.resolved.manifest.safety.max_rows
     return CheckResult(
         name="row count is in range",
@@ -70,7 +70,7 @@ def _row_count(plan: Plan, rows: int) -> CheckResult:
     )
 
 
-def _inside(plan: Plan, record: ChunkRecord) -> CheckResult:
+def _check_rows_inside(plan: Plan, record: ChunkRecord) -> CheckResult:
     """Rows of a warm-up fall outside by design; without one, a job that hits nothing is wrong."""
     outside = record.outside_rows
     reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources)
@@ -85,7 +85,7 @@ def _inside(plan: Plan, record: ChunkRecord) -> CheckResult:
     )
 
 
-def _named(plan: Plan, record: ChunkRecord) -> tuple[CheckResult, ...]:
+def _check_predicate_rows(plan: Plan, record: ChunkRecord) -> tuple[CheckResult, ...]:
     """With a row predicate: the job computes its rows only; a warm-up may bring others."""
     if record.stray_rows is None:
         return ()
@@ -103,7 +103,7 @@ def _named(plan: Plan, record: ChunkRecord) -> tuple[CheckResult, ...]:
     )
 
 
-def _keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
+def _check_chunk_keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
     nulls = [f"{count} rows without {name}" for name, count in facts.null_keys.items() if count]
     return (
         CheckResult(
@@ -114,5 +114,5 @@ def _keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
             observed=sum(facts.null_keys.values()),
             limit=0,
         ),
-        gates.keys_unique(facts.duplicate_keys, "chunk"),
+        gates.check_keys_unique(facts.duplicate_keys, "chunk"),
     )

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from lakehouse_backfill import commands
 from lakehouse_backfill.core.approval import waivers
 from lakehouse_backfill.core.planning import completeness
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
-from lakehouse_backfill.core.validation.suites import suite_parameters, suites
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
+from lakehouse_backfill.core.validation.suites import declared_suites, suite_parameters
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Assumption
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import ChecksFailed
 
@@ -19,8 +19,8 @@ INPUT_CHECKS = "input-checks"
 
 
 def judge_inputs(
-    bench: Workbench,
-    compute: Compute,
+    bench: Context,
+    compute: ComputePorts,
     plan: Plan,
     epoch: int,
     waived: tuple[waivers.Waiver, ...],
@@ -30,53 +30,55 @@ def judge_inputs(
     A verdict that let the run go on holds for all of it: input and checks are pinned by the
     manifest hash. Raises ChecksFailed, which names every closed gate.
     """
-    judged = waivers.Judged(waivers.INPUT, plan.manifest_hash)
+    judged = waivers.WaiverSubject(waivers.INPUT_SCOPE, plan.manifest_hash)
     known = bench.evidence.newest(plan.run_id, INPUT_CHECKS)
     if known is not None:
         before = [CheckResult.model_validate(check) for check in known[1]["checks"]]
-        if not waivers.closed(before, judged, waived):
+        if not waivers.unwaived_failures(before, judged, waived):
             return
     with bench.journal.bind(**plan.labels).span("judge input"):
         results = (
-            *_completeness(compute, plan),
-            *_suites(compute, plan),
-            *(_assumption(compute, plan, one) for one in plan.resolved.contract.assumptions),
+            *_completeness_results(compute, plan),
+            *_input_suite_results(compute, plan),
+            *(_assumption_result(compute, plan, one) for one in plan.resolved.contract.assumptions),
         )
     if results:
-        document = {"checks": [plain_value(result.model_dump(mode="json")) for result in results]}
+        document = {"checks": [to_json_value(result.model_dump(mode="json")) for result in results]}
         digest = bench.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
-        _require_open(plan, results, waivers.closed(results, judged, waived), digest)
+        _require_open_gates(
+            plan, results, waivers.unwaived_failures(results, judged, waived), digest
+        )
 
 
-def _require_open(
+def _require_open_gates(
     plan: Plan, results: tuple[CheckResult, ...], closed: tuple[CheckResult, ...], digest: str
 ) -> None:
     if not closed:
         return
     said = "; ".join(f"{result.name}: {result.detail}" for result in closed)
-    judged = waivers.Judged(waivers.INPUT, plan.manifest_hash)
+    judged = waivers.WaiverSubject(waivers.INPUT_SCOPE, plan.manifest_hash)
     raise ChecksFailed(
         f"the pinned input failed {len(closed)} of {len(results)} checks: {said}",
         state="nothing was staged; readers see what they saw before",
-        fix=f"pin a corrected input: {commands.plan(plan.manifest_file, plan.run_id)}; "
-        f"or let it pass, for the record: {waivers.commands(plan.run_id, closed)}",
+        fix=f"pin a corrected input: {commands.plan_command(plan.manifest_file, plan.run_id)}; "
+        f"or let it pass, for the record: {waivers.waive_instructions(plan.run_id, closed)}",
         stop=waivers.stop_detail(judged, digest, closed),
     )
 
 
-def _completeness(compute: Compute, plan: Plan) -> Iterator[CheckResult]:
+def _completeness_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:
     for pin in plan.resolved.sources:
         source = plan.resolved.manifest.sources.get(pin.name)
         if source is None or pin.range is None:
             continue
-        unit = completeness.unit_of(source)
-        wanted = completeness.expected(pin, plan.resolved.scope, unit)
+        unit = completeness.completeness_period(source)
+        wanted = completeness.expected_periods(pin, plan.resolved.scope, unit)
         found = compute.inspecting.periods(plan, pin.name, unit)
-        yield completeness.check(pin.name, source, wanted, found)
+        yield completeness.check_completeness(pin.name, source, wanted, found)
 
 
-def _suites(compute: Compute, plan: Plan) -> Iterator[CheckResult]:
-    for suite in suites(plan):
+def _input_suite_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:
+    for suite in declared_suites(plan):
         if suite.on == "output":
             continue
         frame = compute.measuring.input(plan, suite.on)
@@ -86,12 +88,12 @@ def _suites(compute: Compute, plan: Plan) -> Iterator[CheckResult]:
             yield result.model_copy(update={"name": f"{suite.on}: {result.name}"})
 
 
-def _assumption(compute: Compute, plan: Plan, assumption: Assumption) -> CheckResult:
+def _assumption_result(compute: ComputePorts, plan: Plan, assumption: Assumption) -> CheckResult:
     """One gate for each assumption, under its own words: they are what people decide on."""
     frame = compute.measuring.input(plan, assumption.on)
     parameters = suite_parameters(compute, plan, assumption)
     results = compute.judge.judge(frame, assumption.file, parameters, "input")
-    failed = waivers.failed(results)
+    failed = waivers.failed_blocking_checks(results)
     said = "; ".join(f"{result.name}: {result.detail}" for result in failed or results)
     return CheckResult(
         name=assumption.text,

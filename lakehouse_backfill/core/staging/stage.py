@@ -11,10 +11,10 @@ from lakehouse_backfill.core.approval import waivers
 from lakehouse_backfill.core.approval.decide import trusted_events
 from lakehouse_backfill.core.planning import external, staging_place
 from lakehouse_backfill.core.planning.approved_files import require_approved_files
-from lakehouse_backfill.core.planning.pinning import require_pins
+from lakehouse_backfill.core.planning.pinning import require_pinned_snapshots
 from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.lease import KeptLease
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.runs.lease import RenewedLease
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
 from lakehouse_backfill.core.staging import carrying
 from lakehouse_backfill.core.staging.chunk_checks import ChunkChecks
 from lakehouse_backfill.core.staging.input_checks import judge_inputs
@@ -26,7 +26,7 @@ from lakehouse_backfill.domain.scope import Chunk
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 
 
-def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
+def stage(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
     """Stage what is not staged yet; chunks that the shadow already holds are not redone.
 
     The first chunk that fails its checks halts the run: it stays where it is, and is judged again
@@ -34,36 +34,36 @@ def stage(bench: Workbench, run_id: str, by: str) -> tuple[RunStatus, dict[str, 
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
     plan = bench.runs.plan(run_id)
-    external.require_job(plan)
-    return staged(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
+    external.require_job_writer(plan)
+    return stage_run(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
 
 
-def staged(
-    bench: Workbench, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
+def stage_run(
+    bench: Context, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
 
     It is asked after the shadow was fenced: nobody else writes there any more.
     """
-    with begin(bench, plan, by) as begun:
-        done, redone = _stage_all(bench, plan, begun, committed)
+    with staging_session(bench, plan, by) as begun:
+        done, redone = _stage_chunks(bench, plan, begun, committed)
     rows = sum(record.output_rows for record in done)
     status = bench.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
     return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
 
 
 @dataclass(frozen=True)
-class Begun:
+class StagingSession:
     """A staging that is under way, with its lease and the waivers that stand."""
 
     status: RunStatus
-    lease: KeptLease
-    compute: Compute
+    lease: RenewedLease
+    compute: ComputePorts
     waived: tuple[waivers.Waiver, ...]
 
 
 @contextmanager
-def begin(bench: Workbench, plan: Plan, by: str) -> Iterator[Begun]:
+def staging_session(bench: Context, plan: Plan, by: str) -> Iterator[StagingSession]:
     """Drive the run's staging: decisions, files, pins and input are checked first.
 
     What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
@@ -72,12 +72,12 @@ def begin(bench: Workbench, plan: Plan, by: str) -> Iterator[Begun]:
     events = trusted_events(bench, status)
     roles.require_approval(events, plan)
     require_approved_files(bench, plan)
-    require_pins(bench, plan)
+    require_pinned_snapshots(bench, plan)
     status = bench.drive(status, plan, "begin staging", by)
     try:
-        with KeptLease(bench, status) as lease:
-            begun = Begun(status, lease, bench.compute(), waivers.standing(events))
-            if not external.is_external(plan):
+        with RenewedLease(bench, status) as lease:
+            begun = StagingSession(status, lease, bench.compute(), waivers.waivers_in_force(events))
+            if not external.is_externally_written(plan):
                 begun.compute.staging.load(plan)
             judge_inputs(bench, begun.compute, plan, lease.epoch, begun.waived)
             yield begun
@@ -86,24 +86,24 @@ def begin(bench: Workbench, plan: Plan, by: str) -> Iterator[Begun]:
         raise
     except ChecksFailed as error:
         bench.move(status, plan, "halt", by, problem=error.problem, **error.stop)
-        hooks.tell_halted(bench, plan)
+        hooks.notify_halted(bench, plan)
         raise
     except BackfillError as error:
         bench.move(status, plan, "fail", by, problem=error.problem)
         raise
 
 
-def _stage_all(
-    bench: Workbench,
+def _stage_chunks(
+    bench: Context,
     plan: Plan,
-    begun: Begun,
+    begun: StagingSession,
     listed: Callable[[], tuple[ChunkCommit, ...]],
 ) -> tuple[list[ChunkRecord], int]:
     compute, lease = begun.compute, begun.lease
     open_shadow(bench, plan, lease.epoch)
     committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in bench.ledger.chunks(plan.run_id)}
-    work = _Work(bench, compute, plan, lease)
+    work = _ChunkStager(bench, compute, plan, lease)
     checks = ChunkChecks(bench, compute, plan, begun.waived)
     bench.progress.start("stage", len(plan.resolved.chunks), "chunks")
     done: list[ChunkRecord] = []
@@ -126,22 +126,22 @@ def _stage_all(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _ChunkStager:
     """Brings chunks into the shadow."""
 
-    bench: Workbench
-    compute: Compute
+    bench: Context
+    compute: ComputePorts
     plan: Plan
-    lease: KeptLease
+    lease: RenewedLease
 
     def landed(
         self, chunk: Chunk, commit: ChunkCommit | None, known: ChunkRecord | None
     ) -> ChunkRecord:
         """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
-        source = carrying.carried(self.plan, chunk)
+        source = carrying.find_carried_chunk(self.plan, chunk)
         if source is not None:
-            return carrying.landed(self.bench, self.plan, chunk, source, known, epoch)
+            return carrying.carry_chunk(self.bench, self.plan, chunk, source, known, epoch)
         journal = self.bench.journal.bind(**self.plan.labels)
         if commit is None:
             span = {
@@ -157,7 +157,7 @@ class _Work:
         return staging.remeasure(self.plan, chunk, commit.snapshot_id, epoch)
 
 
-def open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
+def open_shadow(bench: Context, plan: Plan, epoch: int) -> None:
     """Make the target and its shadow if they are not there, and shut earlier writers out."""
     target = plan.resolved.target
     if target.uuid is None:
@@ -169,10 +169,12 @@ def open_shadow(bench: Workbench, plan: Plan, epoch: int) -> None:
     if plan.resolved.manifest.compute.staging_location == "under_target":
         info = bench.tables.describe(target.table)
         if info is not None:
-            properties[staging_place.DATA_PATH] = staging_place.under(info, plan.run_id)
+            properties[staging_place.DATA_PATH_PROPERTY] = staging_place.staging_folder(
+                info, plan.run_id
+            )
     bench.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
     # Before its chunks are listed: what an overtaken driver commits later would not be seen.
     bench.shadows.fence(plan.shadow_table, epoch)
-    change = rules_schema_change.of_plan(plan)
+    change = rules_schema_change.declared_schema_change(plan)
     if change and target.schema_id is not None:
         bench.shadows.evolve(plan.shadow_table, target.schema_id, change)

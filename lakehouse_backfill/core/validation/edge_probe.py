@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakehouse_backfill.core.comparison import fingerprinting
 from lakehouse_backfill.core.planning import catching_up, windows
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation import edges
 from lakehouse_backfill.domain import rules_schema_change
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeReport, EdgeSide
@@ -17,26 +17,26 @@ from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.ports.compute import Staging
 
 #: Gives the checksums of accepted partitions; those without rows are left out.
-Accepted = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
-Around = Mapping[EdgeSide, tuple[str, ...]]
+AcceptedChecksums = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
+LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
 
 
 def compares_whole_partitions(plan: Plan) -> bool:
     """Tell whether a run would compute all rows of a partition, under the columns it has now."""
     return not (
         plan.resolved.manifest.target.row_predicate
-        or rules_schema_change.of_plan(plan)
-        or not catching_up.left_out(plan.resolved).is_empty
+        or rules_schema_change.declared_schema_change(plan)
+        or not catching_up.excluded_rows(plan.resolved).is_empty
     )
 
 
-def edges_of(bench: Workbench, staging: Staging, plan: Plan) -> EdgeReport:
+def probe_run_edges(bench: Context, staging: Staging, plan: Plan) -> EdgeReport:
     """Hold what the run would compute beyond its edges against what is accepted there."""
     target, field = plan.resolved.target, plan.resolved.scope.field
 
     def accepted(labels: tuple[str, ...]) -> dict[str, Checksum]:
         scope = Scope(field=field, partitions=labels)
-        return fingerprinting.checksums_of(
+        return fingerprinting.partition_checksums(
             bench, target.table, target.snapshot_id, scope, plan.run_id
         )
 
@@ -44,13 +44,15 @@ def edges_of(bench: Workbench, staging: Staging, plan: Plan) -> EdgeReport:
     return probe_edges(staging, plan, accepted if whole else None)
 
 
-def probe_edges(staging: Staging, plan: Plan, accepted: Accepted | None = None) -> EdgeReport:
+def probe_edges(
+    staging: Staging, plan: Plan, accepted: AcceptedChecksums | None = None
+) -> EdgeReport:
     """Look at all edges together; where the outermost partition differs, look further out.
 
     With `accepted` partitions are compared by checksums first, and only those that differ by key.
     """
     scope, validation = plan.resolved.scope, plan.resolved.manifest.validation
-    first = edges.labels(scope, validation.edge_partitions)
+    first = edges.edge_labels(scope, validation.edge_partitions)
     around: dict[EdgeSide, tuple[str, ...]] = {
         "inside": first.inside,
         "before": first.before,
@@ -59,7 +61,7 @@ def probe_edges(staging: Staging, plan: Plan, accepted: Accepted | None = None) 
     found: list[EdgePartition] = []
     seen: dict[EdgeSide, tuple[str, ...]] = {}
     while any(around.values()):
-        probed = _probed(staging, plan, around, accepted)
+        probed = _probe_labels(staging, plan, around, accepted)
         found += probed
         differing = {edge.partition for edge in probed if edge.differing_rows}
         open_sides = {
@@ -69,13 +71,14 @@ def probe_edges(staging: Staging, plan: Plan, accepted: Accepted | None = None) 
         }
         seen |= {side: seen.get(side, ()) + labels for side, labels in open_sides.items()}
         around = {
-            side: _within_reach(plan, edges.further(scope, side, seen[side])) for side in open_sides
+            side: _within_reach(plan, edges.next_edge_labels(scope, side, seen[side]))
+            for side in open_sides
         }
-    return edges.report(scope, tuple(found), validation.edge_tolerance_rows)
+    return edges.report_edges(scope, tuple(found), validation.edge_tolerance_rows)
 
 
-def _probed(
-    staging: Staging, plan: Plan, around: Around, accepted: Accepted | None
+def _probe_labels(
+    staging: Staging, plan: Plan, around: LabelsBySide, accepted: AcceptedChecksums | None
 ) -> tuple[EdgePartition, ...]:
     if accepted is None:
         return staging.edges(plan, around)
@@ -88,7 +91,7 @@ def _probed(
         computed = staging.edge_checksums(plan, around)
         old = knowing.result()
     differing = {label for label in labels if old.get(label) != computed.get(label)}
-    closer: Around = {
+    closer: LabelsBySide = {
         side: tuple(label for label in some if label in differing) for side, some in around.items()
     }
     by_key = {each.partition: each for each in staging.edges(plan, closer)} if differing else {}
@@ -110,7 +113,8 @@ def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
         around = Scope(field=plan.resolved.scope.field, partitions=(label,))
         pins = [pin for pin in plan.resolved.sources if pin.range is not None]
         if not all(
-            pin.range and windows.covers(pin.range, windows.needed(pin, around)) for pin in pins
+            pin.range and windows.range_covers_window(pin.range, windows.needed_window(pin, around))
+            for pin in pins
         ):
             break
         reachable.append(label)

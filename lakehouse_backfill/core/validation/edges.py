@@ -9,7 +9,7 @@ from lakehouse_backfill.domain.checks import CheckResult, EdgePartition, EdgeRep
 from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.scope import Scope
 
-MAX_PROBE = 64
+MAX_PROBED_PARTITIONS = 64
 
 
 @dataclass(frozen=True)
@@ -26,38 +26,40 @@ class EdgeLabels:
         return self.before + self.inside + self.after
 
 
-def labels(scope: Scope, count: int) -> EdgeLabels:
+def edge_labels(scope: Scope, count: int) -> EdgeLabels:
     """Give `count` partitions beyond each edge, and at most as many at each side of every gap."""
     ordered = [label for label in scope.partitions if label != "null"]
     if not ordered or count == 0:
         return EdgeLabels((), (), ())
-    before = _walk(scope, ordered[0], -1, count)
-    after = _walk(scope, ordered[-1], 1, count)
+    before = _walk_labels(scope, ordered[0], -1, count)
+    after = _walk_labels(scope, ordered[-1], 1, count)
     chosen = set(scope.partitions) | set(before) | set(after)
     inside: list[str] = []
     for label in ordered:
         for step in (-1, 1):
-            for near in _walk(scope, label, step, count):
+            for near in _walk_labels(scope, label, step, count):
                 if near in scope.partitions:
                     break
                 if near not in chosen:
                     chosen.add(near)
                     inside.append(near)
-    key = partitions.sort_key(scope.field)
+    key = partitions.label_sort_key(scope.field)
     return EdgeLabels(before, tuple(sorted(inside, key=key)), after)
 
 
-def further(scope: Scope, side: str, seen: tuple[str, ...]) -> tuple[str, ...]:
+def next_edge_labels(scope: Scope, side: str, seen: tuple[str, ...]) -> tuple[str, ...]:
     """Give the next partitions to probe on a side whose outermost partition still differs."""
     step = -1 if side == "before" else 1
-    if not seen or len(seen) >= MAX_PROBE:
+    if not seen or len(seen) >= MAX_PROBED_PARTITIONS:
         return ()
-    return _walk(scope, seen[-1], step, min(len(seen) * 2, MAX_PROBE - len(seen)))
+    return _walk_labels(
+        scope, seen[-1], step, min(len(seen) * 2, MAX_PROBED_PARTITIONS - len(seen))
+    )
 
 
-def report(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) -> EdgeReport:
+def report_edges(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) -> EdgeReport:
     """Judge the edges; when they are open, name the half-open range of labels that closes them."""
-    key = partitions.sort_key(scope.field)
+    key = partitions.label_sort_key(scope.field)
     ordered = tuple(sorted(found, key=lambda edge: key(edge.partition)))
     differing = [edge for edge in ordered if edge.differing_rows]
     is_closed = sum(edge.differing_rows for edge in differing) <= tolerance_rows
@@ -73,7 +75,7 @@ def report(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) 
     )
 
 
-def check(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> CheckResult:
+def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> CheckResult:
     """Give the gate of the edge check; where nothing was looked at, it says so."""
     tolerance_rows = wanted.edge_tolerance_rows
     if why_not:
@@ -89,7 +91,7 @@ def check(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> Che
     rows = sum(item.differing_rows for item in edge.partitions)
     twice = sum(sum(item.counted_twice.values()) for item in edge.partitions)
     lost = sum(sum(item.lost.values()) for item in edge.partitions)
-    looked = partitions.describe(tuple(item.partition for item in edge.partitions))
+    looked = partitions.describe_labels(tuple(item.partition for item in edge.partitions))
     detail = f"{looked} beyond the edges would be computed as they are accepted"
     if not edge.is_closed:
         open_at = ", ".join(item.partition for item in edge.partitions if item.differing_rows)
@@ -109,15 +111,15 @@ def check(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> Che
 
 def _advice(edge: EdgeReport) -> str:
     if edge.closing_from is None:
-        return f"no range within {MAX_PROBE} partitions closes it"
+        return f"no range within {MAX_PROBED_PARTITIONS} partitions closes it"
     return f"restate from {edge.closing_from} to {edge.closing_to} (not included)"
 
 
-def _walk(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:
+def _walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:
     found: list[str] = []
     current: str | None = label
     for _ in range(count):
-        current = partitions.shift(scope.field, current, step) if current else None
+        current = partitions.shift_label(scope.field, current, step) if current else None
         if current is None:
             break
         found.append(current)
@@ -135,4 +137,4 @@ def _closing(scope: Scope, found: tuple[EdgePartition, ...], side: str) -> str |
             outermost = edge.partition
     if beyond and beyond[-1].differing_rows:
         return None
-    return outermost if side == "before" else partitions.shift(scope.field, outermost, 1)
+    return outermost if side == "before" else partitions.shift_label(scope.field, outermost, 1)

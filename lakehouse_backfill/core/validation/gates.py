@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.table import LiveFile, TableInfo
 #: Iceberg's default of write.target-file-size-bytes.
 DEFAULT_FILE_BYTES = 512 * 1024 * 1024
 #: A partition may have this many files, however small.
-FEW_FILES = 8
+ALWAYS_ALLOWED_FILES = 8
 #: Lineage columns that are never null in a row that a run made.
 REQUIRED_LINEAGE = (
     "produced_by_run_id",
@@ -30,7 +30,7 @@ REQUIRED_LINEAGE = (
 )
 
 
-def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
     """Every chunk of the plan is in the ledger as done."""
     wanted = {chunk.chunk_id for chunk in plan.resolved.chunks}
     done = {chunk.chunk_id for chunk in chunks if chunk.status == "done"}
@@ -46,13 +46,13 @@ def chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
     )
 
 
-def partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
+def check_partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
     """Every partition that holds rows now holds rows in the candidate too."""
     gone = old - set(new)
-    return none_emptied([label for label in plan.resolved.scope.partitions if label in gone])
+    return check_none_emptied([label for label in plan.resolved.scope.partitions if label in gone])
 
 
-def none_emptied(emptied: Sequence[str]) -> CheckResult:
+def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
     """No partition that readers see rows in loses all of them; `emptied` are those that do."""
     return CheckResult(
         name="no partition becomes empty",
@@ -64,7 +64,7 @@ def none_emptied(emptied: Sequence[str]) -> CheckResult:
     )
 
 
-def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
+def check_row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
     """The output is not empty and below the declared maximum."""
     rows = sum(chunk.output_rows for chunk in chunks)
     limit = plan.resolved.manifest.safety.max_rows
@@ -78,7 +78,9 @@ def row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
     )
 
 
-def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) -> CheckResult:
+def check_outside_unchanged(
+    base: list[LiveFile], shadow: list[LiveFile], plan: Plan
+) -> CheckResult:
     """Outside the scope, base and candidate consist of the very same files and deletes."""
     scope = set(plan.resolved.scope.partitions)
     old = Counter(file.content for file in base if not file.is_in(scope))
@@ -95,7 +97,7 @@ def outside_unchanged(base: list[LiveFile], shadow: list[LiveFile], plan: Plan) 
     )
 
 
-def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
+def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
     """No restated partition consists of many more files than its size asks for."""
     target = int(shadow.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
     scope, sizes = set(plan.resolved.scope.partitions), defaultdict[str, list[int]](list)
@@ -105,7 +107,7 @@ def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckRes
     worst = [
         label
         for label, found in sizes.items()
-        if len(found) > max(FEW_FILES, 2 * -(-sum(found) // target))
+        if len(found) > max(ALWAYS_ALLOWED_FILES, 2 * -(-sum(found) // target))
     ]
     most = max((len(found) for found in sizes.values()), default=0)
     return CheckResult(
@@ -115,11 +117,11 @@ def file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckRes
         detail=f"at most {most} files in a partition"
         + (f"; too many small ones in {worst[0]}" if worst else ""),
         observed=most,
-        limit=FEW_FILES,
+        limit=ALWAYS_ALLOWED_FILES,
     )
 
 
-def lineage_complete(
+def check_lineage_complete(
     counts: tuple[MeasureTotal, ...], rows: int, carried_of: int | None = None
 ) -> CheckResult:
     """Every restated row says which run made it.
@@ -142,7 +144,7 @@ def lineage_complete(
     )
 
 
-def schema_kept(
+def check_schema_kept(
     contract: Contract, shadow: TableInfo, change: SchemaChange = ()
 ) -> tuple[CheckResult, ...]:
     """Each column that consumers rely on is there with its type; a required one stays required.
@@ -150,7 +152,10 @@ def schema_kept(
     A declared change is allowed, and nothing else: the new name, and the new type.
     """
     results = []
-    names, types = rules_schema_change.renamed(change), rules_schema_change.widened(change)
+    names, types = (
+        rules_schema_change.renamed_columns(change),
+        rules_schema_change.widened_columns(change),
+    )
     before = {new: old for old, new in names.items()}
     for wanted in contract.columns:
         found = shadow.column(names.get(wanted.name, wanted.name))
@@ -158,7 +163,7 @@ def schema_kept(
         problem = ""
         if found is None:
             problem = "is missing"
-        elif _plain(found.type) not in (_plain(wanted.type), wider):
+        elif _normalise_type(found.type) not in (_normalise_type(wanted.type), wider):
             problem = f"is {found.type}, the contract says {wanted.type}"
         elif wanted.required and not found.required:
             problem = "may be null, the contract says required"
@@ -167,7 +172,7 @@ def schema_kept(
     return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
 
 
-def balances(
+def partition_balances(
     labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
 ) -> tuple[PartitionBalance, ...]:
     """Set count and checksum of each partition side by side; a partition without rows counts 0."""
@@ -188,7 +193,7 @@ def balances(
     return tuple(rows)
 
 
-def stored_as_computed(
+def check_stored_as_computed(
     plan: Plan, chunks: tuple[ChunkRecord, ...], stored: dict[str, Checksum], shape: str
 ) -> CheckResult:
     """What the shadow holds is what the chunks computed: equal checksums, chunk by chunk."""
@@ -216,7 +221,7 @@ def stored_as_computed(
     )
 
 
-def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
+def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
     """The diff saw exactly the rows that were counted on both sides."""
     counted = (sum(row.old_count for row in rows), sum(row.new_count for row in rows))
     seen = (diff.summary.old_rows, diff.summary.new_rows)
@@ -231,7 +236,7 @@ def diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
     )
 
 
-def keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
+def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
     """No key stands twice in what was staged; what stood twice before may be what is put right."""
     return CheckResult(
         name="keys are unique",
@@ -253,5 +258,5 @@ def _schema(detail: str, *, passed: bool) -> CheckResult:
     )
 
 
-def _plain(type_text: str) -> str:
+def _normalise_type(type_text: str) -> str:
     return type_text.replace(" ", "").lower()

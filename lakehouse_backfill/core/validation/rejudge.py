@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.core.versions.accepted import Accepted, resolve_accepted
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.versions.accepted import AcceptedSnapshot, resolve_accepted
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
@@ -16,21 +16,21 @@ from lakehouse_backfill.errors import Unsupported
 
 
 @dataclass(frozen=True)
-class Rejudged:
+class AcceptedValidation:
     """What readers of a product get, and what the suites say of it."""
 
-    accepted: Accepted
+    accepted: AcceptedSnapshot
     checks: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
         """Whether no blocking check failed."""
-        return not waivers.failed(self.checks)
+        return not waivers.failed_blocking_checks(self.checks)
 
 
-def rejudge(
-    bench: Workbench, contract: Contract, suites: tuple[str, ...], only: tuple[str, ...] = ()
-) -> Rejudged:
+def validate_accepted(
+    bench: Context, contract: Contract, suites: tuple[str, ...], only: tuple[str, ...] = ()
+) -> AcceptedValidation:
     """Run suites (the contract's, if none are named) on the accepted version of a product.
 
     `only` are partitions of the field that the accepted publication restated. Nothing in the lake
@@ -38,7 +38,7 @@ def rejudge(
     """
     accepted = resolve_accepted(bench, contract, strict=False)
     compute = bench.compute()
-    scope = _scope(bench, contract, only)
+    scope = _restated_scope(bench, contract, only)
     frame = compute.inspecting.snapshot(accepted.table, accepted.snapshot_id, scope)
     named = tuple(SuiteRef(file=file) for file in suites)
     checks: list[CheckResult] = []
@@ -51,10 +51,10 @@ def rejudge(
                 fix="name suites without parameters: --suite FILE",
             )
         checks += compute.judge.judge(frame, suite.file, {}, "quality")
-    return Rejudged(accepted, tuple(checks))
+    return AcceptedValidation(accepted, tuple(checks))
 
 
-def _scope(bench: Workbench, contract: Contract, only: tuple[str, ...]) -> Scope | None:
+def _restated_scope(bench: Context, contract: Contract, only: tuple[str, ...]) -> Scope | None:
     if not only:
         return None
     row = bench.versions.pointer(contract.product).accepted
@@ -64,5 +64,5 @@ def _scope(bench: Workbench, contract: Contract, only: tuple[str, ...]) -> Scope
             fix="leave --partitions out",
         )
     for label in only:
-        partitions.bounds(row.scope.field, label)
+        partitions.partition_row_range(row.scope.field, label)
     return Scope(field=row.scope.field, partitions=only)

@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.run import Event
 _ENDS = ("pass validation", "fail validation")
 
 
-class Spent(NamedTuple):
+class ValidationTiming(NamedTuple):
     """Seconds of one validation, of the suites in it, and of all that the run computed."""
 
     validate_s: float
@@ -34,10 +34,14 @@ class Spent(NamedTuple):
         return f"Great Expectations took {self.suites_s:.1f} s of {self.validate_s:.1f} s{share}"
 
 
-def of_events(events: Iterable[Event]) -> Spent | None:
+def newest_validation_timing(events: Iterable[Event]) -> ValidationTiming | None:
     """Give what the newest validation took; None before, and for runs that did not note it."""
     for event in sorted(events, key=lambda each: -each.seq):
         if event.verb in _ENDS:
             said: dict[str, Any] | None = event.detail.get("spent")
-            return Spent(*(said[name] for name in Spent._fields)) if said else None
+            return (
+                ValidationTiming(*(said[name] for name in ValidationTiming._fields))
+                if said
+                else None
+            )
     return None

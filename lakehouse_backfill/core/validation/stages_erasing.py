@@ -6,13 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lakehouse_backfill.core.planning import catching_up, modes
-from lakehouse_backfill.core.planning.pinning import head_of
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.planning.pinning import head_snapshot_id
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation import erasing
 from lakehouse_backfill.core.versions import publications
 from lakehouse_backfill.domain.carrying import TableState
-from lakehouse_backfill.domain.catch_up import Erasure, Gone, LeftOut, Named, TombstonePin
-from lakehouse_backfill.domain.checks import CheckResult, Validation
+from lakehouse_backfill.domain.catch_up import (
+    DeletedRows,
+    Erasure,
+    ExcludedRows,
+    TombstonedRows,
+    TombstonePin,
+)
+from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
@@ -22,7 +28,7 @@ from lakehouse_backfill.errors import TargetChanged
 
 
 @dataclass(frozen=True)
-class Change:
+class LiveChanges:
     """What came since a run was pinned: partitions that only lose rows, and those to make again."""
 
     drifts: tuple[Drift, ...]
@@ -31,17 +37,19 @@ class Change:
     erasures: tuple[Erasure, ...]
 
 
-def require_none_named(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> None:
+def require_no_tombstoned_rows(bench: Context, plan: Plan, shadow_snapshot_id: int | None) -> None:
     """Raise TargetChanged when tombstones that came since the pin name rows of the candidate.
 
     Only metadata is read while nothing came.
     """
-    named = newly_named(bench, plan, shadow_snapshot_id)
+    named = newly_tombstoned_rows(bench, plan, shadow_snapshot_id)
     if named.rows:
-        raise erasing.tombstoned(plan.resolved.contract, named.rows, named.partitions, "published")
+        raise erasing.tombstones_blocked_error(
+            plan.resolved.contract, named.rows, named.partitions, "published"
+        )
 
 
-def require_none_deleted(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> None:
+def require_no_deleted_rows(bench: Context, plan: Plan, shadow_snapshot_id: int | None) -> None:
     """Raise TargetChanged when the candidate holds rows that were deleted live since its pin.
 
     A deletion on what another act made visible is undone with that act: the partition is as it was
@@ -51,8 +59,8 @@ def require_none_deleted(bench: Workbench, plan: Plan, shadow_snapshot_id: int |
     names = tuple(c.name for c in resolved.contract.columns if c.name not in LINEAGE_NAMES)
     key = resolved.contract.key or names
     found: list[Erasure] = []
-    gone: dict[str, Gone] = {}
-    for before, after, label in _stretches(bench, plan):
+    gone: dict[str, DeletedRows] = {}
+    for before, after, label in _live_windows(bench, plan):
         old, new = (TableState(table=target.table, snapshot_id=at) for at in (before, after))
         scope = Scope(field=resolved.scope.field, partitions=(label,))
         lost = bench.erasing.gone(old, new, scope, key)
@@ -67,14 +75,14 @@ def require_none_deleted(bench: Workbench, plan: Plan, shadow_snapshot_id: int |
     if not found:
         return
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
-    left_out = LeftOut(field=resolved.scope.field, erasures=tuple(found))
+    left_out = ExcludedRows(field=resolved.scope.field, erasures=tuple(found))
     if bench.erasing.named(state, resolved.scope.partitions, left_out).rows:
-        raise erasing.blocked(resolved.contract, _sum(gone), ())
+        raise erasing.deletions_blocked_error(resolved.contract, _sum_deleted(gone), ())
 
 
-def _stretches(bench: Workbench, plan: Plan) -> Iterator[tuple[int, int, str]]:
+def _live_windows(bench: Context, plan: Plan) -> Iterator[tuple[int, int, str]]:
     """Give the live commits between acts on the run's partitions since it was planned."""
-    if modes.is_pinned(plan):
+    if modes.is_pinned_product(plan):
         return
     first = plan
     while first.resolved.catch_up is not None:  # what it took over was computed back then
@@ -82,7 +90,7 @@ def _stretches(bench: Workbench, plan: Plan) -> Iterator[tuple[int, int, str]]:
     acts = [
         row
         for row in reversed(bench.versions.history(plan.product))
-        if row.action in publications.ACCEPTED
+        if row.action in publications.ACCEPTED_ACTIONS
         and row.table == plan.resolved.target.table
         and row.at >= first.created_at
     ]
@@ -97,23 +105,25 @@ def _stretches(bench: Workbench, plan: Plan) -> Iterator[tuple[int, int, str]]:
                 yield start, stop, label
 
 
-def newly_named(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> Named:
+def newly_tombstoned_rows(
+    bench: Context, plan: Plan, shadow_snapshot_id: int | None
+) -> TombstonedRows:
     """Count the candidate's rows that tombstones name by now."""
     moved = tuple(
         pin.model_copy(update={"snapshot_id": head})
         for pin in plan.resolved.tombstones
-        if (head := head_of(bench, pin.table)) != pin.snapshot_id
+        if (head := head_snapshot_id(bench, pin.table)) != pin.snapshot_id
     )
     if not moved:
-        return Named(rows=0, partitions=())
+        return TombstonedRows(rows=0, partitions=())
     scope = plan.resolved.scope
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
     return bench.erasing.named(
-        state, scope.partitions, LeftOut(field=scope.field, tombstones=moved)
+        state, scope.partitions, ExcludedRows(field=scope.field, tombstones=moved)
     )
 
 
-def what_changed(bench: Workbench, plan: Plan, head: int | None, error: TargetChanged) -> Change:
+def live_changes(bench: Context, plan: Plan, head: int | None, error: TargetChanged) -> LiveChanges:
     """Say what came to the run's partitions up to `head`; raises when the run may not follow it.
 
     That is `error` itself, with the commits in its `data`, or one that tells of deleted rows.
@@ -124,23 +134,23 @@ def what_changed(bench: Workbench, plan: Plan, head: int | None, error: TargetCh
         drifts = bench.publisher.drifts(target.table, scope, target.snapshot_id)
     except TargetChanged:
         raise error from None
-    named = newly_named(bench, plan, _shadow_head(bench, plan))
-    labels = catching_up.drifted(scope, drifts)
-    error.data |= {"conflicts": catching_up.described(drifts)}
+    named = newly_tombstoned_rows(bench, plan, _shadow_head(bench, plan))
+    labels = catching_up.drifted_partitions(scope, drifts)
+    error.data |= {"conflicts": catching_up.drifts_as_json(drifts)}
     if not labels and not named.rows:
         raise error
-    found = _deleted(bench, plan, labels, head)
+    found = _deleted_by_partition(bench, plan, labels, head)
     lost = tuple(label for label in labels if label in found and found[label].rows)
-    if lost and not erasing.may_reapply(contract):
-        raise erasing.blocked(contract, _sum(found), drifts) from error
-    if named.rows and not erasing.may_reapply(contract):
+    if lost and not erasing.may_reapply_deletions(contract):
+        raise erasing.deletions_blocked_error(contract, _sum_deleted(found), drifts) from error
+    if named.rows and not erasing.may_reapply_deletions(contract):
         raise error
     only = {label for label in lost if found[label].is_only_deletion}
     fresh = tuple(label for label in labels if label not in only)
     if fresh and resolved.manifest.safety.on_conflict != "catch_up":
         raise error
     erased = only | set(named.partitions) - set(fresh)
-    return Change(
+    return LiveChanges(
         drifts=drifts,
         erased=tuple(label for label in scope.partitions if label in erased),
         recomputed=fresh,
@@ -148,21 +158,23 @@ def what_changed(bench: Workbench, plan: Plan, head: int | None, error: TargetCh
     )
 
 
-def checks(bench: Workbench, plan: Plan, shadow_snapshot_id: int | None) -> list[CheckResult]:
+def deletion_checks(
+    bench: Context, plan: Plan, shadow_snapshot_id: int | None
+) -> list[CheckResult]:
     """Prove that what tombstones and deletions name is not in the candidate; none named: nothing.
 
     Judged on the stored rows, by another engine than the one that left them out.
     """
-    left_out = catching_up.left_out(plan.resolved)
+    left_out = catching_up.excluded_rows(plan.resolved)
     if left_out.is_empty:
         return []
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
     named = bench.erasing.named(state, plan.resolved.scope.partitions, left_out)
     counts = [record.left_out_rows or 0 for record in bench.ledger.chunks(plan.run_id)]
-    return [erasing.none_left(named, sum(counts))]
+    return [erasing.check_no_deleted_rows(named, sum(counts))]
 
 
-def inexact(bench: Workbench, plan: Plan, result: Validation) -> tuple[str, ...]:
+def inexact_partitions(bench: Context, plan: Plan, result: ValidationResult) -> tuple[str, ...]:
     """Name the partitions that lost more, or other, rows than those that were deleted.
 
     Of each chunk taken over without some rows, what is left must be the accepted rows less exactly
@@ -171,7 +183,7 @@ def inexact(bench: Workbench, plan: Plan, result: Validation) -> tuple[str, ...]
     catch_up = plan.resolved.catch_up
     if catch_up is None or not catch_up.erased:
         return ()
-    left_out = catching_up.left_out(plan.resolved)
+    left_out = catching_up.excluded_rows(plan.resolved)
     counts = {one.partition: one.new_count for one in result.balances}
     wrong: list[str] = []
     for chunk in plan.resolved.chunks:
@@ -190,16 +202,16 @@ def inexact(bench: Workbench, plan: Plan, result: Validation) -> tuple[str, ...]
     return tuple(wrong)
 
 
-def _deleted(
-    bench: Workbench, plan: Plan, labels: tuple[str, ...], head: int | None
-) -> dict[str, Gone]:
+def _deleted_by_partition(
+    bench: Context, plan: Plan, labels: tuple[str, ...], head: int | None
+) -> dict[str, DeletedRows]:
     """Look into each changed partition for keys that readers do not see any more."""
     resolved = plan.resolved
     base, table, key = resolved.target.snapshot_id, resolved.target.table, resolved.contract.key
     if base is None:
         return {}
     if not key:
-        return _without_key(bench, plan, labels)
+        return _deleted_without_key(bench, plan, labels)
     old, new = TableState(table=table, snapshot_id=base), TableState(table=table, snapshot_id=head)
     return {
         label: bench.erasing.gone(
@@ -209,7 +221,9 @@ def _deleted(
     }
 
 
-def _without_key(bench: Workbench, plan: Plan, labels: tuple[str, ...]) -> dict[str, Gone]:
+def _deleted_without_key(
+    bench: Context, plan: Plan, labels: tuple[str, ...]
+) -> dict[str, DeletedRows]:
     """Without a key only commits that removed rows and added none tell of deletions."""
     resolved = plan.resolved
     drifts = bench.publisher.drifts(
@@ -217,7 +231,7 @@ def _without_key(bench: Workbench, plan: Plan, labels: tuple[str, ...]) -> dict[
     )
     lost = {label for drift in drifts if drift.only_deletes for label in drift.partitions}
     return {
-        label: Gone(rows=1, partitions=(label,), samples=(), is_only_deletion=True)
+        label: DeletedRows(rows=1, partitions=(label,), samples=(), is_only_deletion=True)
         for label in labels
         if label in lost
     }
@@ -238,23 +252,25 @@ def _erasures(plan: Plan, labels: tuple[str, ...], head: int | None) -> tuple[Er
     )
 
 
-def _sum(found: dict[str, Gone]) -> Gone:
+def _sum_deleted(found: dict[str, DeletedRows]) -> DeletedRows:
     lost = [one for one in found.values() if one.rows]
-    return Gone(
+    return DeletedRows(
         rows=sum(one.rows for one in lost),
         partitions=tuple(label for label, one in found.items() if one.rows),
-        samples=tuple(key for one in lost for key in one.samples)[: erasing.SAMPLES],
+        samples=tuple(key for one in lost for key in one.samples)[: erasing.MAX_SAMPLE_KEYS],
         is_only_deletion=all(one.is_only_deletion for one in lost),
     )
 
 
-def current_tombstones(bench: Workbench, contract: Contract) -> tuple[TombstonePin, ...]:
+def current_tombstones(bench: Context, contract: Contract) -> tuple[TombstonePin, ...]:
     """Give the contract's tombstone tables as they are now."""
     return tuple(
-        TombstonePin(table=item.table, snapshot_id=head_of(bench, item.table), columns=item.columns)
+        TombstonePin(
+            table=item.table, snapshot_id=head_snapshot_id(bench, item.table), columns=item.columns
+        )
         for item in contract.tombstones
     )
 
 
-def _shadow_head(bench: Workbench, plan: Plan) -> int | None:
-    return head_of(bench, plan.shadow_table)
+def _shadow_head(bench: Context, plan: Plan) -> int | None:
+    return head_snapshot_id(bench, plan.shadow_table)

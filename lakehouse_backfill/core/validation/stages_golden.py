@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.validation.golden import check_golden, check_spots
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError
 
 
-def golden_checks(bench: Workbench, plan: Plan, shadow: TableInfo) -> tuple[CheckResult, ...]:
+def golden_checks(bench: Context, plan: Plan, shadow: TableInfo) -> tuple[CheckResult, ...]:
     """Compare the golden file and the spot checks of the run manifest with the candidate's rows.
 
     Raises ConfigError when an expectation does not fit the table.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
-from lakehouse_backfill.core.validation.spent import Spent
-from lakehouse_backfill.core.validation.suites import suite_parameters, suites
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
+from lakehouse_backfill.core.validation.spent import ValidationTiming
+from lakehouse_backfill.core.validation.suites import declared_suites, suite_parameters
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.clock import Clock
@@ -24,16 +24,16 @@ class Stopwatch:
     def __post_init__(self) -> None:
         self._since = self.clock.now()
 
-    def spent(self, bench: Workbench, run_id: str) -> Spent:
+    def spent(self, bench: Context, run_id: str) -> ValidationTiming:
         """Give what was spent until now, and on the chunks of the run before that."""
         staged = sum(chunk.seconds for chunk in bench.ledger.chunks(run_id))
         took = (self.clock.now() - self._since).total_seconds()
-        return Spent(round(took, 3), round(self.suites_s, 3), round(staged + took, 3))
+        return ValidationTiming(round(took, 3), round(self.suites_s, 3), round(staged + took, 3))
 
 
-def suite_checks(compute: Compute, plan: Plan, watch: Stopwatch) -> list[CheckResult]:
+def suite_checks(compute: ComputePorts, plan: Plan, watch: Stopwatch) -> list[CheckResult]:
     """Run the suites `on` output; values that fill several parameters are read once."""
-    wanted = [suite for suite in suites(plan) if suite.on == "output"]
+    wanted = [suite for suite in declared_suites(plan) if suite.on == "output"]
     if not wanted:
         return []
     begun = watch.clock.now()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.runs.workbench import Compute
+from lakehouse_backfill.core.runs.workbench import ComputePorts
 from lakehouse_backfill.domain.contract import Assumption
 from lakehouse_backfill.domain.declared import SuiteRef
 from lakehouse_backfill.domain.plan import Plan
 
 
-def suites(plan: Plan) -> tuple[SuiteRef, ...]:
+def declared_suites(plan: Plan) -> tuple[SuiteRef, ...]:
     """The suites of the contract and of the run manifest."""
     return plan.resolved.contract.suites + plan.resolved.manifest.validation.suites
 
 
 def suite_parameters(
-    compute: Compute,
+    compute: ComputePorts,
     plan: Plan,
     suite: SuiteRef | Assumption,
     known: dict[str, list[Any]] | None = None,

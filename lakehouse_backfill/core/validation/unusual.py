@@ -14,26 +14,26 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.domain.watched import AnomalyReport
 
-ROWS = "rows"
+ROW_COUNT_NAME = "rows"
 #: Numbers by label, then by name.
-ByLabel = Mapping[str, Mapping[str, Any]]
+MeasuresByLabel = Mapping[str, Mapping[str, Any]]
 
 
-def history(plan: Plan, files: Sequence[LiveFile]) -> tuple[str, ...]:
+def history_partitions(plan: Plan, files: Sequence[LiveFile]) -> tuple[str, ...]:
     """Give the partitions of the base that the restated ones are held against; from metadata."""
     if plan.resolved.contract.watch.anomalies == "off":
         return ()
     scope = plan.resolved.scope
     known = {file.partition for file in files if file.partition is not None and not file.spans}
-    return anomalies.needed(scope.field, scope.partitions, known)
+    return anomalies.needed_history(scope.field, scope.partitions, known)
 
 
-def counted(
+def rows_by_partition(
     labels: Sequence[str],
     files: Sequence[LiveFile],
     measures: Sequence[Measure] = (),
     values: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-) -> ByLabel:
+) -> MeasuresByLabel:
     """Give the rows of partitions, from metadata; not of those whose files have deletes.
 
     With the `values` of the measures beside them, where there are any.
@@ -46,13 +46,13 @@ def counted(
         unsure |= {*file.spans, *([file.partition or ""] if file.deletes else [])}
     names = [each.name for each in measures]
     return {
-        label: {ROWS: rows, **dict(zip(names, values.get(label, ()), strict=False))}
+        label: {ROW_COUNT_NAME: rows, **dict(zip(names, values.get(label, ()), strict=False))}
         for label, rows in found.items()
         if label not in unsure
     }
 
 
-def values_counted(
+def values_by_partition(
     labels: Collection[str], files: Sequence[LiveFile], measures: Sequence[Measure]
 ) -> dict[str, tuple[int, ...]] | None:
     """Count the values of partitions, by measure, from metadata; those without rows are out.
@@ -75,47 +75,47 @@ def values_counted(
     return found
 
 
-def anomaly_reports(
+def report_run_anomalies(
     plan: Plan,
     balances: Sequence[PartitionBalance],
     totals: Sequence[MeasureTotal],
-    earlier: ByLabel,
+    earlier: MeasuresByLabel,
 ) -> tuple[AnomalyReport, ...]:
     """Hold row counts and measures of each restated partition against those of earlier ones."""
     if plan.resolved.contract.watch.anomalies == "off":
         return ()
     field = plan.resolved.scope.field
     numbers: dict[str, dict[str, float | None]] = {
-        ROWS: {row.partition: float(row.new_count) for row in balances}
+        ROW_COUNT_NAME: {row.partition: float(row.new_count) for row in balances}
     }
     for total in totals:
         # A measure may be called rows too: it is judged under its own value then.
-        numbers[total.name] = {point.partition: _number(point.new) for point in total.series}
+        numbers[total.name] = {point.partition: _as_float(point.new) for point in total.series}
     # Of a value that no earlier partition holds, each holds none.
     absent = {total.name: 0 if total.of else None for total in totals}
     return tuple(
-        anomalies.report(
+        anomalies.report_anomalies(
             field, name, new,
-            {label: _number(found.get(name, absent.get(name))) for label, found in earlier.items()},
+            {label: _as_float(found.get(name, absent.get(name))) for label, found in earlier.items()},
         )
         for name, new in numbers.items()
     )  # fmt: skip
 
 
-def checks(
+def watch_checks(
     plan: Plan, reports: Sequence[AnomalyReport], columns: Sequence[ColumnDiff]
 ) -> list[CheckResult]:
     """Say of each number, and of all columns together, whether they are as usual."""
     watch = plan.resolved.contract.watch
     found: list[CheckResult] = []
     if watch.anomalies != "off":
-        found += [anomalies.check(report, watch.anomalies) for report in reports]
+        found += [anomalies.check_anomalies(report, watch.anomalies) for report in reports]
     if watch.distributions != "off":
-        found.append(distributions.check(columns, watch.distributions))
+        found.append(distributions.check_distributions(columns, watch.distributions))
     return found
 
 
-def _number(value: Any) -> float | None:
+def _as_float(value: Any) -> float | None:
     """Give a number; decimals come as text, and NaN as text too."""
     try:
         return None if value is None else float(value)

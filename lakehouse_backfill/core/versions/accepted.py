@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -14,7 +14,7 @@ from lakehouse_backfill.errors import NotFound, TargetChanged
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedSnapshot:
     """The table and snapshot to read; `drifted` partitions differ from what was accepted."""
 
     table: str
@@ -23,23 +23,23 @@ class Accepted:
     drifted: tuple[str, ...]
 
 
-def resolve_together(
-    bench: Workbench, contracts: tuple[Contract, ...], *, strict: bool
-) -> dict[str, Accepted]:
+def resolve_accepted_together(
+    bench: Context, contracts: tuple[Contract, ...], *, strict: bool
+) -> dict[str, AcceptedSnapshot]:
     """Resolve several products as they are at one moment: pointers that moved together, together.
 
     Of followed products the tables are what readers get, each as it is when it is looked at.
     """
     pointers = bench.versions.pointers(tuple(contract.product for contract in contracts))
     return {
-        contract.product: _pointed_at(contract, pointers[contract.product].accepted)
+        contract.product: _accepted_by_pointer(contract, pointers[contract.product].accepted)
         if contract.publication == "pinned"
         else resolve_accepted(bench, contract, strict=strict)
         for contract in contracts
     }
 
 
-def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> Accepted:
+def resolve_accepted(bench: Context, contract: Contract, *, strict: bool) -> AcceptedSnapshot:
     """Resolve what readers of the product get.
 
     pinned: the snapshot in the pointer. follow: the head of the table, with a check by metadata
@@ -50,15 +50,15 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
     while True:
         pointer = bench.versions.pointer(contract.product)
         if contract.publication == "pinned":
-            return _pointed_at(contract, pointer.accepted)
-        found = _followed(bench, contract, pointer)
+            return _accepted_by_pointer(contract, pointer.accepted)
+        found = _accepted_on_table(bench, contract, pointer)
         # A pointer that moved while we looked may name what we took for a change.
         if not found.drifted or bench.versions.pointer(contract.product) == pointer:
             break
     if strict and found.drifted:
         what = "its first publication" if found.version is None else f"version {found.version}"
         raise TargetChanged(
-            f"{contract.product}: {partitions.describe(found.drifted)} changed since {what} "
+            f"{contract.product}: {partitions.describe_labels(found.drifted)} changed since {what} "
             f"{'landed' if found.version is None else 'was accepted'}",
             state="the table holds later live writes; nothing was changed now",
             fix="read with strict=False, or plan a new restatement",
@@ -66,13 +66,13 @@ def resolve_accepted(bench: Workbench, contract: Contract, *, strict: bool) -> A
     return found
 
 
-def _pointed_at(contract: Contract, row: Publication | None) -> Accepted:
+def _accepted_by_pointer(contract: Contract, row: Publication | None) -> AcceptedSnapshot:
     if row is None or row.snapshot_id is None:
         raise NotFound(f"{contract.product} has no accepted version yet")
-    return Accepted(row.table, row.snapshot_id, row.version, ())
+    return AcceptedSnapshot(row.table, row.snapshot_id, row.version, ())
 
 
-def _followed(bench: Workbench, contract: Contract, pointer: Pointer) -> Accepted:
+def _accepted_on_table(bench: Context, contract: Contract, pointer: Pointer) -> AcceptedSnapshot:
     row = pointer.accepted
     info = bench.tables.describe(contract.table)
     if info is None or info.snapshot_id is None:
@@ -80,19 +80,23 @@ def _followed(bench: Workbench, contract: Contract, pointer: Pointer) -> Accepte
     if row is None or row.snapshot_id is None or row.scope is None:
         # The first publication may have been cut off after its rows came into the table.
         first = pointer.pending if row is None else None
-        changed = _without_landed(bench, contract, first, info.snapshot_id, ()) if first else ()
-        return Accepted(contract.table, info.snapshot_id, None, changed)
+        changed = (
+            _without_pending_changes(bench, contract, first, info.snapshot_id, ()) if first else ()
+        )
+        return AcceptedSnapshot(contract.table, info.snapshot_id, None, changed)
     if row.table != contract.table:
         # Correction events: what was accepted is not in the product's table, so it cannot drift.
-        return Accepted(contract.table, info.snapshot_id, row.version, ())
-    drifted = _drifted(bench, row, info.snapshot_id, row.scope)
+        return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, ())
+    drifted = _drifted_partitions(bench, row, info.snapshot_id, row.scope)
     if drifted and pointer.pending is not None:
-        drifted = _without_landed(bench, contract, pointer.pending, info.snapshot_id, drifted)
-    return Accepted(contract.table, info.snapshot_id, row.version, drifted)
+        drifted = _without_pending_changes(
+            bench, contract, pointer.pending, info.snapshot_id, drifted
+        )
+    return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, drifted)
 
 
-def _without_landed(
-    bench: Workbench, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
+def _without_pending_changes(
+    bench: Context, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Leave out what an act changed whose swap has landed, before its pointer moves."""
     swap = bench.publisher.find(contract.table, pending.token, settle=False)
@@ -100,10 +104,12 @@ def _without_landed(
         return drifted
     landed = pending.model_copy(update={"snapshot_id": swap.snapshot_id, "table": swap.table})
     others = tuple(label for label in drifted if label not in pending.scope.partitions)
-    return others + _drifted(bench, landed, now, pending.scope)
+    return others + _drifted_partitions(bench, landed, now, pending.scope)
 
 
-def _drifted(bench: Workbench, row: Publication, now: int, scope: Scope) -> tuple[str, ...]:
+def _drifted_partitions(
+    bench: Context, row: Publication, now: int, scope: Scope
+) -> tuple[str, ...]:
     """Name the partitions whose rows are no longer those that were accepted.
 
     Other files alone are no drift: compaction makes other files of the same rows. Only manifests
@@ -124,7 +130,7 @@ def _drifted(bench: Workbench, row: Publication, now: int, scope: Scope) -> tupl
 
 
 def _has_changed(
-    bench: Workbench, table: str, since: int, scope: Scope, labels: tuple[str, ...]
+    bench: Context, table: str, since: int, scope: Scope, labels: tuple[str, ...]
 ) -> bool:
     part = Scope(field=scope.field, partitions=labels)
     return bench.publisher.changes(table, part, since) is not None

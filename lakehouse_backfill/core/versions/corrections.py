@@ -9,21 +9,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from lakehouse_backfill import commands
-from lakehouse_backfill.core.versions.rollout import shown
+from lakehouse_backfill.core.versions.rollout import visible_partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.rollout import Compensation, Corrections, Differing, EventsRequest
-from lakehouse_backfill.domain.unbuilt import STATE
+from lakehouse_backfill.domain.rollout import (
+    CompensationRequest,
+    CorrectionEventsRequest,
+    CorrectionSink,
+    DifferingRow,
+)
+from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
 from lakehouse_backfill.domain.value import canonical_json, digest
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
 
-EventType = Literal["correction", "retraction", "addition"]
+CorrectionEventType = Literal["correction", "retraction", "addition"]
 _FIELD = "target.corrections"
 
 #: The table's columns: name, Iceberg type (`!`: required), meaning. docs/corrections.md lists them.
-COLUMNS = (
+CORRECTION_COLUMNS = (
     ("event_id", "string!", "Names the event: the same key of the same publication, the same id."),
     ("event_type", "string!", "`correction`, `retraction` or `addition`."),
     ("product", "string!", "The product whose row is corrected."),
@@ -41,7 +46,7 @@ COLUMNS = (
 )
 
 
-def sink(manifest: RunManifest, contract: Contract) -> Corrections:
+def correction_sink(manifest: RunManifest, contract: Contract) -> CorrectionSink:
     """Give where the events go: the manifest's say, else the contract's; raises ConfigError."""
     found = manifest.target.corrections or contract.corrections
     if found is None:
@@ -65,9 +70,9 @@ def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, .
                 field=_FIELD,
             )
         return ()
-    found = sink(manifest, contract)
+    found = correction_sink(manifest, contract)
     if found.topic is not None:
-        raise live_topic(found.topic)
+        raise live_topic_error(found.topic)
     if found.table == contract.table:
         raise ConfigError(
             f"{_FIELD}.table is the product's own table",
@@ -80,35 +85,39 @@ def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, .
     return (said, "after_publish checks nothing: readers of the table see no other rows")
 
 
-def live_topic(topic: str) -> Unsupported:
+def live_topic_error(topic: str) -> Unsupported:
     """Make the error for events that would go to a topic."""
     return Unsupported(
         f"{_FIELD}.topic: {topic} is not written to: a live topic must be guarded and opted in, "
         "and that is not built yet",
-        state=STATE,
+        state=NOTHING_PLANNED,
         fix="write target.corrections.table; let a job of your own send the table's events to a "
         "topic that only holds corrections",
         field=f"{_FIELD}.topic",
     )
 
 
-def require_unchanged(plan: Plan, drift: str | None, history: tuple[Publication, ...]) -> None:
+def require_unchanged_target(
+    plan: Plan, drift: str | None, history: tuple[Publication, ...]
+) -> None:
     """Raise TargetChanged when the rows to correct moved, Unsupported when events stand for them.
 
     Two sets of events on the same rows would both claim to replace what the table says.
     """
-    fix = commands.plan(revise=plan.run_id)
+    fix = commands.plan_command(revise=plan.run_id)
     state = "no event was written; the shadow table is kept"
     if drift is not None:
         raise TargetChanged(
             f"{plan.resolved.target.table} changed in the run's partitions: {drift}",
             state=state, fix=fix,
         )  # fmt: skip
-    for row, label in elsewhere(plan, history):
-        raise standing(plan, row, label)
+    for row, label in published_corrections(plan, history):
+        raise published_corrections_error(plan, row, label)
 
 
-def elsewhere(plan: Plan, history: tuple[Publication, ...]) -> Iterator[tuple[Publication, str]]:
+def published_corrections(
+    plan: Plan, history: tuple[Publication, ...]
+) -> Iterator[tuple[Publication, str]]:
     """Yield other runs' publications beside the product's table that stand for partitions of it.
 
     Each with the first such partition.
@@ -120,12 +129,12 @@ def elsewhere(plan: Plan, history: tuple[Publication, ...]) -> Iterator[tuple[Pu
         if row.action == "publish" and row.table != own and row.run_id not in (None, plan.run_id)
     }
     for run_id, row in others.items():
-        labels = set(plan.resolved.scope.partitions) & shown(history, str(run_id))
+        labels = set(plan.resolved.scope.partitions) & visible_partitions(history, str(run_id))
         if labels:
             yield row, min(labels)
 
 
-def standing(plan: Plan, row: Publication, label: str) -> Unsupported:
+def published_corrections_error(plan: Plan, row: Publication, label: str) -> Unsupported:
     """Make the error for rows that events of another run correct already."""
     return Unsupported(
         f"{plan.product}: correction events of {row.run_id} (version {row.version}) stand for "
@@ -136,7 +145,7 @@ def standing(plan: Plan, row: Publication, label: str) -> Unsupported:
     )
 
 
-def effective(undone: Sequence[Publication]) -> tuple[Publication, ...]:
+def effective_publications(undone: Sequence[Publication]) -> tuple[Publication, ...]:
     """Leave out what was undone before already: acts, and the rollback that took them back.
 
     `undone` is newest first, as a rollback gives it.
@@ -156,7 +165,9 @@ def effective(undone: Sequence[Publication]) -> tuple[Publication, ...]:
     return tuple(found)
 
 
-def events(request: EventsRequest, rows: Iterable[Differing]) -> Iterator[dict[str, Any]]:
+def correction_events(
+    request: CorrectionEventsRequest, rows: Iterable[DifferingRow]
+) -> Iterator[dict[str, Any]]:
     """Yield the events of differing rows, in the order of the rows.
 
     Rows that are alike follow each other: they are told apart by their number.
@@ -165,8 +176,8 @@ def events(request: EventsRequest, rows: Iterable[Differing]) -> Iterator[dict[s
     for row in rows:
         number = number + 1 if row == last else 0
         last, retracted = row, None
-        for kind, old, new in _kinds(request.sink.as_, row):
-            texts = (_text(row.key), _text(old), _text(new))
+        for kind, old, new in _event_kinds(request.sink.as_, row):
+            texts = (_json_text(row.key), _json_text(old), _json_text(new))
             event_id = digest([request.run_id, request.version, row.partition, kind, texts, number])
             yield {
                 "event_id": event_id,
@@ -186,9 +197,9 @@ def events(request: EventsRequest, rows: Iterable[Differing]) -> Iterator[dict[s
             position += 1
 
 
-def _kinds(
-    how: str, row: Differing
-) -> Iterator[tuple[EventType, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
+def _event_kinds(
+    how: str, row: DifferingRow
+) -> Iterator[tuple[CorrectionEventType, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
     if how == "correction":
         yield "correction", row.old, row.new
         return
@@ -198,7 +209,7 @@ def _kinds(
         yield "addition", None, row.new
 
 
-def _text(values: Mapping[str, Any] | None) -> str | None:
+def _json_text(values: Mapping[str, Any] | None) -> str | None:
     return None if values is None else canonical_json(dict(values))
 
 
@@ -206,7 +217,7 @@ _REVERSE = {"correction": "correction", "retraction": "addition", "addition": "r
 
 
 def reversed_events(
-    request: Compensation, written: Iterable[Mapping[str, Any]]
+    request: CompensationRequest, written: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield what takes the written events back, last ones first: `written` is in that order."""
     for position, event in enumerate(written):

@@ -7,15 +7,20 @@ from datetime import datetime
 
 from lakehouse_backfill.core.runs import run_log
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.catch_up import LeftOut
-from lakehouse_backfill.domain.publication import Pointer, Publication, Restore, Rewrite
+from lakehouse_backfill.domain.catch_up import ExcludedRows
+from lakehouse_backfill.domain.publication import (
+    PartitionRestore,
+    Pointer,
+    Publication,
+    RequiredRewrite,
+)
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 
-ACCEPTED = ("baseline", "publish", "rollback")
+ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")
 
 
-def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
+def require_no_pending(pointer: Pointer, product: str, run_id: str | None) -> None:
     """Raise PointerMoved, with the winner's name, when another publication is under way."""
     pending = pointer.pending
     if pending is not None and (run_id is None or pending.run_id != run_id):
@@ -31,18 +36,18 @@ def require_free(pointer: Pointer, product: str, run_id: str | None) -> None:
         )
 
 
-def taken_up(pending: Publication, by: Publication) -> tuple[Publication, ...]:
+def resume_reservation(pending: Publication, by: Publication) -> tuple[Publication, ...]:
     """Give the row by which a later lease takes up a reservation; none when it holds it already.
 
     An earlier lease that finds it taken up can neither finish nor release it.
     """
     if pending.epoch == by.epoch:
         return ()
-    run_log.require_epoch(str(pending.run_id), by.epoch, pending.epoch)
+    run_log.require_current_epoch(str(pending.run_id), by.epoch, pending.epoch)
     return (pending.model_copy(update={"epoch": by.epoch, "driver": by.driver, "at": by.at}),)
 
 
-def finished_elsewhere(row: Publication, pointer: Pointer) -> PointerMoved:
+def finished_elsewhere_error(row: Publication, pointer: Pointer) -> PointerMoved:
     """Make the error for an act that somebody else finished, or released, meanwhile."""
     now = f"version {pointer.accepted.version}" if pointer.accepted else "nothing"
     return PointerMoved(
@@ -53,7 +58,7 @@ def finished_elsewhere(row: Publication, pointer: Pointer) -> PointerMoved:
     )
 
 
-def require_base(
+def require_pinned_base(
     pointer: Pointer,
     wanted: Publication,
     head: int | None,
@@ -82,7 +87,7 @@ def require_base(
         )
 
 
-def baseline(
+def baseline_publication(
     draft: Publication, head: int | None, scope: Scope | None, at: datetime
 ) -> Publication:
     """Give version 0: the state that the first publication of a product found."""
@@ -108,7 +113,7 @@ def baseline(
 
 
 @dataclass(frozen=True)
-class Return:
+class RollbackTarget:
     """Where a rollback leads: the version, the partitions with their old contents, rows undone.
 
     `leaving` and `returning` are the runs whose output readers see no more, and see again.
@@ -117,7 +122,7 @@ class Return:
     version: int
     is_partial: bool
     scope: Scope
-    restores: tuple[Restore, ...]
+    restores: tuple[PartitionRestore, ...]
     undone: tuple[Publication, ...]
     established: Publication
     leaving: tuple[str, ...]
@@ -125,9 +130,9 @@ class Return:
     #: How many versions had been let go when this was worked out.
     expirations: int = 0
     #: Partitions that cannot go back by their own files; found later, by looking at the table.
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[RequiredRewrite, ...] = ()
     #: What names rows that were deleted since, and do not come back; found with them.
-    left_out: LeftOut | None = None
+    left_out: ExcludedRows | None = None
 
 
 def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
@@ -135,7 +140,7 @@ def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str
     found: dict[int, frozenset[str]] = {}
     seen: frozenset[str] = frozenset()
     for row in reversed(history):
-        if row.action not in ACCEPTED:
+        if row.action not in ACCEPTED_ACTIONS:
             continue
         if row.action == "publish" and row.run_id is not None:
             seen |= {row.run_id}
@@ -145,21 +150,21 @@ def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str
     return found
 
 
-def newest_run(history: tuple[Publication, ...]) -> str | None:
+def newest_published_run(history: tuple[Publication, ...]) -> str | None:
     """Name the run that was published last, also if it was rolled back since."""
     return next((row.run_id for row in history if row.action == "publish"), None)
 
 
-def visible(history: tuple[Publication, ...], run_id: str) -> Publication | None:
+def visible_publication(history: tuple[Publication, ...], run_id: str) -> Publication | None:
     """Give the publication by which readers see the run's output now, None when they do not."""
-    newest = next((row for row in history if row.action in ACCEPTED), None)
+    newest = next((row for row in history if row.action in ACCEPTED_ACTIONS), None)
     if newest is None or run_id not in runs_by_version(history)[newest.version]:
         return None
     made = (row for row in history if row.action == "publish" and row.run_id == run_id)
     return next(made, None)
 
 
-def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
+def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
     """Give the run's newest output version, and which of its partitions went back since.
 
     A rollback of some partitions makes a version of its own; one to a version that was there before
@@ -168,7 +173,7 @@ def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tupl
     nothing: frozenset[str] = frozenset()
     at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
     made, mine, seen, others = 0, nothing, nothing, nothing
-    for row in reversed([row for row in history if row.action in ACCEPTED]):
+    for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
         labels = frozenset(row.scope.partitions) if row.scope else nothing
         if row.action == "publish" and row.run_id == run_id:
             # Each step of a run that is published in steps is such a row.
@@ -181,26 +186,26 @@ def gone_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tupl
     return made, tuple(sorted(mine - seen - others))
 
 
-def is_same_return(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
+def is_same_rollback(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
     """Tell whether a pending rollback is the one that is wanted: it was cut off, and goes on."""
     was_partial = pending.returns_to is not None and pending.returns_to != pending.version
     held = (pending.run_id, pending.scope, pending.supersedes, pending.returns_to, was_partial)
     return held == (None, wanted.scope, wanted.supersedes, wanted.returns_to, is_partial)
 
 
-def way_back(
+def resolve_rollback(
     history: tuple[Publication, ...], product: str, to: int | None, only: tuple[str, ...]
-) -> Return:
+) -> RollbackTarget:
     """Work out the rollback to version `to` (the one superseded last if None).
 
     For each partition: the content right before the first act that came after `to`; refused later
     if a live commit changed it since the last such act. Raises NotFound, Blocked.
     """
-    accepted = [row for row in history if row.action in ACCEPTED]
+    accepted = [row for row in history if row.action in ACCEPTED_ACTIONS]
     if not accepted:
         raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
-    target = to if to is not None else _previous(accepted, product)
-    undone = _undone(accepted, product, target)
+    target = to if to is not None else _previous_version(accepted, product)
+    undone = _undone_publications(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
     everything = {label for scope in scopes for label in scope.partitions}
     established = accepted[len(undone)]
@@ -208,19 +213,21 @@ def way_back(
     if unknown:
         raise NotFound(
             f"{product}: {unknown[0]} was not changed since version {target}",
-            fix=f"choose among {partitions.describe(tuple(sorted(everything)))}",
+            fix=f"choose among {partitions.describe_labels(tuple(sorted(everything)))}",
         )
     wanted = everything & set(only) if only else everything
-    field = _one_field(scopes, product, target)
+    field = _require_one_field(scopes, product, target)
     is_partial = wanted != everything
     before, after = (runs_by_version(history)[row.version] for row in (undone[0], established))
-    labels = tuple(sorted(wanted, key=partitions.sort_key(field)))
-    return Return(
+    labels = tuple(sorted(wanted, key=partitions.label_sort_key(field)))
+    return RollbackTarget(
         version=target,
         is_partial=is_partial,
         scope=Scope(field=field, partitions=labels),
         # Correction events went to a table of their own: nothing of the product's is put back.
-        restores=_restores([row for row in undone if row.table == accepted[-1].table], labels),
+        restores=_group_restores(
+            [row for row in undone if row.table == accepted[-1].table], labels
+        ),
         undone=tuple(undone),
         established=established,
         leaving=() if is_partial else tuple(sorted(before - after)),
@@ -228,7 +235,7 @@ def way_back(
     )
 
 
-def _one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
+def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
     """Labels of two partition fields are not told apart: by one, the other's are missed."""
     fields = list(dict.fromkeys(f"{s.field.transform}({s.field.column})" for s in scopes))
     if len(fields) > 1:
@@ -240,7 +247,7 @@ def _one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
     return scopes[0].field
 
 
-def _previous(accepted: list[Publication], product: str) -> int:
+def _previous_version(accepted: list[Publication], product: str) -> int:
     version = accepted[0].version
     # A rollback row repeats the number of the version that it went back to: what came before that
     # version is written in the row that first made it.
@@ -253,7 +260,9 @@ def _previous(accepted: list[Publication], product: str) -> int:
     return maker.supersedes
 
 
-def _undone(accepted: list[Publication], product: str, target: int) -> list[Publication]:
+def _undone_publications(
+    accepted: list[Publication], product: str, target: int
+) -> list[Publication]:
     undone: list[Publication] = []
     for row in accepted:
         if row.version == target:
@@ -271,7 +280,9 @@ def _undone(accepted: list[Publication], product: str, target: int) -> list[Publ
     )
 
 
-def _restores(undone: list[Publication], labels: tuple[str, ...]) -> tuple[Restore, ...]:
+def _group_restores(
+    undone: list[Publication], labels: tuple[str, ...]
+) -> tuple[PartitionRestore, ...]:
     groups: dict[tuple[int | None, int], list[str]] = {}
     for label in labels:
         touching = [row for row in undone if row.scope and label in row.scope.partitions]
@@ -282,12 +293,14 @@ def _restores(undone: list[Publication], labels: tuple[str, ...]) -> tuple[Resto
             raise Blocked(f"version {newest.version} left no snapshot to compare with")
         groups.setdefault((oldest.before_snapshot_id, newest.snapshot_id), []).append(label)
     return tuple(
-        Restore(partitions=tuple(found), restore_snapshot_id=restore, since_snapshot_id=since)
+        PartitionRestore(
+            partitions=tuple(found), restore_snapshot_id=restore, since_snapshot_id=since
+        )
         for (restore, since), found in groups.items()
     )
 
 
-def require_unmoved(pointer: Pointer, seen: Publication) -> None:
+def require_pointer_unmoved(pointer: Pointer, seen: Publication) -> None:
     """Raise PointerMoved when the accepted publication is not the one that was looked at."""
     accepted = pointer.accepted
     if accepted is None or accepted.token != seen.token:

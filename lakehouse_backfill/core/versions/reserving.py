@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions import publications
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import TargetPin
-from lakehouse_backfill.domain.publication import Pointer, Publication, Swap
+from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 from lakehouse_backfill.errors import (
     BackfillError,
     Blocked,
@@ -23,13 +23,13 @@ from lakehouse_backfill.errors import (
 #: Errors after which it is certain that nothing was swapped: the reserved version is given back.
 REFUSALS = (Blocked, Conflict, NotFound, Unsupported)
 #: How often, and after which pauses, another publication of the product is asked for its end.
-_TURNS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
+_MAX_ATTEMPTS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
 
-Decide = Callable[[Pointer], tuple[Publication, ...]]
+PointerDecision = Callable[[Pointer], tuple[Publication, ...]]
 
 
-def reserve(
-    bench: Workbench, wanted: Publication, head: int | None, base: TargetPin | None = None
+def reserve_version(
+    bench: Context, wanted: Publication, head: int | None, base: TargetPin | None = None
 ) -> Publication:
     """Reserve the next version, or take up the one that this run reserved before.
 
@@ -41,9 +41,9 @@ def reserve(
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         if base is not None:
-            publications.require_base(pointer, wanted, head, (base.table, base.snapshot_id))
+            publications.require_pinned_base(pointer, wanted, head, (base.table, base.snapshot_id))
         if pointer.pending is not None:
-            return publications.taken_up(pointer.pending, wanted)
+            return publications.resume_reservation(pointer.pending, wanted)
         current = pointer.accepted.version if pointer.accepted else 0
         version, before = pointer.last_version + 1, None if pointer.accepted else head
         row = {"version": version, "supersedes": current, "before_snapshot_id": before}
@@ -52,11 +52,11 @@ def reserve(
     def is_mine(pending: Publication) -> bool:
         return pending.run_id == wanted.run_id
 
-    return take_turn(bench, wanted.product, decide, is_mine)
+    return when_pointer_is_free(bench, wanted.product, decide, is_mine)
 
 
-def take_turn(
-    bench: Workbench, product: str, decide: Decide, is_mine: Callable[[Publication], bool]
+def when_pointer_is_free(
+    bench: Context, product: str, decide: PointerDecision, is_mine: Callable[[Publication], bool]
 ) -> Publication:
     """Move the pointer by `decide` once no other act on the product is pending; give the own one.
 
@@ -67,7 +67,7 @@ def take_turn(
         is_free = pointer.pending is None or is_mine(pointer.pending)
         return decide(pointer) if is_free else ()
 
-    for turn in range(_TURNS):
+    for turn in range(_MAX_ATTEMPTS):
         pointer = bench.versions.move(product, when_free)
         if pointer.pending is None:
             raise OutcomeUnknown(
@@ -77,14 +77,14 @@ def take_turn(
             )
         if is_mine(pointer.pending):
             return pointer.pending
-        if not is_under_way(bench, pointer.pending):
+        if not is_reservation_active(bench, pointer.pending):
             break
         bench.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
-    publications.require_free(pointer, product, None)
+    publications.require_no_pending(pointer, product, None)
     raise OutcomeUnknown(f"{product}: its pointer changes faster than it can be read")
 
 
-def is_under_way(bench: Workbench, pending: Publication) -> bool:
+def is_reservation_active(bench: Context, pending: Publication) -> bool:
     """Tell whether a reservation will go away by itself: somebody works on it."""
     if pending.run_id is None:
         return bench.is_acting(pending)
@@ -100,7 +100,9 @@ def may_release(reserved: Publication, wanted: Publication, error: BackfillError
     return reserved.token == wanted.token or not isinstance(error, TooBusy)
 
 
-def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -> Publication:
+def finalise_version(
+    bench: Context, reserved: Publication, swap: CommitResult, action: str
+) -> Publication:
     """Move the pointer to what was swapped in and give the row that says so.
 
     The first publication of a product also gives what was there before a version, 0: only now is
@@ -123,22 +125,24 @@ def finalise(bench: Workbench, reserved: Publication, swap: Swap, action: str) -
             return ()
         pending = pointer.pending
         if pending is None or (pending.token, pending.epoch) != (row.token, row.epoch):
-            raise publications.finished_elsewhere(row, pointer)
+            raise publications.finished_elsewhere_error(row, pointer)
         return (*_baseline(pointer, reserved, swap), row)
 
     return bench.versions.move(row.product, decide).accepted or row
 
 
-def _baseline(pointer: Pointer, reserved: Publication, swap: Swap) -> tuple[Publication, ...]:
+def _baseline(
+    pointer: Pointer, reserved: Publication, swap: CommitResult
+) -> tuple[Publication, ...]:
     if pointer.accepted is not None:
         return ()
     # What was published elsewhere has another table's snapshots.
     is_in_place = swap.table == reserved.table
     head = swap.before_snapshot_id if is_in_place else reserved.before_snapshot_id
-    return (publications.baseline(reserved, head, reserved.scope, reserved.at),)
+    return (publications.baseline_publication(reserved, head, reserved.scope, reserved.at),)
 
 
-def show_accepted(bench: Workbench, contract: Contract) -> None:
+def refresh_view(bench: Context, contract: Contract) -> None:
     """Let the contract's view, if there is one, show what the pointer says.
 
     Making a view takes a while: what was accepted meanwhile is shown too.
@@ -156,7 +160,7 @@ def show_accepted(bench: Workbench, contract: Contract) -> None:
         shown = row.token
 
 
-def release(bench: Workbench, reserved: Publication, epoch: int) -> None:
+def release_version(bench: Context, reserved: Publication, epoch: int) -> None:
     """Give a reserved version back after a conflict; its number is not used again.
 
     A reservation that a later lease than `epoch` took up, or that was finished, stays as it is.
@@ -171,7 +175,7 @@ def release(bench: Workbench, reserved: Publication, epoch: int) -> None:
     bench.versions.move(row.product, decide)
 
 
-def tags(row: Publication) -> dict[Any, str]:
+def publication_tags(row: Publication) -> dict[Any, str]:
     """The tags that keep both sides of a publication readable."""
     return {
         "before": f"lhb-before-{row.token[:12]}",

@@ -18,7 +18,7 @@ import yaml
 
 from lakehouse_backfill.adapters.spark.session import settings
 from lakehouse_backfill.adapters.spark.session.java import require_java
-from lakehouse_backfill.adapters.spark.session.settings import EXTENSIONS, local_jars
+from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, find_local_jars
 from lakehouse_backfill.project import Project
 from tests.contract.delete_kit import hide_equal
 from tests.stack.connect.declared import CATALOG, CHECKS, JOBS, SUITE
@@ -49,10 +49,10 @@ class SparkConnect:
         home, port = Path(pyspark.__file__).parent, free_port()
         own = {
             "spark.connect.grpc.binding.port": port, "spark.connect.grpc.binding.address": HOST,
-            "spark.sql.extensions": EXTENSIONS, "spark.sql.shuffle.partitions": 2,
+            "spark.sql.extensions": ICEBERG_EXTENSIONS, "spark.sql.shuffle.partitions": 2,
             "spark.sql.catalogImplementation": "in-memory", "spark.ui.enabled": "false",
             "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": _QUICK,
-            "spark.driver.extraClassPath": os.pathsep.join(map(str, local_jars(folder))),
+            "spark.driver.extraClassPath": os.pathsep.join(map(str, find_local_jars(folder))),
         }  # fmt: skip
         options = [text for key, value in own.items() for text in ("--conf", f"{key}={value}")]
         command = [

@@ -150,9 +150,9 @@ def test_a_server_that_does_not_answer_is_said_so_soon(
     lake_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark would try for minutes, and say nothing."""
-    monkeypatch.setattr(client, "_ANSWERS_S", 0.5)
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 0.5)
     address = f"sc://{HOST}:{free_port()}"
     profile = Profile(catalog=CATALOG, spark={"spark.remote": address})
 
     with pytest.raises(EnvironmentDown, match=f"{address} does not answer: nothing came in 0.5 s"):
-        client.connect(SparkSettings.of(profile, lake_folder))
+        client.connect_to_server(SparkSettings.of(profile, lake_folder))

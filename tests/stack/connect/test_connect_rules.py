@@ -66,7 +66,7 @@ def test_no_way_to_write_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) 
     for what, attempt in ATTEMPTS.items():
         # A client knows no other session; all else is ours to refuse.
         expected = AttributeError if what == "another session" else WriteForbidden
-        with guard.job_code(), contextlib.suppress(expected):
+        with guard.forbid_job_writes(), contextlib.suppress(expected):
             attempt(frame, name)
             continue
         refused.add(what)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.options import REASON_CODES
-from lakehouse_backfill.cli.words import Words, split
+from lakehouse_backfill.cli.words import SplitArguments, split_arguments
 from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
 from tests.fakes.project import CHECKS, FakeProject
@@ -162,15 +162,15 @@ def test_project_and_profile_reach_the_opener_from_anywhere() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("plan a --json", Words(("--json",), ("plan", "a"))),
-        ("--profile p plan a", Words(("--profile", "p"), ("plan", "a"))),
-        ("plan --project=x a", Words(("--project=x",), ("plan", "a"))),
-        ("plan -- --json", Words((), ("plan", "--", "--json"))),
-        ("plan --project", Words(("--project",), ("plan",))),
+        ("plan a --json", SplitArguments(("--json",), ("plan", "a"))),
+        ("--profile p plan a", SplitArguments(("--profile", "p"), ("plan", "a"))),
+        ("plan --project=x a", SplitArguments(("--project=x",), ("plan", "a"))),
+        ("plan -- --json", SplitArguments((), ("plan", "--", "--json"))),
+        ("plan --project", SplitArguments(("--project",), ("plan",))),
     ],
 )
-def test_words_are_split_into_program_and_command(args: str, words: Words) -> None:
-    assert split(args.split()) == words
+def test_words_are_split_into_program_and_command(args: str, words: SplitArguments) -> None:
+    assert split_arguments(args.split()) == words
 
 
 FAULT = Fault("run.yaml", 3, "run.reason", "is missing", "add it")

@@ -10,9 +10,9 @@ from lakehouse_backfill.adapters.system.progress import NullProgress
 from lakehouse_backfill.cli.progress import (
     BarProgress,
     LineProgress,
-    in_words,
+    format_duration,
     make_progress,
-    rate,
+    row_rate_text,
     seconds_left,
 )
 
@@ -69,14 +69,14 @@ def test_what_is_shown_follows_the_stream_and_the_wish_for_silence() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (in_words(None), "unknown time"),
-        (in_words(0.42), "0.4 s"),
-        (in_words(59.4), "59 s"),
-        (in_words(200), "3 min 20 s"),
-        (in_words(7500), "2 h 5 min"),
-        (rate(0, 3), ""),
-        (rate(10, 0), ""),
-        (rate(10_000, 2), ", 5,000 rows/s"),
+        (format_duration(None), "unknown time"),
+        (format_duration(0.42), "0.4 s"),
+        (format_duration(59.4), "59 s"),
+        (format_duration(200), "3 min 20 s"),
+        (format_duration(7500), "2 h 5 min"),
+        (row_rate_text(0, 3), ""),
+        (row_rate_text(10, 0), ""),
+        (row_rate_text(10_000, 2), ", 5,000 rows/s"),
         (seconds_left(0, 4, 3), None),
         (seconds_left(1, 4, 3), 9.0),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.code_files import deciding_files, file_hash, imported
+from lakehouse_backfill.config.code_files import file_hash, hash_run_files, imported_modules
 from lakehouse_backfill.config.contracts import find_contract
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.errors import ConfigError, NotFound
@@ -28,7 +28,7 @@ def put(folder: Path, files: dict[str, str]) -> Path:
 def test_job_modules_and_suites_are_bound(tmp_path: Path) -> None:
     put(project(tmp_path), {JOB: "import jobs.shared.rates\n", "jobs/shared/rates.py": "R = 1\n"})
     manifest = load_manifest(tmp_path / "jobs/arrivals_daily/run.yaml", tmp_path)
-    found = deciding_files(tmp_path, manifest, find_contract(tmp_path, manifest.product))
+    found = hash_run_files(tmp_path, manifest, find_contract(tmp_path, manifest.product))
     assert found == {
         name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
         for name in ("expectations/arrivals.json", JOB, "jobs/shared/rates.py")
@@ -63,7 +63,7 @@ def test_imports_are_followed_inside_the_project_only(
     )
     put(tmp_path, {"outside.py": ""})
     (folder / "outside.py").symlink_to(tmp_path / "outside.py")
-    assert list(imported(folder, JOB)) == expected
+    assert list(imported_modules(folder, JOB)) == expected
 
 
 def test_a_file_that_is_absent_or_outside_has_no_hash(tmp_path: Path) -> None:

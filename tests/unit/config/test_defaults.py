@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.profiles import choose, load_profiles
+from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.core.runs import gate_list
-from lakehouse_backfill.core.runs.gate_names import GATES
+from lakehouse_backfill.core.runs.gate_names import REPORTABLE_GATES
 from lakehouse_backfill.domain import defaults
 from lakehouse_backfill.domain.manifest import Compute, Safety, Validation
 from lakehouse_backfill.errors import ConfigError
@@ -28,23 +28,25 @@ def test_what_nobody_says_is_the_careful_choice() -> None:
         0, "required", {},
     )  # fmt: skip
     assert (Compute().pool, Compute().scratch) == ("default", "default")
-    assert (defaults.PIN_DAYS, defaults.FOUR_EYES_IN) == (30, ("prod",))
+    assert (defaults.PIN_DAYS, defaults.FOUR_EYES_ENVIRONMENTS) == (30, ("prod",))
 
 
 def test_the_page_prints_every_default() -> None:
     table = PAGE.split("## Defaults\n")[1].split("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert rows == [f"| {one.about} | {one.holds} | {one.change} |" for one in defaults.DEFAULTS]
+    assert rows == [
+        f"| {one.about} | {one.holds} | {one.change} |" for one in defaults.DOCUMENTED_DEFAULTS
+    ]
 
 
 def test_the_page_names_every_gate_that_may_only_report() -> None:
     text = PAGE.split("## Gates\n")[1].split("\n## ")[0]
-    assert [name for name in GATES if f"`{name}`" not in text] == []
+    assert [name for name in REPORTABLE_GATES if f"`{name}`" not in text] == []
 
 
 def test_a_gate_that_may_only_report_is_one_that_may_be_waived() -> None:
     listed = {(gate.group, gate.name): gate for gate in gate_list.GATES}
-    named = [listed[gate.group, gate.name] for gate in GATES.values() if gate.name]
+    named = [listed[gate.group, gate.name] for gate in REPORTABLE_GATES.values() if gate.name]
     assert [gate.name for gate in named if gate.why_not] == []
 
 
@@ -58,6 +60,6 @@ def test_a_lake_outside_the_project_must_be_named(tmp_path: Path, uri: str) -> N
     (project(tmp_path) / "catalog/profiles.yaml").write_text(text)
     profiles = load_profiles(tmp_path)
     with pytest.raises(ConfigError, match="not the embedded lake of this project") as caught:
-        choose(profiles, None, tmp_path)
+        choose_profile(profiles, None, tmp_path)
     assert caught.value.fix == "add --profile embedded before the command"
-    assert choose(profiles, "embedded", tmp_path).catalog["uri"] == uri
+    assert choose_profile(profiles, "embedded", tmp_path).catalog["uri"] == uri

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.profiles import choose, embedded, load_profiles
+from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
 from lakehouse_backfill.errors import ConfigError
 from tests.fakes.declarations import PROFILES, changed, project
 
@@ -23,8 +23,8 @@ def faults(folder: Path, text: str) -> list[tuple[int, str, str, str]]:
 
 def test_a_project_without_profiles_has_the_embedded_lake(tmp_path: Path) -> None:
     profiles = load_profiles(tmp_path)
-    assert profiles == embedded()
-    assert choose(profiles).catalog == {
+    assert profiles == embedded_profiles()
+    assert choose_profile(profiles).catalog == {
         "name": "lake",
         "type": "sql",
         "uri": "sqlite:///${project}/.lakehouse/catalog.db",
@@ -34,19 +34,19 @@ def test_a_project_without_profiles_has_the_embedded_lake(tmp_path: Path) -> Non
 
 def test_a_profile_is_chosen_by_name(tmp_path: Path) -> None:
     profiles = load_profiles(project(tmp_path))
-    assert choose(profiles, "prod").environment == "prod"
-    assert choose(profiles) == profiles.profiles["embedded"]
+    assert choose_profile(profiles, "prod").environment == "prod"
+    assert choose_profile(profiles) == profiles.profiles["embedded"]
 
 
 def test_an_unknown_profile_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no profile 'prd'; did you mean `prod`\?"):
-        choose(load_profiles(project(tmp_path)), "prd")
+        choose_profile(load_profiles(project(tmp_path)), "prd")
 
 
 def test_anything_but_the_embedded_lake_must_be_named(tmp_path: Path) -> None:
     (project(tmp_path) / NAME).write_text(changed(PROFILES, "default: embedded", "default: prod"))
     with pytest.raises(ConfigError) as caught:
-        choose(load_profiles(tmp_path))
+        choose_profile(load_profiles(tmp_path))
     assert caught.value.fix == "add --profile prod before the command"
 
 

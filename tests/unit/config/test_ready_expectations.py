@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.quality.suite import check_form
-from lakehouse_backfill.config.ready_expectations import READY, draft_suite, increasing
+from lakehouse_backfill.adapters.quality.suite import check_suite_form
+from lakehouse_backfill.config.ready_expectations import (
+    READY_EXPECTATIONS,
+    draft_suite,
+    expect_increasing,
+)
 from lakehouse_backfill.errors import ConfigError
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "expectations.md").read_text("utf-8")
@@ -21,21 +25,21 @@ WANTED = {
 
 
 def test_there_is_one_for_each_kind_of_rule() -> None:
-    assert {ready.about for ready in READY.values()} == WANTED
+    assert {ready.about for ready in READY_EXPECTATIONS.values()} == WANTED
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", READY_EXPECTATIONS)
 def test_the_page_prints_each_of_them(name: str) -> None:
-    ready = READY[name]
+    ready = READY_EXPECTATIONS[name]
     text = json.dumps(ready.entries, indent=2)
     assert f"## {name}: {ready.about}\n\n{ready.make.__doc__}\n\n```json\n{text}\n```" in PAGE
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", READY_EXPECTATIONS)
 def test_each_of_them_is_what_the_library_knows(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.json"
-    file.write_text(json.dumps({"expectations": READY[name].entries}))
-    check_form(file, file.name)
+    file.write_text(json.dumps({"expectations": READY_EXPECTATIONS[name].entries}))
+    check_suite_form(file, file.name)
 
 
 def test_a_drafted_suite_holds_the_key_and_the_required_columns() -> None:
@@ -58,4 +62,4 @@ def test_nothing_is_drafted_where_metadata_says_nothing() -> None:
 @pytest.mark.parametrize("name", ["a b", "a`b", "x; DROP TABLE t", ""])
 def test_what_is_no_column_name_never_becomes_part_of_a_query(name: str) -> None:
     with pytest.raises(ConfigError, match="is no column name"):
-        increasing(name, "t", ["k"])
+        expect_increasing(name, "t", ["k"])

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lakehouse_backfill.config.contracts import find_contract, load_contract
 from lakehouse_backfill.config.drafts import draft_contract, draft_manifest
 from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.config.profiles import choose, embedded, load_profiles
-from lakehouse_backfill.config.scaffold import init, write_new
+from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
+from lakehouse_backfill.config.scaffold import create_project, write_new_file
 from lakehouse_backfill.config.transforms import FoundTransform, find_transforms, newest_transform
-from lakehouse_backfill.config.yaml_lines import parse
+from lakehouse_backfill.config.yaml_lines import parse_yaml
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
 from lakehouse_backfill.errors import ConfigError
@@ -63,23 +63,23 @@ def info(*, partitioned: bool = True, comment: str = 'orders: "all" # of them') 
 def contract(folder: Path, text: str | None = None) -> Contract:
     draft = draft_contract(info(), ("day", "id"), "ana", tested=[(("day",), 7)])
     path = folder / "catalog/contracts/silver.orders.yaml"
-    write_new(path, text or draft.text)
+    write_new_file(path, text or draft.text)
     return load_contract(path)
 
 
 def test_a_new_project_loads_and_says_what_was_written(tmp_path: Path) -> None:
-    files = init(tmp_path / "new")
+    files = create_project(tmp_path / "new")
     there = {path.relative_to(tmp_path / "new").as_posix() for path in tmp_path.rglob("*.*")}
     assert set(files) <= there | {"README.md"}
     assert "schemas/manifest.json" in files
     profiles = load_profiles(tmp_path / "new")
-    assert choose(profiles).catalog == choose(embedded()).catalog
+    assert choose_profile(profiles).catalog == choose_profile(embedded_profiles()).catalog
 
 
 def test_init_writes_nothing_over_or_beside_existing_files(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"already holds README\.md"):
-        init(tmp_path)
+        create_project(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 
@@ -112,7 +112,7 @@ def test_a_draft_asks_what_metadata_cannot_tell() -> None:
 
 @pytest.mark.req("M2")
 def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> None:
-    write_new(tmp_path / "jobs/orders/transform.py", CODE)
+    write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
     draft = draft_manifest(
         contract(tmp_path),
         from_="2026-01-01",
@@ -122,7 +122,7 @@ def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> N
         requested_by="ana",
         transform=newest_transform(tmp_path, "orders"),
     )
-    write_new(tmp_path / "jobs/orders/run.yaml", draft.text)
+    write_new_file(tmp_path / "jobs/orders/run.yaml", draft.text)
     manifest = load_manifest(tmp_path / "jobs/orders/run.yaml", tmp_path)
     assert manifest.transform.version == "1.10.0"
     assert list(manifest.sources) == ["orders", "rates"]
@@ -146,7 +146,7 @@ def test_a_draft_takes_tables_from_an_earlier_manifest(tmp_path: Path) -> None:
         requested_by="ana",
         sources=earlier.sources,
     )
-    source = parse(draft.text, "draft").get("sources", "flights")
+    source = parse_yaml(draft.text, "draft").get("sources", "flights")
     assert (source["table"], source["range"]["column"]) == ("bronze.flights", "time_hour")
     assert source["warm_up_days"] == 2
     assert draft.questions[0].startswith("transform: none was found")
@@ -174,7 +174,7 @@ def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
         reason_code="bug_fix",
         requested_by="ana",
     )
-    document = parse(draft.text, "draft")
+    document = parse_yaml(draft.text, "draft")
     assert document.get("run", "reason") == reason
     value = document.get("target", "partitions", "from")
     if isinstance(value, date):
@@ -184,9 +184,11 @@ def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
 
 
 def test_transforms_are_found_without_running_them(tmp_path: Path) -> None:
-    write_new(tmp_path / "jobs/orders/transform.py", CODE)
-    write_new(tmp_path / "jobs/broken.py", "def (")
-    write_new(tmp_path / "jobs/b.sql", "-- name: b\n-- version: 1.0.0\n-- inputs: x, y\nselect 1")
+    write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
+    write_new_file(tmp_path / "jobs/broken.py", "def (")
+    write_new_file(
+        tmp_path / "jobs/b.sql", "-- name: b\n-- version: 1.0.0\n-- inputs: x, y\nselect 1"
+    )
     assert find_transforms(tmp_path) == (
         FoundTransform("b", "1.0.0", ("x", "y"), "jobs/b.sql"),
         FoundTransform("orders", "1.9.0", ("orders", "rates"), "jobs/orders/transform.py"),
@@ -203,4 +205,4 @@ def test_the_draft_of_a_text_column_names_the_partitions_before_to() -> None:
         }
     )  # fmt: skip
     draft = draft_manifest(found, "EU", "US", "why", "bug_fix", "ana")
-    assert parse(draft.text, "draft").get("target", "partitions", "values") == ["EU"]
+    assert parse_yaml(draft.text, "draft").get("target", "partitions", "values") == ["EU"]

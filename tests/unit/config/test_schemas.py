@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lakehouse_backfill.config.schemas import KINDS, json_schema
-from lakehouse_backfill.config.yaml_lines import load, parse
+from lakehouse_backfill.config.schemas import SCHEMA_MODELS, json_schema
+from lakehouse_backfill.config.yaml_lines import load_yaml, parse_yaml
 from lakehouse_backfill.errors import NotFound
 
 pytestmark = pytest.mark.req("M2")
@@ -33,12 +33,12 @@ def plain(data: Any) -> Any:
     ("kind", "path"), DECLARATIONS, ids=[path.name for _, path in DECLARATIONS]
 )
 def test_the_declarations_of_this_repository_fit_their_schemas(kind: str, path: Path) -> None:
-    jsonschema.Draft202012Validator(json_schema(kind)).validate(plain(load(path).data))
+    jsonschema.Draft202012Validator(json_schema(kind)).validate(plain(load_yaml(path).data))
 
 
 def test_the_example_of_the_page_about_manifests_fits_its_schema() -> None:
     text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
-    example = parse(text.split("```yaml\n")[1].split("```")[0], "docs/manifest.md")
+    example = parse_yaml(text.split("```yaml\n")[1].split("```")[0], "docs/manifest.md")
     jsonschema.validate(plain(example.data), json_schema("manifest"))
 
 
@@ -55,7 +55,7 @@ def test_every_field_of_a_manifest_and_a_contract_is_described() -> None:
         assert bare == []
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(SCHEMA_MODELS))
 def test_a_schema_is_json_and_strict(kind: str) -> None:
     schema = json.loads(json.dumps(json_schema(kind)))
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.config.yaml_lines import MAX_BYTES, load, parse
+from lakehouse_backfill.config.yaml_lines import MAX_BYTES, load_yaml, parse_yaml
 from lakehouse_backfill.errors import ConfigError
 
 pytestmark = pytest.mark.req("M2")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("M2")
 
 def fault(text: str) -> tuple[int, str, str]:
     with pytest.raises(ConfigError) as caught:
-        parse(text, "a.yaml")
+        parse_yaml(text, "a.yaml")
     found = caught.value.faults[0]
     return found.line, found.field, found.problem
 
@@ -53,13 +53,13 @@ def fault(text: str) -> tuple[int, str, str]:
     ],
 )
 def test_a_plain_value_means_what_it_looks_like(text: str, value: object) -> None:
-    document = parse(f"v: {text}", "a.yaml")
+    document = parse_yaml(f"v: {text}", "a.yaml")
     assert document.data == {"v": value}
     assert type(document.data["v"]) is type(value)
 
 
 def test_every_field_and_item_has_its_line() -> None:
-    document = parse("a:\n  b: 1\n  on:\n    - x\n    - {y: 2}\n", "a.yaml")
+    document = parse_yaml("a:\n  b: 1\n  on:\n    - x\n    - {y: 2}\n", "a.yaml")
     assert document.lines == {
         (): 1,
         ("a",): 1,
@@ -115,20 +115,20 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("#" * (MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="larger than 1 MB"):
-        load(path)
+        load_yaml(path)
 
 
 def test_a_file_that_is_no_text_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError) as caught:
-        load(path, "a.yaml")
+        load_yaml(path, "a.yaml")
     assert [(f.line, f.problem) for f in caught.value.faults] == [(2, "is not UTF-8 text")]
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_faults(text: str) -> None:
     try:
-        parse(text, "a.yaml")
+        parse_yaml(text, "a.yaml")
     except ConfigError as error:
         assert error.faults  # noqa: PT017 (most texts are refused, some are read)

@@ -46,12 +46,12 @@ NUMBER = ScopeField(column="n", transform="identity", type="int")
     ],
 )
 def test_a_value_has_one_label(field: ScopeField, value: object, label: str) -> None:
-    assert partitions.label_of(field, value) == label
+    assert partitions.partition_label(field, value) == label
 
 
 @pytest.mark.parametrize("text", ["EU", "null", "=null", "", "==", "a'b\"; drop"])
 def test_text_labels_lead_back_to_their_value(text: str) -> None:
-    assert partitions.bounds(TEXT, partitions.label_of(TEXT, text)) == RowRange(
+    assert partitions.partition_row_range(TEXT, partitions.partition_label(TEXT, text)) == RowRange(
         "region", equals=text
     )
 
@@ -62,22 +62,22 @@ def test_the_bounds_of_a_label_hold_the_value_that_made_it(
     field: ScopeField, moment: datetime
 ) -> None:
     value = moment if field.type == "timestamp" else moment.replace(tzinfo=UTC)
-    rows = partitions.bounds(field, partitions.label_of(field, value))
+    rows = partitions.partition_row_range(field, partitions.partition_label(field, value))
     assert rows.lower <= value < rows.upper
 
 
 @given(st.dates(date(1900, 1, 1), date(2200, 1, 1)), st.integers(-500, 500))
 def test_shifting_forth_and_back_gives_the_same_label(day: date, steps: int) -> None:
     for field in (DAY, MONTH):
-        label = partitions.label_of(field, day)
-        there = partitions.shift(field, label, steps)
-        assert partitions.shift(field, there, -steps) == label
+        label = partitions.partition_label(field, day)
+        there = partitions.shift_label(field, label, steps)
+        assert partitions.shift_label(field, there, -steps) == label
 
 
 @given(st.sets(st.dates(date(2020, 1, 1), date(2020, 3, 1)), min_size=1))
 def test_ranges_hold_exactly_the_rows_of_the_scope(days: set[date]) -> None:
     scope = Scope(field=DAY, partitions=tuple(sorted(day.isoformat() for day in days)))
-    ranges = partitions.ranges(scope)
+    ranges = partitions.scope_row_ranges(scope)
     inside = {
         date(2019, 12, 1) + timedelta(days=number)
         for number in range(200)
@@ -90,7 +90,7 @@ def test_ranges_hold_exactly_the_rows_of_the_scope(days: set[date]) -> None:
 
 
 def test_a_range_over_a_leap_day_lists_every_day() -> None:
-    found = tuple(partitions.between(DAY, date(2024, 2, 28), date(2024, 3, 2)))
+    found = tuple(partitions.labels_between(DAY, date(2024, 2, 28), date(2024, 3, 2)))
     assert found == ("2024-02-28", "2024-02-29", "2024-03-01")
 
 
@@ -112,12 +112,12 @@ def test_a_bound_that_splits_a_partition_is_refused(
     field: ScopeField, first: object, stop: object
 ) -> None:
     with pytest.raises(ConfigError):
-        tuple(partitions.between(field, first, stop))
+        tuple(partitions.labels_between(field, first, stop))
 
 
 def test_an_endless_range_is_refused_before_it_fills_memory() -> None:
     with pytest.raises(ConfigError, match="more than"):
-        tuple(partitions.between(HOUR, date(1900, 1, 1), date(2100, 1, 1)))
+        tuple(partitions.labels_between(HOUR, date(1900, 1, 1), date(2100, 1, 1)))
 
 
 @pytest.mark.req("M3")
@@ -134,11 +134,14 @@ def test_an_endless_range_is_refused_before_it_fills_memory() -> None:
 def test_the_first_and_the_last_partition_of_time_have_no_neighbour_beyond(
     field: ScopeField, first: str, last: str
 ) -> None:
-    assert partitions.shift(field, first, -1) is None
-    assert partitions.shift(field, last, 1) is None
-    rows = partitions.bounds(field, last)
-    assert (partitions.label_of(field, rows.lower), rows.upper) == (last, None)
-    assert partitions.label_of(field, partitions.bounds(field, first).lower) == first
+    assert partitions.shift_label(field, first, -1) is None
+    assert partitions.shift_label(field, last, 1) is None
+    rows = partitions.partition_row_range(field, last)
+    assert (partitions.partition_label(field, rows.lower), rows.upper) == (last, None)
+    assert (
+        partitions.partition_label(field, partitions.partition_row_range(field, first).lower)
+        == first
+    )
 
 
 WITHIN = {
@@ -161,5 +164,5 @@ def test_a_coarser_partition_holds_all_finer_ones(
         ScopeField.model_validate({"column": "c", "transform": unit, "type": kind})
         for unit in (fine, coarse)
     ]
-    found = partitions.within(fields[0], fields[1], label)
+    found = partitions.labels_within(fields[0], fields[1], label)
     assert (found[0], found[-1], len(found)) == expected

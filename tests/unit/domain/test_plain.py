@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ from lakehouse_backfill.domain.plain import plain_value
     ],
 )
 def test_a_value_becomes_what_json_holds(value: Any, plain: Any) -> None:
-    assert plain_value(value) == plain
-    assert json.loads(json.dumps(plain_value(value), allow_nan=False)) == plain
-    assert str(plain_value(value)) == str(plain)
+    assert to_json_value(value) == plain
+    assert json.loads(json.dumps(to_json_value(value), allow_nan=False)) == plain
+    assert str(to_json_value(value)) == str(plain)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.runs import audit
-from lakehouse_backfill.domain.pointer import after, fault
+from lakehouse_backfill.domain.pointer import apply_to_pointer, pointer_fault
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from tests.fakes.plans import NOON
 
@@ -35,13 +35,13 @@ ROWS = (
 def pointer() -> Pointer:
     found = Pointer()
     for row in ROWS:
-        found = after(found, row)
+        found = apply_to_pointer(found, row)
     return found
 
 
 def test_a_pointer_that_its_rows_lead_to_has_no_fault():
-    assert fault(PRODUCT, ROWS, pointer()) is None
-    assert fault(PRODUCT, (), Pointer()) is None
+    assert pointer_fault(PRODUCT, ROWS, pointer()) is None
+    assert pointer_fault(PRODUCT, (), Pointer()) is None
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_a_pointer_that_its_rows_lead_to_has_no_fault():
     ids=["accepted", "accepted gone", "pending gone", "count"],
 )
 def test_a_pointer_that_was_edited_is_found_and_named(change: dict[str, Any], says: str):
-    found = fault(PRODUCT, ROWS, pointer().model_copy(update=change))
+    found = pointer_fault(PRODUCT, ROWS, pointer().model_copy(update=change))
     assert found is not None
     assert found.startswith(f"{PRODUCT}: {says}")
 
 
 def test_a_pointer_that_is_gone_is_found():
-    assert fault(PRODUCT, ROWS, None) == (
+    assert pointer_fault(PRODUCT, ROWS, None) == (
         f"{PRODUCT}: its pointer is gone, or was edited: it cannot be read"
     )
 
@@ -78,7 +78,7 @@ def test_who_is_at_work_is_no_fault():
     held = pointer()
     assert held.pending is not None
     pending = held.pending.model_copy(update={"driver": "here:1"})
-    assert fault(PRODUCT, ROWS, held.model_copy(update={"pending": pending})) is None
+    assert pointer_fault(PRODUCT, ROWS, held.model_copy(update={"pending": pending})) is None
 
 
 @pytest.mark.parametrize("index", [7, 8], ids=["accepted", "pending"])
@@ -86,17 +86,17 @@ def test_a_row_that_was_edited_or_deleted_is_found(index: int):
     for field, value in (("by", "eve"), ("snapshot_id", 7), ("version", 9), ("action", "odd")):
         edited = ROWS[index].model_copy(update={field: value})
         rows = (*ROWS[:index], edited, *ROWS[index + 1 :])
-        assert fault(PRODUCT, rows, pointer()), field
-    assert fault(PRODUCT, ROWS[:index] + ROWS[index + 1 :], pointer())
+        assert pointer_fault(PRODUCT, rows, pointer()), field
+    assert pointer_fault(PRODUCT, ROWS[:index] + ROWS[index + 1 :], pointer())
     forged = an_act(5, "publish", by="eve")
-    assert fault(PRODUCT, (*ROWS, forged), pointer())
+    assert pointer_fault(PRODUCT, (*ROWS, forged), pointer())
 
 
 def test_the_verdict_names_the_first_product_and_then_the_first_plan():
     good = (ROWS, pointer())
     bad = (ROWS, Pointer())
     plans = {"bf-9": "the plan of bf-9 was edited"}
-    assert audit.verify({}, None, (), {"a": good, "b": good}).products == 2
-    found = audit.verify({}, None, (), {"c": bad, "b": bad, "a": good}, plans)
+    assert audit.verify_logs({}, None, (), {"a": good, "b": good}).products == 2
+    found = audit.verify_logs({}, None, (), {"c": bad, "b": bad, "a": good}, plans)
     assert str(found.first_bad).startswith("b: accepted in its pointer")
-    assert audit.verify({}, None, (), {"a": good}, plans).first_bad == plans["bf-9"]
+    assert audit.verify_logs({}, None, (), {"a": good}, plans).first_bad == plans["bf-9"]

@@ -47,7 +47,7 @@ def manifest(*change: dict[str, Any], target: dict[str, Any] | None = None, **mo
 
 def refusal(wanted: RunManifest, given: Contract, info: TableInfo | None) -> BackfillError:
     with pytest.raises(BackfillError) as caught:
-        schema_refusals.require_possible(wanted, given, info)
+        schema_refusals.require_possible_schema_change(wanted, given, info)
     return caught.value
 
 
@@ -58,10 +58,10 @@ def test_what_iceberg_can_read_from_old_files_is_possible() -> None:
         {"widen": "price", "to": "decimal(12, 2)"}, {"rename": "price", "to": "fare"},
         {"rename": "amount", "to": "total"},
     )  # fmt: skip
-    schema_refusals.require_possible(manifest(*change), contract(), base())
-    schema_refusals.require_possible(manifest(), contract(), None)
+    schema_refusals.require_possible_schema_change(manifest(*change), contract(), base())
+    schema_refusals.require_possible_schema_change(manifest(), contract(), None)
     append = manifest(*change, target={"publish_mode": "append"})
-    schema_refusals.require_possible(append, contract(), base())
+    schema_refusals.require_possible_schema_change(append, contract(), base())
 
 
 WRONG = {
@@ -142,13 +142,13 @@ def test_it_goes_only_with_whole_partitions_published_at_once(
 def test_no_table_names_in_files_and_other_writers_are_refused() -> None:
     wanted = manifest({"add": "note", "type": "string"})
     assert "does not exist" in refusal(wanted, contract(), None).problem
-    mapped = base(properties={schema_refusals.NAME_MAPPING: "[]"})
+    mapped = base(properties={schema_refusals.NAME_MAPPING_PROPERTY: "[]"})
     assert isinstance(refusal(wanted, contract(), mapped), Unsupported)
-    schema_refusals.require_way(wanted, "silver.daily", "pyiceberg")
-    schema_refusals.require_way(wanted, "silver.daily", "java")
-    schema_refusals.require_way(manifest(), "silver.daily", "rewrite")
+    schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "pyiceberg")
+    schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "java")
+    schema_refusals.require_no_row_rewrite(manifest(), "silver.daily", "rewrite")
     with pytest.raises(Unsupported, match="`rewrite`, whose commits carry no change of columns"):
-        schema_refusals.require_way(wanted, "silver.daily", "rewrite")
+        schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "rewrite")
 
 
 def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> None:
@@ -157,7 +157,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         {"rename": "amount", "to": "total"},
     )  # fmt: skip
     given = contract(consumers=[{"name": "board", "tolerates_restatement": True}])
-    assert rules_schema_change.notes(change, given) == (
+    assert rules_schema_change.schema_change_notes(change, given) == (
         "columns change in the commit of the publication: add note string, widen amount to "
         "decimal(20,0), rename amount to total",
         "the contract does not list note, total: add it before the next run",
@@ -166,7 +166,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         "consumers who see other columns: board",
         "rollback puts the rows back and leaves the columns: old rows read null",
     )
-    assert rules_schema_change.notes((), given) == ()
+    assert rules_schema_change.schema_change_notes((), given) == ()
 
 
 CHANGE = steps(
@@ -182,17 +182,21 @@ def after(**changes: Any) -> tuple[Column, ...]:
 
 
 def test_columns_are_held_against_the_change_by_their_ids() -> None:
-    assert rules_schema_change.differing(COLUMNS, after(), CHANGE) == ()
-    assert rules_schema_change.differing(COLUMNS, COLUMNS, ()) == ()
-    assert rules_schema_change.differing(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
-    assert rules_schema_change.differing(COLUMNS, after(type="int"), CHANGE) == ("wide",)
-    assert rules_schema_change.differing(COLUMNS, after(required=True), CHANGE) == ("wide",)
-    assert rules_schema_change.differing(COLUMNS, after()[1:], CHANGE) == ("day",)
+    assert rules_schema_change.schema_differences(COLUMNS, after(), CHANGE) == ()
+    assert rules_schema_change.schema_differences(COLUMNS, COLUMNS, ()) == ()
+    assert rules_schema_change.schema_differences(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
+    assert rules_schema_change.schema_differences(COLUMNS, after(type="int"), CHANGE) == ("wide",)
+    assert rules_schema_change.schema_differences(COLUMNS, after(required=True), CHANGE) == (
+        "wide",
+    )
+    assert rules_schema_change.schema_differences(COLUMNS, after()[1:], CHANGE) == ("day",)
     other = after()[-1].model_copy(update={"type": "int"})
-    assert rules_schema_change.differing(COLUMNS, (*after()[:-1], other), CHANGE) == ("note",)
+    assert rules_schema_change.schema_differences(COLUMNS, (*after()[:-1], other), CHANGE) == (
+        "note",
+    )
     # The right columns under other ids are others.
     swapped = after(field_id=30)
-    assert rules_schema_change.differing(COLUMNS, swapped, CHANGE) == ("wide", "wide")
+    assert rules_schema_change.schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
 
 
 def test_the_gate_of_kept_columns_allows_exactly_the_declared_change() -> None:
@@ -200,12 +204,14 @@ def test_the_gate_of_kept_columns_allows_exactly_the_declared_change() -> None:
     old = [{"name": "day", "type": "date"}, {"name": "small", "type": "int"}]
     new = [{"name": "wide", "type": "long"}, {"name": "note", "type": "string"}]
     for columns in (old, new):
-        assert [c.passed for c in gates.schema_kept(contract(columns=columns), info, CHANGE)] == [
-            True
-        ]
-    assert gates.schema_kept(contract(columns=old), info)[0].detail == "small is missing"
+        assert [
+            c.passed for c in gates.check_schema_kept(contract(columns=columns), info, CHANGE)
+        ] == [True]
+    assert gates.check_schema_kept(contract(columns=old), info)[0].detail == "small is missing"
     narrow = base(columns=after(type="int"))
-    said = gates.schema_kept(contract(columns=new), narrow, CHANGE)
+    said = gates.check_schema_kept(contract(columns=new), narrow, CHANGE)
     assert said[0].detail == "wide is int, the contract says long"
     stolen = base(columns=after()[1:])
-    assert gates.schema_kept(contract(columns=old), stolen, CHANGE)[0].detail == "day is missing"
+    assert (
+        gates.check_schema_kept(contract(columns=old), stolen, CHANGE)[0].detail == "day is missing"
+    )

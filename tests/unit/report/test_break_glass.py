@@ -14,7 +14,7 @@ from pyiceberg.types import StringType
 
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.report.break_glass import steps
+from lakehouse_backfill.report.break_glass import pyiceberg_program
 
 FIELD = ScopeField(column="day", transform="identity", type="date")
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -60,7 +60,7 @@ def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
     assert before is not None
     table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
     table.append(rows("2013-03-01", 30))
-    program = steps(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-16"))
+    program = pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-16"))
     assert program is not None
     exec("\n".join(program), {})
     assert content(catalog) == [
@@ -81,7 +81,7 @@ def test_partitions_that_had_no_rows_before_become_empty_in_one_commit(
     table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-02-17", 2)]))
     table.append(rows("2013-03-01", 30))
     commits = len(table.metadata.metadata_log)
-    program = steps(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-17"))
+    program = pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-17"))
     exec("\n".join(program or ()), {})
     assert content(catalog) == [
         {"day": "2013-02-14", "value": 10},
@@ -100,7 +100,9 @@ def test_columns_that_were_moved_or_added_since_are_matched_by_name(catalog: Sql
     with table.update_schema() as update:
         update.add_column("note", StringType())
         update.move_first("value")
-    exec("\n".join(steps(publication(before.snapshot_id, FIELD, "2013-02-15")) or ()), {})
+    exec(
+        "\n".join(pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15")) or ()), {}
+    )
     found = catalog.load_table("silver.t").scan().to_arrow().to_pylist()
     assert found == [{"value": 1, "day": date(2013, 2, 15), "note": None}]
 
@@ -109,14 +111,14 @@ def test_columns_that_were_moved_or_added_since_are_matched_by_name(catalog: Sql
 def test_a_product_that_was_empty_before_becomes_empty_there(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
     table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-03-01", 30)]))
-    exec("\n".join(steps(publication(None, FIELD, "2013-02-15")) or ()), {})
+    exec("\n".join(pyiceberg_program(publication(None, FIELD, "2013-02-15")) or ()), {})
     assert content(catalog) == [{"day": "2013-03-01", "value": 30}]
 
 
 def test_hostile_partition_values_stay_values() -> None:
     region = ScopeField(column="region", transform="identity", type="string")
     hostile = "'); import os; os.abort(); ('"
-    program = steps(publication(7, region, "EU", hostile, "null"))
+    program = pyiceberg_program(publication(7, region, "EU", hostile, "null"))
     assert program is not None
     which = next(line for line in program if line.startswith("restated"))
     assert repr(hostile) in which
@@ -126,9 +128,11 @@ def test_hostile_partition_values_stay_values() -> None:
 
 def test_a_program_that_nobody_would_read_is_not_printed() -> None:
     region = ScopeField(column="region", transform="identity", type="string")
-    assert steps(publication(7, region, *(f"r{number}" for number in range(51)))) is None
+    assert (
+        pyiceberg_program(publication(7, region, *(f"r{number}" for number in range(51)))) is None
+    )
 
 
 def test_a_release_has_no_way_back() -> None:
     row = publication(7, FIELD, "2013-02-15").model_copy(update={"action": "release"})
-    assert steps(row) is None
+    assert pyiceberg_program(row) is None

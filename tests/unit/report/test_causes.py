@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.render import render as draw
+from lakehouse_backfill.cli.render import render_result as draw
 from lakehouse_backfill.domain.attribution import (
-    CLASSES,
+    CAUSE_CLASSES,
     Attribution,
-    Explained,
+    ExplainedRows,
     Factor,
     InputChange,
     PartitionCauses,
 )
 from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.report.causes import MEANING
-from lakehouse_backfill.report.page import render
+from lakehouse_backfill.report.causes import CAUSE_MEANINGS
+from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.style import COLOURS, style_sheet
 from tests.fakes.project import ANSWERS
 from tests.unit.report.test_style import SIDES, contrast
@@ -30,8 +30,8 @@ SAMPLE = DiffSample(
 )
 
 
-def _group(cause: str, rows: int, *factors: Factor) -> Explained:
-    return Explained.model_validate(
+def _group(cause: str, rows: int, *factors: Factor) -> ExplainedRows:
+    return ExplainedRows.model_validate(
         {"cause": cause, "factors": factors, "rows": rows, "columns": {"flights": rows},
          "samples": (SAMPLE,)}
     )  # fmt: skip
@@ -41,7 +41,7 @@ def attribution() -> dict[str, Any]:
     """Two of five partitions, with every class in one of them."""
     late = Factor(cause="late_input", input="flights")
     every = tuple(_group(name, place + 1, Factor(cause="code"), late)
-                  for place, name in enumerate(CLASSES))  # fmt: skip
+                  for place, name in enumerate(CAUSE_CLASSES))  # fmt: skip
     change = InputChange(
         input="flights", table="raw.flights", role="source", old_snapshot_id=1, new_snapshot_id=2,
         late_rows=1234, upstream_rows=0, deleted_rows=0, told_by="the key id",
@@ -64,7 +64,7 @@ def attribution() -> dict[str, Any]:
 
 
 def _causes(document: dict[str, Any]) -> str:
-    return render(document).split('<section id="causes">')[1].split("</section>")[0]
+    return render_page(document).split('<section id="causes">')[1].split("</section>")[0]
 
 
 @pytest.mark.req("Q5")
@@ -96,9 +96,9 @@ def test_the_page_says_how_to_ask_and_when_nothing_differs(document: dict[str, A
 
 @pytest.mark.req("Q5")
 def test_each_class_has_a_letter_of_its_own_beside_its_colour() -> None:
-    assert tuple(MEANING) == CLASSES
-    assert len({letter for letter, _ in MEANING.values()}) == len(CLASSES)
-    assert all(f".k{place}{{" in style_sheet() for place in range(1, len(CLASSES) + 1))
+    assert tuple(CAUSE_MEANINGS) == CAUSE_CLASSES
+    assert len({letter for letter, _ in CAUSE_MEANINGS.values()}) == len(CAUSE_CLASSES)
+    assert all(f".k{place}{{" in style_sheet() for place in range(1, len(CAUSE_CLASSES) + 1))
 
 
 @SIDES

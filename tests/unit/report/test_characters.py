@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.report import markup
-from lakehouse_backfill.report.page import render, write
+from lakehouse_backfill.report.page import render_page, write_evidence_files
 
 #: NUL, ESC, bidirectional marks and isolates, no character, a space of no width, a line separator.
 HIDDEN = "\x00\x07\x1b\x7f\x85\r\u200b\u200e\u2028\u202a\u202b\u202c\u202d\u202e\u2066\u2069\ufffe"
@@ -20,19 +20,19 @@ WRITTEN = "".join(f"\\u{ord(one):04x}" for one in HIDDEN)
 
 def test_each_hidden_character_is_written_out() -> None:
     assert markup.escape(HIDDEN) == WRITTEN
-    assert markup.whole(HIDDEN) == WRITTEN
-    assert markup.tag("p", title=HIDDEN) == f'<p title="{WRITTEN}"></p>'
-    assert markup.visible("\U000e0001") == "\\U000e0001"
+    assert markup.escape_uncut(HIDDEN) == WRITTEN
+    assert markup.html_tag("p", title=HIDDEN) == f'<p title="{WRITTEN}"></p>'
+    assert markup.show_invisible("\U000e0001") == "\\U000e0001"
 
 
 def test_lines_spaces_and_letters_of_all_scripts_stay() -> None:
     text = "a\tb\nc\r\nd  שלום\N{NO-BREAK SPACE}größe 日本 🛩 \\u202e"
-    assert markup.visible(text) == text.replace("\r\n", "\n")
+    assert markup.show_invisible(text) == text.replace("\r\n", "\n")
 
 
 def test_no_control_or_format_character_at_all_gets_through() -> None:
     every = "".join(map(chr, range(sys.maxunicode + 1)))
-    kinds = {one: unicodedata.category(one) for one in set(markup.visible(every))}
+    kinds = {one: unicodedata.category(one) for one in set(markup.show_invisible(every))}
     assert {one for one, kind in kinds.items() if kind in {"Cc", "Cf", "Cs", "Zl", "Zp"}} == {
         "\n",
         "\t",
@@ -44,7 +44,7 @@ def test_hidden_characters_are_seen_in_names_reasons_and_code(document: dict[str
     document["plan"]["resolved"]["manifest"]["run"]["reason"] = f"fix {HIDDEN}"
     document["code"][0]["text"] = "if admin:  # \u202e } \u2066 not for users"
     document["validation"]["diff"]["columns"][0]["name"] = "pay\x1b[31mload"
-    page = render(document)
+    page = render_page(document)
     assert not set(HIDDEN) & set(page)
     assert f"fix {WRITTEN}" in page
     assert "if admin:  # \\u202e } \\u2066 not for users" in page
@@ -56,6 +56,6 @@ def test_half_a_character_keeps_neither_page_nor_archive_from_being_written(
     document: dict[str, Any], tmp_path: Path
 ) -> None:
     document["code"][0]["text"] = "half \ud83d"
-    page = write(document, tmp_path)
+    page = write_evidence_files(document, tmp_path)
     assert "half \\ud83d" in page.read_text("utf-8")
     assert json.loads(page.with_suffix(".json").read_text("utf-8")) == document

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.render import render as draw
-from lakehouse_backfill.report.page import render
+from lakehouse_backfill.cli.render import render_result as draw
+from lakehouse_backfill.report.page import render_page
 from tests.fakes.project import ANSWERS
 
 CHANGE = [{"add": "note", "type": "string"}, {"rename": "v", "to": "amount"}]
@@ -18,10 +18,10 @@ CHANGE = [{"add": "note", "type": "string"}, {"rename": "v", "to": "amount"}]
 def test_the_page_says_which_columns_change_and_how_many_rows_hold_a_value(
     document: dict[str, Any],
 ) -> None:
-    before = render(document)
+    before = render_page(document)
     document["plan"]["resolved"]["manifest"]["target"]["schema_change"] = CHANGE
     document["validation"]["diff"]["added_columns"] = [{"name": "note", "rows": 1234}]
-    page = render(document)
+    page = render_page(document)
     assert "Columns of the table: add note string, rename v to amount" in page
     assert "New columns take no part in the comparison of rows." in page
     assert "1,234" in page.split("take no part in the comparison")[1].split("</table>")[0]

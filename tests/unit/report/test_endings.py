@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report.page import render
+from lakehouse_backfill.report.page import render_page
 
 
 def ended(document: dict[str, Any], verb: str, state: str, reason: str = "wrong rates") -> str:
@@ -21,7 +21,7 @@ def ended(document: dict[str, Any], verb: str, state: str, reason: str = "wrong 
         }
     )  # fmt: skip
     document["run"] |= {"state": state, "seq": newest["seq"] + 1}
-    return render(document)
+    return render_page(document)
 
 
 def section(page: str, anchor: str) -> str:
@@ -94,7 +94,7 @@ def test_checks_of_one_name_are_told_apart_by_what_they_are_about(
             "bound_to": f"c002@{document['chunk_checks'][1]['checksum']}",
         }
     ]  # fmt: skip
-    page = render(document)
+    page = render_page(document)
     first_screen = page.split("</header>")[0]
     assert f"Failed: {name} (result)" in first_screen
     assert f"Waived by lead: {name} (chunk c002)" in first_screen

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report.dossier import read
-from lakehouse_backfill.report.lineage_picture import picture, wrap
+from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.lineage_picture import lineage_figure, wrap_text
 
 
 def texts(document: dict[str, Any]) -> list[list[str]]:
-    pictures = picture(read(document)).split("</svg>")[:2]
+    pictures = lineage_figure(read_dossier(document)).split("</svg>")[:2]
     return [re.findall(r"<text[^>]*>(.*?)</text>", each) for each in pictures]
 
 
@@ -58,4 +58,4 @@ def test_a_pinned_product_ends_in_its_pointer(document: dict[str, Any]) -> None:
 )
 def test_lines_are_cut_where_words_end(text: str, lines: list[str]) -> None:
     letters = 12 if not text.startswith("lhb") else 14
-    assert wrap(text, letters) == lines
+    assert wrap_text(text, letters) == lines

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.catch_up import Carried, CatchUp, Erasure, TombstonePin
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp, Erasure, TombstonePin
 from lakehouse_backfill.domain.drift import Drift
-from lakehouse_backfill.report.dossier import Dossier, read
-from lakehouse_backfill.report.meanwhile import meanwhile
+from lakehouse_backfill.report.dossier import Dossier, read_dossier
+from lakehouse_backfill.report.meanwhile import live_commits_section
 
 
 def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
-    found = read(document)
+    found = read_dossier(document)
     chunk = found.plan.resolved.chunks[0]
     catch_up = CatchUp(
         of="bf-0", attempt=1, accepted_digest="d" * 64, drifted=("2013-02-16",),
@@ -27,7 +27,7 @@ def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
             ),
         ),
         carried=(
-            Carried(
+            CarriedChunk(
                 chunk_id=chunk.chunk_id, run_id="bf-0", shadow_table="s.old",
                 shadow_snapshot_id=1, rows=1, checksum="x", inputs={"flights": 4242},
             ),
@@ -48,7 +48,7 @@ def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
 
 @pytest.mark.req("U11")
 def test_the_page_names_the_live_commits_and_who_computed_what(document: dict[str, Any]) -> None:
-    shown = str(meanwhile(_caught_up(document)))
+    shown = str(live_commits_section(_caught_up(document)))
     for text in ("4711", "append", "spark app-7", "bf-0", "flights 4242", "attempt 1"):
         assert text in shown, text
 
@@ -59,10 +59,10 @@ def test_the_page_names_what_was_left_out_and_why(document: dict[str, Any]) -> N
         table="silver.t", before_snapshot_id=7, after_snapshot_id=8,
         partitions=("2013-02-16",), key=("d", "k"),
     )  # fmt: skip
-    shown = str(meanwhile(_caught_up(document, erasures=(erasure,))))
+    shown = str(live_commits_section(_caught_up(document, erasures=(erasure,))))
     for text in ("0 rows were left out", "privacy.gone", "rows deleted live", "7 to 8"):
         assert text in shown, text
 
 
 def test_a_run_that_met_nothing_says_nothing(document: dict[str, Any]) -> None:
-    assert str(meanwhile(read(document))) == ""
+    assert str(live_commits_section(read_dossier(document))) == ""

@@ -21,7 +21,7 @@ from lakehouse_backfill.report import (
     parts,
     series,
 )
-from lakehouse_backfill.report.page import render, write
+from lakehouse_backfill.report.page import render_page, write_evidence_files
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 LIMIT_BYTES = 2 * 1024 * 1024
@@ -88,7 +88,7 @@ def poisoned(value: Any, free: set[str]) -> Any:
 def test_page_and_archive_are_written_beside_each_other(
     document: dict[str, Any], tmp_path: Path
 ) -> None:
-    page = write(document, tmp_path / "evidence")
+    page = write_evidence_files(document, tmp_path / "evidence")
     names = sorted(path.name for path in page.parent.iterdir())
     assert names == ["bf-0f3a9c2e71.html", "bf-0f3a9c2e71.json", "bf-0f3a9c2e71.sha256"]
     assert page.name == "bf-0f3a9c2e71.html"
@@ -96,12 +96,12 @@ def test_page_and_archive_are_written_beside_each_other(
 
 
 def test_the_same_document_gives_the_same_bytes(document: dict[str, Any], tmp_path: Path) -> None:
-    first = write(document, tmp_path).read_bytes()
-    assert write(document, tmp_path).read_bytes() == first
+    first = write_evidence_files(document, tmp_path).read_bytes()
+    assert write_evidence_files(document, tmp_path).read_bytes() == first
 
 
 def test_the_page_needs_no_script_and_no_network(document: dict[str, Any]) -> None:
-    page = render(document)
+    page = render_page(document)
     reader = read(page)
     assert {"script", "img", "link", "iframe", "object", "form"} & set(reader.elements) == set()
     assert [name for name, _ in reader.attributes if name.startswith("on") or name == "src"] == []
@@ -112,13 +112,13 @@ def test_the_page_needs_no_script_and_no_network(document: dict[str, Any]) -> No
 
 
 def test_every_link_leads_to_a_section(document: dict[str, Any]) -> None:
-    reader = read(render(document))
+    reader = read(render_page(document))
     anchors = {value for name, value in reader.attributes if name == "id"}
     assert {value[1:] for name, value in reader.attributes if name == "href"} == anchors
 
 
 def test_the_first_screen_answers_what_how_much_safe_and_who(document: dict[str, Any]) -> None:
-    first_screen = render(document).split("</header>")[0]
+    first_screen = render_page(document).split("</header>")[0]
     for text in (
         "✓ published as version 3", "45 partitions", "2013-02-15 to 2013-03-31",
         "changed, 270 added, 355 removed", "flights: 44,370 → 44,332 (\N{MINUS SIGN}38)",
@@ -134,7 +134,7 @@ def test_hostile_values_are_shown_as_text(document: dict[str, Any]) -> None:
     for check in document["validation"]["checks"]:
         check["passed"] = True
     document["waivers"] = []
-    plain, reader = read(render(document)), read(render(poisoned(document, FREE)))
+    plain, reader = read(render_page(document)), read(render_page(poisoned(document, FREE)))
     # A longer name takes more lines in the lineage picture; each is a `text` with x and y.
     assert [name for name in reader.elements if name != "text"] == [
         name for name in plain.elements if name != "text"
@@ -151,7 +151,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(
 ) -> None:
     document["run"]["run_id"] = run_id
     with pytest.raises(ConfigError):
-        write(document, tmp_path)
+        write_evidence_files(document, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_an_environment_error(
 ) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(EnvironmentDown) as caught:
-        write(document, tmp_path / "file")
+        write_evidence_files(document, tmp_path / "file")
     assert caught.value.state.startswith("only the page is missing")
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_was_only_planned_has_a_page(document: dict[str, Any]) -> Non
         "approvals": [], "input_checks": [], "chunk_checks": [], "waivers": [],
     }  # fmt: skip
     document["run"]["state"] = "planned"
-    page = render(document)
+    page = render_page(document)
     read(page)
     for text in ("not known yet", "✓ nothing was changed", "nobody yet", "nothing to take back"):
         assert text in page
@@ -179,7 +179,7 @@ def test_a_run_that_was_only_planned_has_a_page(document: dict[str, Any]) -> Non
 def test_a_failed_check_is_named_on_the_first_screen(document: dict[str, Any]) -> None:
     document["validation"]["checks"][1] |= {"passed": False, "detail": "3 duplicate keys"}
     document["run"]["state"] = "rejected"
-    first_screen = render(document).split("</header>")[0]
+    first_screen = render_page(document).split("</header>")[0]
     assert "✗ 6 of 8 checks passed" in first_screen
     assert "Failed: keys are unique" in first_screen
 
@@ -188,7 +188,7 @@ def test_an_open_edge_names_the_range_that_closes_it(document: dict[str, Any]) -
     document["validation"]["edge"] |= {
         "is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02",
     }  # fmt: skip
-    page = render(document)
+    page = render_page(document)
     assert "✗ open" in page
     assert "from <code>2013-02-14</code> to <code>2013-04-02</code>, not included" in page
 
@@ -204,7 +204,7 @@ def test_a_run_of_100_000_partitions_stays_below_two_megabytes(document: dict[st
     document["validation"]["balances"] = [balance | {"partition": label} for label in labels]
     document["events"] *= 1_000
     document["validation"]["diff"]["samples"][0]["key"] = {"note": "x" * 1_000_000}
-    page = render(document)
+    page = render_page(document)
     assert len(page.encode()) < LIMIT_BYTES
     assert "99,800 more rows are in the archive" in page
 
@@ -248,7 +248,7 @@ def test_many_partitions_columns_and_long_values_stay_below_two_megabytes(
     document: dict[str, Any], text: str
 ) -> None:
     wide_document(document, 3_000, 100, text)
-    page = render(document)
+    page = render_page(document)
     assert len(page.encode()) < LIMIT_BYTES
     assert "3,000 partitions share" in page
     assert "77 other columns, values changed" in page
@@ -261,7 +261,7 @@ def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(
     document: dict[str, Any],
 ) -> None:
     document["standing"]["next_command"] = "x" * 3_000_000
-    page = render(document)
+    page = render_page(document)
     assert len(page.encode()) < LIMIT_BYTES
     assert "This part is too large for a page: bf-0f3a9c2e71.json holds it." in page
     assert 'id="next"' in page
@@ -271,7 +271,7 @@ def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(
 def test_a_waiver_stands_beside_its_check_and_among_the_decisions(
     document: dict[str, Any],
 ) -> None:
-    page = render(document)
+    page = render_page(document)
     said = "! waived by lead: the old days were wrong by this much"
     assert f'failed</span><div class="warn">{said}</div>' in page
     assert ">waive</td>" in page
@@ -280,7 +280,7 @@ def test_a_waiver_stands_beside_its_check_and_among_the_decisions(
 @pytest.mark.req("O4", "Q8")
 def test_a_waiver_of_an_earlier_result_does_not_count(document: dict[str, Any]) -> None:
     document["waivers"][0]["bound_to"] = "0" * 64
-    first_screen, rest = render(document).split("</header>")
+    first_screen, rest = render_page(document).split("</header>")
     assert "✗ 7 of 8 checks passed" in first_screen
     assert "waived by" not in rest
 
@@ -289,7 +289,7 @@ def test_a_waiver_of_an_earlier_result_does_not_count(document: dict[str, Any]) 
 def test_a_failed_check_of_a_chunk_names_the_chunk(document: dict[str, Any]) -> None:
     document["chunk_checks"][1]["checks"][0] |= {"passed": False, "detail": "0 rows"}
     document["run"]["state"] = "halted"
-    first_screen, rest = render(document).split("</header>")
+    first_screen, rest = render_page(document).split("</header>")
     assert "✗ 6 of 8 checks passed" in first_screen
     assert "Failed: rows were written (chunk c002)" in first_screen
     row = rest.split("rows were written</td>")[1].split("</tr>")[0]
@@ -304,20 +304,20 @@ def test_a_waiver_of_a_chunk_holds_for_its_checksum_only(document: dict[str, Any
     waiver = {"gate": "rows were written", "group": "technical", "scope": "c002", "by": "eva"}
     waiver |= {"at": document["run"]["at"], "reason": "a quiet day"}
     document["waivers"] = [waiver | {"bound_to": f"c002@{chunk['checksum']}"}]
-    assert "! waived by eva: a quiet day" in render(document)
+    assert "! waived by eva: a quiet day" in render_page(document)
     chunk["checksum"] = "another"
-    assert "waived by eva" not in render(document)
+    assert "waived by eva" not in render_page(document)
 
 
 @pytest.mark.req("O4", "Q8")
 def test_a_check_that_nobody_can_waive_says_so(document: dict[str, Any]) -> None:
     document["validation"]["checks"][1] |= {"passed": False, "waivable": False}
-    assert "✗ failed, nobody can waive it" in render(document)
+    assert "✗ failed, nobody can waive it" in render_page(document)
 
 
 @pytest.mark.req("O4")
 def test_the_page_proves_which_run_it_tells_of(document: dict[str, Any]) -> None:
-    page = render(document)
+    page = render_page(document)
     part = page.split('id="identity"')[1].split("</section>")[0]
     for text in (
         document["plan"]["manifest_hash"], document["plan"]["resolved"]["code_hash"],
@@ -331,28 +331,28 @@ def test_a_run_without_sealed_events_has_no_chain(document: dict[str, Any]) -> N
     document["run"]["head"] = ""
     for event in document["events"]:
         event |= {"hash": "", "previous": ""}
-    assert "Head of the event chain" not in render(document)
+    assert "Head of the event chain" not in render_page(document)
 
 
 @pytest.mark.req("O4")
 def test_the_code_is_folded_in_and_cut_where_it_is_long(document: dict[str, Any]) -> None:
     text = document["code"][0]["text"]
-    assert f"<code>{html.escape(text, quote=True)}</code>" in render(document)
+    assert f"<code>{html.escape(text, quote=True)}</code>" in render_page(document)
     document["code"] = [{"file": "a.py", "sha256": "0", "text": "<" * 1_000_000}] * 2
-    page = render(document)
+    page = render_page(document)
     assert "Only 60,000 of 1,000,000 characters; the archive holds all." in page
     assert len(page.encode()) < LIMIT_BYTES
 
 
 def test_a_document_without_code_has_a_page_too(document: dict[str, Any]) -> None:
     del document["code"]
-    assert "Code: " not in render(document)
+    assert "Code: " not in render_page(document)
 
 
 def test_a_diff_that_is_not_by_partition_says_so(document: dict[str, Any]) -> None:
     diff = document["validation"]["diff"]
     diff |= {"partitions": [diff["summary"]], "cells": []}
-    page = render(document)
+    page = render_page(document)
     assert "Rows were not compared by partition: see the columns below." in page
     assert "partitions differ.</p>" not in page
 
@@ -360,22 +360,22 @@ def test_a_diff_that_is_not_by_partition_says_so(document: dict[str, Any]) -> No
 def test_the_documentation_says_the_limits_of_the_page() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "evidence.md").read_text("utf-8")
     for row in (
-        f"| rows of a table | {parts.MAX_ROWS}, and {parts.MAX_BYTES // 1_000} kB |",
-        f"| a value | {markup.MAX_TEXT} characters; in examples {changes.MAX_FIELD}, "
+        f"| rows of a table | {parts.MAX_TABLE_ROWS}, and {parts.MAX_TABLE_BYTES // 1_000} kB |",
+        f"| a value | {markup.MAX_TEXT} characters; in examples {changes.MAX_FIELD_LENGTH}, "
         f"and {changes.MAX_FIELDS} fields |",
-        f"| heat map | {heat.MAX_COLUMNS} columns, {charts.MAX_CELLS} cells a line |",
-        f"| totals drawn | the row count and {series.MAX_PICTURES} totals |",
-        f"| code | {origin.MAX_CODE:,} characters |",
+        f"| heat map | {heat.MAX_HEAT_COLUMNS} columns, {charts.MAX_CELLS} cells a line |",
+        f"| totals drawn | the row count and {series.MAX_TOTAL_FIGURES} totals |",
+        f"| code | {origin.MAX_CODE_CHARACTERS:,} characters |",
         f"make more than {break_glass.MAX_RANGES} ranges",
     ):
         assert row in text
 
 
 def test_cells_that_share_neighbours_keep_the_total() -> None:
-    cells = charts.gather([str(number) for number in range(1_001)], list(range(1_001)))
+    cells = charts.group_cells([str(number) for number in range(1_001)], list(range(1_001)))
     assert len(cells) <= charts.MAX_CELLS
     assert sum(cell.value for cell in cells) == sum(range(1_001))
-    assert cells[0] == charts.Cell("0 to 8", 36)
+    assert cells[0] == charts.ChartCell("0 to 8", 36)
 
 
 def test_long_values_are_cut_with_their_length() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.report import charts, series
-from lakehouse_backfill.report.amounts import amount, change
-from lakehouse_backfill.report.dossier import read
-from lakehouse_backfill.report.markup import number
+from lakehouse_backfill.report.amounts import amount_change, parse_amount
+from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.markup import format_number
 
 MINUS = "\N{MINUS SIGN}"
 
 
 def page(document: dict[str, Any]) -> str:
-    return series.totals(read(document))
+    return series.totals_section(read_dossier(document))
 
 
 def with_total(document: dict[str, Any], *points: tuple[Any, Any]) -> dict[str, Any]:
@@ -73,21 +73,23 @@ def test_a_total_without_any_value_is_not_drawn(document: dict[str, Any]) -> Non
 
 @pytest.mark.req("O4")
 def test_decimals_are_subtracted_without_losing_a_digit() -> None:
-    assert change("0.1", "0.3") == Decimal("0.2")
-    assert number(change("12345678901234567890.12", "12345678901234567890.13")) == "0.01"
-    assert change(None, "2.5") == Decimal("2.5")
-    assert change(None, None) is None
+    assert amount_change("0.1", "0.3") == Decimal("0.2")
+    assert (
+        format_number(amount_change("12345678901234567890.12", "12345678901234567890.13")) == "0.01"
+    )
+    assert amount_change(None, "2.5") == Decimal("2.5")
+    assert amount_change(None, None) is None
 
 
 @pytest.mark.parametrize("value", [None, "", "NaN", "Infinity", "1e400", "text", float("inf")])
 def test_what_is_no_finite_number_is_not_drawn(value: Any) -> None:
-    assert amount(value) is None
+    assert parse_amount(value) is None
 
 
 def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
-    only_losses = charts.change_bars("x", [charts.Cell("a", -5), charts.Cell("b", -10)])
+    only_losses = charts.change_bars("x", [charts.ChartCell("a", -5), charts.ChartCell("b", -10)])
     assert 'y1="2.0"' in only_losses
-    only_gains = charts.change_bars("x", [charts.Cell("a", 5)])
+    only_gains = charts.change_bars("x", [charts.ChartCell("a", 5)])
     assert 'y1="98.0"' in only_gains
 
 
@@ -97,4 +99,4 @@ def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
 def test_the_scale_starts_at_zero_unless_nothing_could_be_seen(
     values: tuple[int, ...], low: int
 ) -> None:
-    assert series._bottom(values) == low
+    assert series._axis_bottom(values) == low

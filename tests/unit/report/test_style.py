@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report.page import render
+from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.style import COLOURS, style_sheet
 
 SIDES = pytest.mark.parametrize("side", [0, 1], ids=["light", "dark"])
@@ -118,7 +118,7 @@ def test_the_heat_map_is_a_ramp_of_lightness_alone(side: int) -> None:
 
 @pytest.mark.req("O4")
 def test_every_coloured_word_has_a_sign_beside_it(document: dict[str, Any]) -> None:
-    page = render(document)
+    page = render_page(document)
     said = re.findall(r'class="(?:mark|verdict)?\s?(good|bad|warn)">(.)', page)
     assert {tone: {sign for found, sign in said if found == tone} for tone, _ in said} == {
         "good": {"✓"}, "bad": {"✗"}, "warn": {"!"},

@@ -12,8 +12,8 @@ import pytest
 
 from lakehouse_backfill.domain.scope import RowRange, ScopeField
 from lakehouse_backfill.report import break_glass_sql
-from lakehouse_backfill.report.dossier import read
-from lakehouse_backfill.report.way_back import next_steps
+from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.way_back import next_steps_section
 
 #: Plain characters and escapes: no quote, backslash, dollar, brace, line end of its own.
 LITERAL = re.compile(r"'(?:[A-Za-z0-9 _.,:+\-/=()\[\]<>@#%&*!?|]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8})*'")
@@ -21,7 +21,9 @@ REGION = ScopeField(column="a`b", transform="identity", type="string")
 
 
 def blocks(document: dict[str, Any]) -> list[str]:
-    found = re.findall(r"<pre><code>(.*?)</code></pre>", next_steps(read(document)), re.DOTALL)
+    found = re.findall(
+        r"<pre><code>(.*?)</code></pre>", next_steps_section(read_dossier(document)), re.DOTALL
+    )
     return [html.unescape(block) for block in found]
 
 
@@ -48,7 +50,7 @@ def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(
 def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, Any]) -> None:
     document["plan"]["resolved"]["contract"]["publication"] = "pinned"
     document["publication"] |= {"table": "lhb_shadow.x", "snapshot_id": 42}
-    page = next_steps(read(document))
+    page = next_steps_section(read_dossier(document))
     assert "No table was changed, so none has to be changed back." in page
     assert "Readers read <code>lhb_shadow.x</code> at snapshot <code>42</code> now." in page
     assert blocks(document)[2].splitlines()[1:] == [
@@ -69,7 +71,7 @@ def test_where_nothing_is_to_be_taken_back_no_program_is_printed(
     document: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     document |= change | {"run": document["run"] | change.get("run", {})}
-    assert said in next_steps(read(document))
+    assert said in next_steps_section(read_dossier(document))
     assert len(blocks(document)) == 2
 
 
@@ -78,7 +80,7 @@ def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> N
         "field": {"column": "r", "transform": "identity", "type": "string"},
         "partitions": [f"r{number}" for number in range(51)],
     }
-    page = next_steps(read(document))
+    page = next_steps_section(read_dossier(document))
     assert "make no program that a person would read" in page
     assert "VERSION AS OF" not in page
 
@@ -87,10 +89,10 @@ def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> N
 def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any]) -> None:
     hostile = "x'; rm -rf ~ #"
     document["plan"]["resolved"]["manifest"]["product"] = "silver.t"
-    found = read(document)
+    found = read_dossier(document)
     object.__setattr__(found.plan.resolved.manifest, "product", hostile)
     block = html.unescape(
-        re.findall(r"<pre><code>(.*?)</code></pre>", next_steps(found), re.DOTALL)[0]
+        re.findall(r"<pre><code>(.*?)</code></pre>", next_steps_section(found), re.DOTALL)[0]
     )
     assert shlex.split(block.splitlines()[-2]) == ["lakehouse-backfill", "versions", hostile]
 
@@ -109,7 +111,7 @@ def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any])
     ],
 )
 def test_a_hostile_value_is_one_literal_without_any_sign_of_its_own(hostile: str) -> None:
-    text = break_glass_sql.where(REGION, (RowRange("a`b", equals=hostile),))
+    text = break_glass_sql.sql_condition(REGION, (RowRange("a`b", equals=hostile),))
     name, _, literal = text.partition(" = ")
     assert name == "`a``b`"
     assert LITERAL.fullmatch(literal)
@@ -133,4 +135,4 @@ def test_a_hostile_value_is_one_literal_without_any_sign_of_its_own(hostile: str
 )  # fmt: skip
 def test_values_are_typed_literals(kind: Any, value: Any, text: str) -> None:
     field = ScopeField(column="c", transform="identity", type=kind)
-    assert break_glass_sql.literal(field, value) == text
+    assert break_glass_sql.sql_literal(field, value) == text

@@ -6,9 +6,14 @@ import pytest
 
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.ways import Engine, TableFacts
+from lakehouse_backfill.domain.ways import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.wiring.ways import PinsByWay, PublisherByWay, ShadowsByWay, Ways
+from lakehouse_backfill.wiring.ways import (
+    PinsByWritePath,
+    PublisherByWritePath,
+    ShadowsByWritePath,
+    WritePathChooser,
+)
 from tests.fakes.lake import DAY, FakeLake
 
 SCOPE = Scope(field=DAY, partitions=("2024-01-01",))
@@ -39,7 +44,9 @@ def lakes() -> tuple[FakeLake, FakeLake]:
 
 def test_a_tag_is_written_by_the_way_of_its_table():
     pyiceberg, java = lakes()
-    pins = PinsByWay(Ways(Survey(**SURVEY), Engine), {"pyiceberg": pyiceberg, "java": java})
+    pins = PinsByWritePath(
+        WritePathChooser(Survey(**SURVEY), JvmState), {"pyiceberg": pyiceberg, "java": java}
+    )
 
     pins.pin("old", 1, "here")
     pins.pin("new", 1, "there")
@@ -51,7 +58,9 @@ def test_a_tag_is_written_by_the_way_of_its_table():
 def test_a_swap_is_judged_by_the_scope_it_changes():
     survey = Survey(**SURVEY)
     pyiceberg, java = lakes()
-    publisher = PublisherByWay(Ways(survey, Engine), {"pyiceberg": pyiceberg, "java": java})
+    publisher = PublisherByWritePath(
+        WritePathChooser(survey, JvmState), {"pyiceberg": pyiceberg, "java": java}
+    )
     request = AdoptRequest(
         target="new",
         base_snapshot_id=1,
@@ -73,8 +82,8 @@ def test_a_swap_is_judged_by_the_scope_it_changes():
 @pytest.mark.req("U1")
 def test_through_spark_connect_format_3_is_written_by_rows():
     pyiceberg, rows = lakes()
-    ways = Ways(Survey(**SURVEY), lambda: Engine(is_connect=True))
-    pins = PinsByWay(ways, {"pyiceberg": pyiceberg, "rewrite": rows})
+    ways = WritePathChooser(Survey(**SURVEY), lambda: JvmState(is_connect=True))
+    pins = PinsByWritePath(ways, {"pyiceberg": pyiceberg, "rewrite": rows})
 
     pins.pin("new", 1, "there")
 
@@ -83,8 +92,8 @@ def test_through_spark_connect_format_3_is_written_by_rows():
 
 def test_a_way_that_the_profile_does_not_have_is_refused_with_its_reason():
     pyiceberg, java = lakes()
-    ways = Ways(Survey(**SURVEY), lambda: Engine(is_connect=True))
-    shadows = ShadowsByWay(ways, {"pyiceberg": pyiceberg, "java": java})
+    ways = WritePathChooser(Survey(**SURVEY), lambda: JvmState(is_connect=True))
+    shadows = ShadowsByWritePath(ways, {"pyiceberg": pyiceberg, "java": java})
 
     with pytest.raises(Unsupported, match="out of reach of Spark Connect") as refused:
         shadows.open("new", 1, "shadow", {})

@@ -10,22 +10,31 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill import commands
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import Verb
-from lakehouse_backfill.adapters.iceberg.commit.producer import fresh
-from lakehouse_backfill.adapters.iceberg.content import Content, Live, is_live_entry
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import name_of
-from lakehouse_backfill.adapters.iceberg.evolving import Evolved, evolved
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import ErrorWording
+from lakehouse_backfill.adapters.iceberg.commit.producer import without_sequence_numbers
+from lakehouse_backfill.adapters.iceberg.content import LiveEntries, ScopeFiles, is_live_entry
+from lakehouse_backfill.adapters.iceberg.deletion_vectors import unique_file_name
+from lakehouse_backfill.adapters.iceberg.evolving import SchemaEvolution, verify_schema_evolution
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import ancestors, is_live, snapshot_in, summary_of
-from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID, RUN_ID, TARGET_UUID
-from lakehouse_backfill.domain.partitions import describe, sort_key
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    find_snapshot,
+    has_live_files,
+    snapshot_ancestors,
+    snapshot_summary,
+)
+from lakehouse_backfill.adapters.iceberg.names import (
+    CHUNK_ID_PROPERTY,
+    RUN_ID_PROPERTY,
+    TARGET_UUID_PROPERTY,
+)
+from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
 
-_SAFE = "nothing was published; readers see what they saw before; the shadow is kept"
+_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; the shadow is kept"
 
 
-class Candidate:
+class ShadowCandidate:
     """The shadow at the snapshot that was accepted."""
 
     def __init__(self, shadow: Table, request: AdoptRequest, cache: ManifestCache) -> None:
@@ -33,8 +42,10 @@ class Candidate:
         self._request = request
         self._reader = ScopedReader(shadow, request.scope, cache)
         self._within = ScopedReader(shadow, request.within or request.scope, cache)
-        self._run = request.properties.get(RUN_ID, "RUN")
-        self.verb = Verb("published", _SAFE, commands.plan(revise=self._run))
+        self._run = request.properties.get(RUN_ID_PROPERTY, "RUN")
+        self.verb = ErrorWording(
+            "published", _NOTHING_PUBLISHED, commands.plan_command(revise=self._run)
+        )
 
     @property
     def schema(self) -> Schema:
@@ -42,9 +53,9 @@ class Candidate:
         return self._shadow.schema()
 
     @cached_property
-    def evolved(self) -> Evolved | None:
+    def evolved(self) -> SchemaEvolution | None:
         """The columns before and after; raises Unsupported when they are not as declared."""
-        return evolved(self._shadow, self._request)
+        return verify_schema_evolution(self._shadow, self._request)
 
     @property
     def spec_id(self) -> int:
@@ -54,14 +65,16 @@ class Candidate:
     @property
     def target_uuid(self) -> str:
         """The table that the shadow was cloned from."""
-        uuid = self._shadow.metadata.properties.get(TARGET_UUID)
+        uuid = self._shadow.metadata.properties.get(TARGET_UUID_PROPERTY)
         if uuid is None:
             raise Unsupported(
-                f"{self._request.shadow} is not a shadow of ours", state=_SAFE, fix=self.verb.fix
+                f"{self._request.shadow} is not a shadow of ours",
+                state=_NOTHING_PUBLISHED,
+                fix=self.verb.fix,
             )
         return uuid
 
-    def files(self, target: Table) -> Live:
+    def files(self, target: Table) -> LiveEntries:
         """Give the files to adopt, those new to the target without sequence numbers.
 
         Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
@@ -74,26 +87,28 @@ class Candidate:
         before = self._reader.in_scope(self._base).data
         after = self._reader.in_scope(self._head).data
         self._refuse_foreign(target, after)
-        return {path: e if path in before else fresh(e) for path, e in after.items()}
+        return {
+            path: e if path in before else without_sequence_numbers(e) for path, e in after.items()
+        }
 
     @cached_property
     def _head(self) -> Snapshot | None:
         snapshot_id, name = self._request.shadow_snapshot_id, self._request.shadow
         if snapshot_id is None:
             return None
-        return snapshot_in(self._shadow.metadata, snapshot_id, name)
+        return find_snapshot(self._shadow.metadata, snapshot_id, name)
 
     @cached_property
     def _base(self) -> Snapshot | None:
         snapshot_id, name = self._request.base_snapshot_id, self._request.shadow
         if snapshot_id is None:
             return None
-        return snapshot_in(self._shadow.metadata, snapshot_id, name)
+        return find_snapshot(self._shadow.metadata, snapshot_id, name)
 
     def _refuse_incomplete(self) -> None:
         """The shadow's history must hold the base and every chunk of the plan."""
-        history = list(ancestors(self._shadow.metadata, self._request.shadow_snapshot_id))
-        chunks = {summary_of(snapshot).get(CHUNK_ID) for snapshot in history}
+        history = list(snapshot_ancestors(self._shadow.metadata, self._request.shadow_snapshot_id))
+        chunks = {snapshot_summary(snapshot).get(CHUNK_ID_PROPERTY) for snapshot in history}
         missing = [chunk for chunk in self._request.chunk_ids if chunk not in chunks]
         problem = ""
         if self._base and self._base.snapshot_id not in {s.snapshot_id for s in history}:
@@ -103,7 +118,7 @@ class Candidate:
         if problem:
             raise ChecksFailed(
                 f"{self._request.shadow} at {self._request.shadow_snapshot_id} {problem}",
-                state=_SAFE,
+                state=_NOTHING_PUBLISHED,
                 fix=f"lakehouse-backfill stage {self._run}",
             )
 
@@ -112,8 +127,8 @@ class Candidate:
 
         All of them, if delete files are gone that may have hidden rows outside the scope.
         """
-        old = [m for m in self._reader.manifests(self._base) if is_live(m)]
-        new = [m for m in self._reader.manifests(self._head) if is_live(m)]
+        old = [m for m in self._reader.manifests(self._base) if has_live_files(m)]
+        new = [m for m in self._reader.manifests(self._head) if has_live_files(m)]
         shared = {m.manifest_path for m in old} & {m.manifest_path for m in new}
         own_old = [m for m in old if m.manifest_path not in shared]
         own_new = [m for m in new if m.manifest_path not in shared]
@@ -130,12 +145,12 @@ class Candidate:
         }
         if changed:
             found = {**before.data, **after.data}
-            key = sort_key(self._request.scope.field)
+            key = label_sort_key(self._request.scope.field)
             labels = sorted({self._reader.labels.of(found[p].data_file) for p in changed}, key=key)
             raise WriteForbidden(
                 f"{self._request.shadow} changed {len(changed)} files outside the run's "
-                f"partitions: {describe(tuple(labels))}",
-                state=_SAFE,
+                f"partitions: {describe_labels(tuple(labels))}",
+                state=_NOTHING_PUBLISHED,
                 fix="correct the transform so that it writes the run's partitions only",
             )
 
@@ -146,7 +161,7 @@ class Candidate:
             raise Unsupported(
                 f"{self._request.shadow} has {len(own)} delete files (merge-on-read) of this run, "
                 f"{min(own)} for one",
-                state=_SAFE,
+                state=_NOTHING_PUBLISHED,
                 fix="set write.delete.mode and write.update.mode to copy-on-write, and restage",
             )
 
@@ -156,17 +171,17 @@ class Candidate:
         lost = (before[path] for path in before.keys() - after.keys())
         return any(not knows(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
 
-    def _deletes(self, manifests: list[ManifestFile]) -> Live:
-        found: Live = {}
+    def _deletes(self, manifests: list[ManifestFile]) -> LiveEntries:
+        found: LiveEntries = {}
         for manifest in manifests:
             if manifest.content == ManifestContent.DELETES:
                 live = (e for e in self._reader.entries(manifest) if is_live_entry(e))
-                found.update((name_of(entry.data_file), entry) for entry in live)
+                found.update((unique_file_name(entry.data_file), entry) for entry in live)
         return found
 
-    def _outside(self, manifests: list[ManifestFile]) -> Content:
+    def _outside(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Give the data files outside the scope of these manifests, and all their delete files."""
-        found = Content(deletes=self._deletes(manifests))
+        found = ScopeFiles(deletes=self._deletes(manifests))
         for manifest in manifests:
             if manifest.content == ManifestContent.DATA:
                 for entry in self._reader.live(manifest):
@@ -174,7 +189,7 @@ class Candidate:
                         found.data[entry.data_file.file_path] = entry
         return found
 
-    def _refuse_foreign(self, target: Table, files: Live) -> None:
+    def _refuse_foreign(self, target: Table, files: LiveEntries) -> None:
         """Specs and sort orders are numbered per table: the same number must mean the same."""
         ours, theirs = target.specs(), self._shadow.specs()
         orders, their_orders = target.sort_orders(), self._shadow.sort_orders()
@@ -187,5 +202,7 @@ class Candidate:
             else:
                 continue
             raise Unsupported(
-                f"{problem} of {path} is not the target's", state=_SAFE, fix=self.verb.fix
+                f"{problem} of {path} is not the target's",
+                state=_NOTHING_PUBLISHED,
+                fix=self.verb.fix,
             )

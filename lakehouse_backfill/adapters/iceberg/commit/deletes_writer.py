@@ -7,10 +7,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
-_DATA_FILE, _EQUALITY_IDS, _ELEMENT = 2, 135, 136
+_DATA_FILE_FIELD_ID, _EQUALITY_IDS_FIELD_ID, _ELEMENT_FIELD_ID = 2, 135, 136
 
 
-class DeletesWriter(ManifestWriterV2):
+class DeleteManifestWriter(ManifestWriterV2):
     """Writes a manifest of delete files of format 2, as other engines read it.
 
     PyIceberg says that equality ids are longs. The format says ints, and Iceberg's Java library
@@ -27,17 +27,25 @@ class DeletesWriter(ManifestWriterV2):
 
     def _with_partition(self, format_version: TableVersion) -> Schema:
         fields = super()._with_partition(format_version).fields
-        return Schema(*(_of_file(each) if each.field_id == _DATA_FILE else each for each in fields))
+        return Schema(
+            *(
+                _with_int_equality_ids(each) if each.field_id == _DATA_FILE_FIELD_ID else each
+                for each in fields
+            )
+        )
 
 
-def _of_file(field: NestedField) -> NestedField:
+def _with_int_equality_ids(field: NestedField) -> NestedField:
     kind = field.field_type
     if not isinstance(kind, StructType):
         return field
-    fields = [_ids(each) if each.field_id == _EQUALITY_IDS else each for each in kind.fields]
+    fields = [
+        _int_list_field(each) if each.field_id == _EQUALITY_IDS_FIELD_ID else each
+        for each in kind.fields
+    ]
     return field.model_copy(update={"field_type": StructType(*fields)})
 
 
-def _ids(field: NestedField) -> NestedField:
-    ints = ListType(element_id=_ELEMENT, element_type=IntegerType(), element_required=True)
+def _int_list_field(field: NestedField) -> NestedField:
+    ints = ListType(element_id=_ELEMENT_FIELD_ID, element_type=IntegerType(), element_required=True)
     return field.model_copy(update={"field_type": ints})

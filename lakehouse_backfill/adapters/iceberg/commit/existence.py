@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry
 
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import Verb
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import ErrorWording
 from lakehouse_backfill.errors import NotFound
 
-_THREADS = 16
+_CHECK_THREADS = 16
 
 
-class FilesExist:
+class FileExistenceCheck:
     """Checks each file once."""
 
-    def __init__(self, verb: Verb) -> None:
+    def __init__(self, verb: ErrorWording) -> None:
         self._verb = verb
         self._seen: set[str] = set()
 
@@ -25,8 +25,10 @@ class FilesExist:
         files = [e.data_file for path, e in entries.items() if path not in self._seen]
         if not files:
             return
-        with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-            faults = [fault for fault in pool.map(lambda file: _fault(io, file), files) if fault]
+        with ThreadPoolExecutor(min(_CHECK_THREADS, len(files))) as pool:
+            faults = [
+                fault for fault in pool.map(lambda file: _file_fault(io, file), files) if fault
+            ]
         if faults:
             raise NotFound(
                 f"{len(faults)} of {len(files)} files are not as the table lists them: {faults[0]}",
@@ -36,7 +38,7 @@ class FilesExist:
         self._seen.update(entries)
 
 
-def _fault(io: FileIO, file: DataFile) -> str:
+def _file_fault(io: FileIO, file: DataFile) -> str:
     try:
         size = len(io.new_input(file.file_path))
     except FileNotFoundError:

@@ -6,23 +6,27 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import Verb, Window, writer_of
-from lakehouse_backfill.adapters.iceberg.metadata import operation_of, summary_of
-from lakehouse_backfill.adapters.iceberg.names import PUBLICATION
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import (
+    CommitWindow,
+    ErrorWording,
+    describe_writer,
+)
+from lakehouse_backfill.adapters.iceberg.metadata import snapshot_operation, snapshot_summary
+from lakehouse_backfill.adapters.iceberg.names import PUBLICATION_PROPERTY
 from lakehouse_backfill.errors import TargetChanged
 
 
-def refuse_foreign(window: Window, verb: Verb) -> None:
+def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
     """Raise TargetChanged for any commit in the window that is no publication of ours.
 
     Also when history in between is gone: nobody can tell then what came.
     """
     changes = window.changes()
     for snapshot in changes:
-        if PUBLICATION not in summary_of(snapshot):
+        if PUBLICATION_PROPERTY not in snapshot_summary(snapshot):
             what = (
-                f"snapshot {snapshot.snapshot_id} ({operation_of(snapshot)} by "
-                f"{writer_of(snapshot)}) came to it"
+                f"snapshot {snapshot.snapshot_id} ({snapshot_operation(snapshot)} by "
+                f"{describe_writer(snapshot)}) came to it"
             )
             break
     else:
@@ -37,17 +41,17 @@ def refuse_foreign(window: Window, verb: Verb) -> None:
     )
 
 
-def respecified(table: Table, spec_id: int | None) -> str:
+def partitioning_change(table: Table, spec_id: int | None) -> str:
     """Say how the table's partitioning changed since it had the spec; empty: it did not."""
     found = table.metadata.default_spec_id
     if spec_id is None or found == spec_id:
         return ""
     specs, schema = table.specs(), table.schema()
-    old, new = (_text(specs[number], schema) for number in (spec_id, found))
+    old, new = (_describe_spec(specs[number], schema) for number in (spec_id, found))
     return f"its partitioning changed from {old} to {new}"
 
 
-def _text(spec: PartitionSpec, schema: Schema) -> str:
+def _describe_spec(spec: PartitionSpec, schema: Schema) -> str:
     fields = [
         f"{field.transform}({schema.find_column_name(field.source_id)})" for field in spec.fields
     ]

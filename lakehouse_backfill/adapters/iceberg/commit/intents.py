@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import Verb
-from lakehouse_backfill.adapters.iceberg.content import Live
-from lakehouse_backfill.adapters.iceberg.evolving import Evolved
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import ErrorWording
+from lakehouse_backfill.adapters.iceberg.content import LiveEntries
+from lakehouse_backfill.adapters.iceberg.evolving import SchemaEvolution
 from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table_commit import RowsOf
+from lakehouse_backfill.domain.table_commit import PartitionContent
 
 
 @dataclass(frozen=True)
-class Part:
+class SwapPart:
     """Partitions that get the files `wanted`, unless changed since `since_id` (None: empty).
 
     `source` is the table and snapshot that hold the same as rows; None: there are none.
@@ -23,28 +23,28 @@ class Part:
 
     scope: Scope
     since_id: int | None
-    wanted: Live
+    wanted: LiveEntries
     source: tuple[str, int] | None = None
 
     @property
-    def rows(self) -> RowsOf:
+    def rows(self) -> PartitionContent:
         """The same as rows of the source, which is None where there is nothing to read."""
         if self.source is None or not self.wanted:
-            return RowsOf(scope=self.scope)
-        return RowsOf(scope=self.scope, table=self.source[0], snapshot_id=self.source[1])
+            return PartitionContent(scope=self.scope)
+        return PartitionContent(scope=self.scope, table=self.source[0], snapshot_id=self.source[1])
 
 
 @dataclass(frozen=True)
-class Intent:
+class SwapRequest:
     """What a swap is to do. `columns`: what the table must still have; None: whatever it has."""
 
     target: str
     uuid: str
-    parts: tuple[Part, ...]
+    parts: tuple[SwapPart, ...]
     token: str
     tags: dict[str, str]
     properties: dict[str, str]
-    verb: Verb
+    verb: ErrorWording
     columns: ColumnIds | None = None
     #: The snapshots (table, id) that list the files wanted.
     sources: tuple[tuple[str, int], ...] = ()
@@ -54,4 +54,4 @@ class Intent:
     #: Whether any commit of others since the base is a conflict.
     is_frozen: bool = False
     #: The columns that it gets by the same commit; None: it keeps its own.
-    evolved: Evolved | None = None
+    evolved: SchemaEvolution | None = None

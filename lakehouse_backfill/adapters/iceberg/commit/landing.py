@@ -14,20 +14,32 @@ from pyiceberg.manifest import DataFileContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.catalog import load
-from lakehouse_backfill.adapters.iceberg.commit.producer import Change, SwapProducer, commit
-from lakehouse_backfill.adapters.iceberg.evolving import columns_after
+from lakehouse_backfill.adapters.iceberg.catalog import load_table
+from lakehouse_backfill.adapters.iceberg.commit.producer import (
+    SnapshotChange,
+    SwapProducer,
+    commit_snapshot,
+)
+from lakehouse_backfill.adapters.iceberg.evolving import build_new_schema
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache
-from lakehouse_backfill.adapters.iceberg.metadata import landed, refuse_format
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS, PUBLICATION
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    find_publication_snapshot,
+    refuse_unwritable_format,
+)
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
 from lakehouse_backfill.domain.scope import RowRange
-from lakehouse_backfill.domain.table_commit import Entering, Inspected, RowsOf, SwapOrder
+from lakehouse_backfill.domain.table_commit import (
+    AddedFile,
+    InspectedState,
+    PartitionContent,
+    SwapCommit,
+)
 from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
-from lakehouse_backfill.ports.table_commits import SwapCommits
+from lakehouse_backfill.ports.table_commits import SwapCommitter
 
 
 @dataclass(frozen=True)
-class Marks:
+class CommitMarkers:
     """What a swap leaves beside the files: tags, the token, the summary; and where files are from.
 
     `sources` are the snapshots that list the files that come in, `ranges` the rows concerned.
@@ -41,13 +53,15 @@ class Marks:
     attempt: int
     sources: tuple[tuple[str, int], ...]
     ranges: tuple[RowRange, ...]
-    contents: tuple[RowsOf, ...] = ()
+    contents: tuple[PartitionContent, ...] = ()
 
 
-class Lander(Protocol):
+class SnapshotWriter(Protocol):
     """Writes what a swap needs, and gives what commits it."""
 
-    def prepare(self, table: Table, change: Change, marks: Marks) -> Callable[[], Snapshot]:
+    def prepare(
+        self, table: Table, change: SnapshotChange, marks: CommitMarkers
+    ) -> Callable[[], Snapshot]:
         """Prepare the swap for the table as it was just loaded; nothing is seen of it yet.
 
         Raises TooBusy when the table is another by now; the commit raises what it meets.
@@ -55,33 +69,37 @@ class Lander(Protocol):
         ...
 
 
-class PyIcebergLander(Lander):
+class PyIcebergSnapshotWriter(SnapshotWriter):
     """Formats 1 and 2, without a JVM."""
 
     def __init__(self, cache: ManifestCache) -> None:
         self._producer = SwapProducer(cache)
 
-    def prepare(self, table: Table, change: Change, marks: Marks) -> Callable[[], Snapshot]:
+    def prepare(
+        self, table: Table, change: SnapshotChange, marks: CommitMarkers
+    ) -> Callable[[], Snapshot]:
         """Write manifests and manifest list; those of earlier attempts are used again."""
-        refuse_format(marks.target, table.metadata)
+        refuse_unwritable_format(marks.target, table.metadata)
         snapshot = self._producer.snapshot(table, change, marks.summary, marks.attempt)
         after = {marks.after: snapshot.snapshot_id} if marks.after else {}
 
         def land() -> Snapshot:
-            commit(table, snapshot, {**marks.before, **after}, marks.token, change.schema)
+            commit_snapshot(table, snapshot, {**marks.before, **after}, marks.token, change.schema)
             return snapshot
 
         return land
 
 
-class OtherLander(Lander):
+class DelegatedSnapshotWriter(SnapshotWriter):
     """Any format, through whoever can write it."""
 
-    def __init__(self, catalog: Catalog, commits: SwapCommits) -> None:
+    def __init__(self, catalog: Catalog, commits: SwapCommitter) -> None:
         self._catalog = catalog
         self._commits = commits
 
-    def prepare(self, table: Table, change: Change, marks: Marks) -> Callable[[], Snapshot]:
+    def prepare(
+        self, table: Table, change: SnapshotChange, marks: CommitMarkers
+    ) -> Callable[[], Snapshot]:
         """Order exactly the inspected files; the new snapshot is read back by its token."""
         if change.schema is not None and self._commits.writes_rows:
             raise Unsupported(
@@ -89,11 +107,13 @@ class OtherLander(Lander):
                 state="nothing was published; readers see what they saw before",
                 fix="change the columns on the table itself, and plan the run again without them",
             )
-        prepared = self._commits.prepare(_order(table, change, marks))
+        prepared = self._commits.prepare(_swap_commit(table, change, marks))
 
         def land() -> Snapshot:
             prepared.commit()
-            found = landed(load(self._catalog, marks.target).metadata, marks.token)
+            found = find_publication_snapshot(
+                load_table(self._catalog, marks.target).metadata, marks.token
+            )
             if found is None:
                 raise OutcomeUnknown(f"the commit on {marks.target} is not in its history")
             return found
@@ -101,15 +121,21 @@ class OtherLander(Lander):
         return land
 
 
-def lander(catalog: Catalog, cache: ManifestCache, commits: SwapCommits | None) -> Lander:
+def choose_snapshot_writer(
+    catalog: Catalog, cache: ManifestCache, commits: SwapCommitter | None
+) -> SnapshotWriter:
     """Give the way for a swap: PyIceberg, unless somebody else is to write the commits."""
-    return PyIcebergLander(cache) if commits is None else OtherLander(catalog, commits)
+    return (
+        PyIcebergSnapshotWriter(cache)
+        if commits is None
+        else DelegatedSnapshotWriter(catalog, commits)
+    )
 
 
-def _order(table: Table, change: Change, marks: Marks) -> SwapOrder:
+def _swap_commit(table: Table, change: SnapshotChange, marks: CommitMarkers) -> SwapCommit:
     metadata, head = table.metadata, change.head
-    return SwapOrder(
-        base=Inspected(
+    return SwapCommit(
+        base=InspectedState(
             table=marks.target,
             uuid=str(metadata.table_uuid),
             head_id=head.snapshot_id if head else None,
@@ -119,20 +145,20 @@ def _order(table: Table, change: Change, marks: Marks) -> SwapOrder:
         ),
         ranges=marks.ranges,
         token=marks.token,
-        removed=tuple(name for name, e in change.removed.items() if _is_data(e)),
-        removed_deletes=tuple(name for name, e in change.removed.items() if not _is_data(e)),
-        added=tuple(Entering(n, e.sequence_number) for n, e in change.added.items()),
+        removed=tuple(name for name, e in change.removed.items() if _is_data_file(e)),
+        removed_deletes=tuple(name for name, e in change.removed.items() if not _is_data_file(e)),
+        added=tuple(AddedFile(n, e.sequence_number) for n, e in change.added.items()),
         sources=marks.sources,
         tags=marks.before,
         after=marks.after,
-        tag_age_ms=FOREVER_MS,
+        tag_age_ms=NEVER_EXPIRES_MS,
         summary=marks.summary,
-        properties={PUBLICATION: marks.token},
+        properties={PUBLICATION_PROPERTY: marks.token},
         operation=change.operation.value,
-        columns=columns_after(metadata, change.schema) if change.schema else None,
+        columns=build_new_schema(metadata, change.schema) if change.schema else None,
         contents=marks.contents,
     )
 
 
-def _is_data(entry: ManifestEntry) -> bool:
+def _is_data_file(entry: ManifestEntry) -> bool:
     return bool(entry.data_file.content == DataFileContent.DATA)

@@ -43,20 +43,20 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeletesWriter
+from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeleteManifestWriter
 from lakehouse_backfill.adapters.iceberg.evolving import schema_id_after, schema_updates
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache
-from lakehouse_backfill.adapters.iceberg.metadata import is_live
-from lakehouse_backfill.adapters.iceberg.names import FOREVER_MS, PUBLICATION
+from lakehouse_backfill.adapters.iceberg.metadata import has_live_files
+from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 #: Every engine reads it, whatever the table's property for Avro data says.
-_COMPRESSION: Final = "deflate"
+_AVRO_COMPRESSION: Final = "deflate"
 
 
 @dataclass(frozen=True)
-class Change:
+class SnapshotChange:
     """One attempt's swap on `head`: entries out, entries in (with the sequence numbers to keep).
 
     What goes may be data files and delete files; what comes are data files. `operation` is what
@@ -88,7 +88,7 @@ class SwapProducer:
         self.snapshot_id: int | None = None
 
     def snapshot(
-        self, table: Table, change: Change, properties: dict[str, str], attempt: int
+        self, table: Table, change: SnapshotChange, properties: dict[str, str], attempt: int
     ) -> Snapshot:
         """Write what the snapshot needs, for the table as it was just loaded."""
         if self.snapshot_id is None:
@@ -104,7 +104,7 @@ class SwapProducer:
             snapshot_id=self.snapshot_id,
             parent_snapshot_id=parent_id,
             sequence_number=sequence_number,
-            avro_compression=_COMPRESSION,
+            avro_compression=_AVRO_COMPRESSION,
         ) as writer:
             # The writer sets sequence numbers on the very records it is given, whereas a later
             # attempt needs them unset: so it gets copies.
@@ -127,26 +127,26 @@ class SwapProducer:
             by_spec: dict[int, list[ManifestEntry]] = {}
             for entry in added.values():
                 by_spec.setdefault(entry.data_file.spec_id, []).append(
-                    _with(entry, ManifestEntryStatus.ADDED, self.snapshot_id)
+                    _entry_with_status(entry, ManifestEntryStatus.ADDED, self.snapshot_id)
                 )
             self._added[paths] = [
                 self._write(table, spec_id, entries) for spec_id, entries in by_spec.items()
             ]
         return self._added[paths]
 
-    def _keep(self, table: Table, change: Change) -> list[ManifestFile]:
+    def _keep(self, table: Table, change: SnapshotChange) -> list[ManifestFile]:
         """Give the head's manifests without the removed files.
 
         Manifests without live files are dropped: they would slow every read for ever.
         """
-        kept = filter(is_live, change.manifests)
+        kept = filter(has_live_files, change.manifests)
         return [self._without(table, manifest, change.removed) for manifest in kept]
 
     def _without(
         self, table: Table, manifest: ManifestFile, removed: dict[str, ManifestEntry]
     ) -> ManifestFile:
         entries = self._cache.known(manifest)
-        gone = frozenset(e.data_file.file_path for e in entries if _removes(removed, e))
+        gone = frozenset(e.data_file.file_path for e in entries if _is_removed(removed, e))
         if not gone:
             return manifest
         key = (manifest.manifest_path, gone)
@@ -156,9 +156,9 @@ class SwapProducer:
                 table,
                 manifest.partition_spec_id,
                 [
-                    _with(e, ManifestEntryStatus.DELETED, self.snapshot_id)
+                    _entry_with_status(e, ManifestEntryStatus.DELETED, self.snapshot_id)
                     if e.data_file.file_path in gone
-                    else _with(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
+                    else _entry_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
                     for e in live
                 ],
                 manifest.content,
@@ -185,10 +185,10 @@ class SwapProducer:
         self._written += 1
         output, snapshot_id = table.io.new_output(path), self.snapshot_id or 0
         with (
-            DeletesWriter(spec, schema, output, snapshot_id, _COMPRESSION)
+            DeleteManifestWriter(spec, schema, output, snapshot_id, _AVRO_COMPRESSION)
             if content == ManifestContent.DELETES
             else write_manifest(
-                table.metadata.format_version, spec, schema, output, snapshot_id, _COMPRESSION
+                table.metadata.format_version, spec, schema, output, snapshot_id, _AVRO_COMPRESSION
             )
         ) as writer:
             for entry in entries:
@@ -196,7 +196,7 @@ class SwapProducer:
         return writer.to_manifest_file()
 
 
-def commit(
+def commit_snapshot(
     table: Table,
     snapshot: Snapshot,
     tags: dict[str, int],
@@ -212,9 +212,9 @@ def commit(
     updates: tuple[TableUpdate, ...] = (
         *schema_updates(metadata, schema),
         AddSnapshotUpdate(snapshot=snapshot),
-        _ref(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot.snapshot_id, None),
-        *(_ref(n, SnapshotRefType.TAG, i, FOREVER_MS) for n, i in tags.items()),
-        SetPropertiesUpdate(updates={PUBLICATION: token}),
+        _set_ref_update(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot.snapshot_id, None),
+        *(_set_ref_update(n, SnapshotRefType.TAG, i, NEVER_EXPIRES_MS) for n, i in tags.items()),
+        SetPropertiesUpdate(updates={PUBLICATION_PROPERTY: token}),
     )
     requirements: tuple[TableRequirement, ...] = (
         AssertTableUUID(uuid=metadata.table_uuid),
@@ -227,11 +227,11 @@ def commit(
             {"last-assigned-field-id": metadata.last_column_id}
         ),
     )
-    with around("Publisher.swap"):
+    with commit_window("Publisher.swap"):
         table._do_commit(updates=updates, requirements=requirements)
 
 
-def fresh(entry: ManifestEntry) -> ManifestEntry:
+def without_sequence_numbers(entry: ManifestEntry) -> ManifestEntry:
     """Take the sequence numbers of another table off: the commit gives its own."""
     return ManifestEntry.from_args(
         status=entry.status,
@@ -242,7 +242,9 @@ def fresh(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def _ref(name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None) -> TableUpdate:
+def _set_ref_update(
+    name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None
+) -> TableUpdate:
     return SetSnapshotRefUpdate.model_validate(
         {
             "ref-name": name,
@@ -253,11 +255,11 @@ def _ref(name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None) -> 
     )
 
 
-def _removes(removed: dict[str, ManifestEntry], entry: ManifestEntry) -> bool:
+def _is_removed(removed: dict[str, ManifestEntry], entry: ManifestEntry) -> bool:
     return entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in removed
 
 
-def _with(
+def _entry_with_status(
     entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None
 ) -> ManifestEntry:
     return ManifestEntry.from_args(
@@ -269,14 +271,14 @@ def _with(
     )
 
 
-def _summary(table: Table, change: Change, properties: dict[str, str]) -> Summary:
+def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -> Summary:
     """Count what the swap does; totals follow from the head's."""
     limit = table.metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
     collector = SnapshotSummaryCollector(partition_summary_limit=int(limit))
     specs, schema = table.specs(), table.schema()
-    for file in _files(change.added.values()):
+    for file in _data_files(change.added.values()):
         collector.add_file(file, schema=schema, partition_spec=specs[file.spec_id])
-    for file in _files(change.removed.values()):
+    for file in _data_files(change.removed.values()):
         collector.remove_file(file, schema=schema, partition_spec=specs[file.spec_id])
     before: dict[str, str] | None = None
     if change.head is not None:
@@ -289,5 +291,5 @@ def _summary(table: Table, change: Change, properties: dict[str, str]) -> Summar
     )
 
 
-def _files(entries: Iterable[ManifestEntry]) -> list[DataFile]:
+def _data_files(entries: Iterable[ManifestEntry]) -> list[DataFile]:
     return [entry.data_file for entry in entries]

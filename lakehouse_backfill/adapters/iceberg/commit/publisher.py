@@ -9,42 +9,55 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, load_or_none, translated
-from lakehouse_backfill.adapters.iceberg.commit.candidate import Candidate
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import (
-    Verb,
-    Window,
-    drifts,
-    refuse_changes,
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    load_table,
+    load_table_or_none,
+    translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.commit.intents import Intent, Part
-from lakehouse_backfill.adapters.iceberg.commit.returning import Returning, adopting
-from lakehouse_backfill.adapters.iceberg.commit.settling import Settling
-from lakehouse_backfill.adapters.iceberg.commit.swapping import Swapper, swap_of
-from lakehouse_backfill.adapters.iceberg.content import Content
+from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import (
+    CommitWindow,
+    ErrorWording,
+    find_drifts,
+    refuse_row_changes,
+)
+from lakehouse_backfill.adapters.iceberg.commit.intents import SwapPart, SwapRequest
+from lakehouse_backfill.adapters.iceberg.commit.returning import (
+    RevertPlanner,
+    rewritten_adopt_request,
+)
+from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
+from lakehouse_backfill.adapters.iceberg.commit.swapping import Swapper, read_commit_result
+from lakehouse_backfill.adapters.iceberg.content import ScopeFiles
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import column_ids, landed, snapshot_in
-from lakehouse_backfill.adapters.iceberg.patience import BUDGET_S
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    column_ids,
+    find_publication_snapshot,
+    find_snapshot,
+)
+from lakehouse_backfill.adapters.iceberg.patience import COMMIT_BUDGET_S
 from lakehouse_backfill.domain.drift import Drift
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
-    Restore,
+    CommitResult,
+    PartitionRestore,
+    RequiredRewrite,
     RevertRequest,
-    Rewrite,
-    Swap,
 )
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from lakehouse_backfill.ports.lake import Publisher
-from lakehouse_backfill.ports.table_commits import SwapCommits
+from lakehouse_backfill.ports.table_commits import SwapCommitter
 
-_ROLLBACK = Verb(
+_ROLLBACK_WORDING = ErrorWording(
     "rolled back",
     "nothing was rolled back; readers see what they saw before",
     "restate the partitions on top of what came: "
     "lakehouse-backfill new PRODUCT --from P --to P --reason TEXT",
 )
-_READING = Verb("read as accepted", "the table holds later live writes", "restate it again")
+_READ_WORDING = ErrorWording(
+    "read as accepted", "the table holds later live writes", "restate it again"
+)
 
 
 class IcebergPublisher(Publisher):
@@ -53,9 +66,9 @@ class IcebergPublisher(Publisher):
     def __init__(
         self,
         catalog: Catalog,
-        budget_s: float = BUDGET_S,
-        commits: SwapCommits | None = None,
-        settling: Settling | None = None,
+        budget_s: float = COMMIT_BUDGET_S,
+        commits: SwapCommitter | None = None,
+        settling: RowRewriteFinalizer | None = None,
     ) -> None:
         """`commits` writes them where PyIceberg cannot; what is inspected stays the same.
 
@@ -66,7 +79,7 @@ class IcebergPublisher(Publisher):
         self._by_rows = commits is not None and commits.writes_rows
         self._swapper = Swapper(catalog, budget_s, commits)
 
-    def adopt(self, request: AdoptRequest) -> Swap:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
 
         A token that has landed is given back as it is. Before anything is written the shadow must
@@ -75,25 +88,27 @@ class IcebergPublisher(Publisher):
         WriteForbidden, ChecksFailed, NotFound.
         """
         started = time.monotonic()
-        target = load(self._catalog, request.target)
+        target = load_table(self._catalog, request.target)
         done = self._landed(request.target, target, request.token)
         if done is not None:
-            return swap_of(request.target, done, time.monotonic() - started)
+            return read_commit_result(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
-        candidate = Candidate(load(self._catalog, request.shadow), request, cache)
-        with translated():
+        candidate = ShadowCandidate(load_table(self._catalog, request.shadow), request, cache)
+        with translate_errors():
             wanted, change = candidate.files(target), candidate.evolved
-        intent = Intent(
+        intent = SwapRequest(
             target=request.target,
             uuid=candidate.target_uuid,
-            parts=(Part(request.scope, request.base_snapshot_id, wanted, _source(request)),),
+            parts=(
+                SwapPart(request.scope, request.base_snapshot_id, wanted, _shadow_source(request)),
+            ),
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties=request.properties,
             verb=candidate.verb,
             columns=change.before if change else column_ids(candidate.schema),
             evolved=change,
-            sources=_sources((request.shadow, request.shadow_snapshot_id)),
+            sources=_existing_sources((request.shadow, request.shadow_snapshot_id)),
             operation=Operation(request.operation),
             spec_id=candidate.spec_id,
             is_frozen=request.is_frozen,
@@ -102,11 +117,14 @@ class IcebergPublisher(Publisher):
 
     def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
-        target, shadow = load(self._catalog, request.target), load(self._catalog, request.shadow)
-        with translated():
-            Candidate(shadow, request, ManifestCache()).files(target)
+        target, shadow = (
+            load_table(self._catalog, request.target),
+            load_table(self._catalog, request.shadow),
+        )
+        with translate_errors():
+            ShadowCandidate(shadow, request, ManifestCache()).files(target)
 
-    def revert(self, request: RevertRequest) -> Swap:
+    def revert(self, request: RevertRequest) -> CommitResult:
         """Put partitions back to earlier contents, with their original sequence numbers.
 
         Live commits to other partitions survive. Rewritten partitions get the files of their
@@ -114,51 +132,53 @@ class IcebergPublisher(Publisher):
         partition has to be rewritten and is not, NotFound when a file to bring back is gone.
         """
         started = time.monotonic()
-        target = load(self._catalog, request.target)
+        target = load_table(self._catalog, request.target)
         done = self._landed(request.target, target, request.token)
         if done is not None:
-            return swap_of(request.target, done, time.monotonic() - started)
+            return read_commit_result(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
         columns = None
-        with translated():
+        with translate_errors():
             returning = self._returning(target, request.target, request.scope.field, cache)
             parts = returning.parts(request)
             if request.rewritten is not None:
-                shadow = load(self._catalog, request.rewritten.shadow)
-                candidate = Candidate(shadow, adopting(request, request.rewritten), cache)
+                shadow = load_table(self._catalog, request.rewritten.shadow)
+                candidate = ShadowCandidate(
+                    shadow, rewritten_adopt_request(request, request.rewritten), cache
+                )
                 parts += returning.rewritten_parts(request, candidate.files(target))
                 columns = column_ids(candidate.schema)
-        intent = Intent(
+        intent = SwapRequest(
             target=request.target,
             uuid=str(target.metadata.table_uuid),
             parts=parts,
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties={key: str(value) for key, value in request.properties.items()},
-            verb=_ROLLBACK,
-            sources=_returning_from(request),
+            verb=_ROLLBACK_WORDING,
+            sources=_revert_sources(request),
             columns=columns,
         )
         return self._run(intent, cache)
 
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[Restore, ...]
-    ) -> tuple[Rewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Say which partitions cannot go back by adding their files again, and why.
 
         Those whose rows delete files hid then, or may hide now; and all of a state that no tag of
         ours holds: an expiry deletes files that were removed and came again (pitfall 42).
         """
-        table = load(self._catalog, target)
-        with translated():
+        table = load_table(self._catalog, target)
+        with translate_errors():
             return self._returning(table, target, field, ManifestCache()).rewrites(restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
         seen = self._seen(target, scope, since_snapshot_id)
-        with translated():
+        with translate_errors():
             try:
-                refuse_changes(*seen, _READING)
+                refuse_row_changes(*seen, _READ_WORDING)
             except TargetChanged as change:
                 return change.problem
         return None
@@ -170,31 +190,31 @@ class IcebergPublisher(Publisher):
         files. Raises TargetChanged when no commit can be named for what changed, NotFound.
         """
         seen = self._seen(target, scope, since_snapshot_id)
-        with translated():
-            return drifts(*seen, _READING)
+        with translate_errors():
+            return find_drifts(*seen, _READ_WORDING)
 
     def _seen(
         self, target: str, scope: Scope, since_id: int | None
-    ) -> tuple[Window, ScopedReader, Content, Content]:
+    ) -> tuple[CommitWindow, ScopedReader, ScopeFiles, ScopeFiles]:
         """Read the scope at the snapshot and at the head."""
-        table = load(self._catalog, target)
+        table = load_table(self._catalog, target)
         reader = ScopedReader(table, scope, ManifestCache())
         head = table.metadata.snapshot_by_name(MAIN_BRANCH)
-        with translated():
-            since = None if since_id is None else snapshot_in(table.metadata, since_id, target)
+        with translate_errors():
+            since = None if since_id is None else find_snapshot(table.metadata, since_id, target)
             then, now = reader.in_scope(since), reader.in_scope(head)
-        return Window(target, table.metadata, since_id, head), reader, then, now
+        return CommitWindow(target, table.metadata, since_id, head), reader, then, now
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         """Look in the target for the commit of publication `token`; a found one took 0 seconds.
 
         With `settle=False` one by rows that was cut off is left as it is: nothing is written.
         """
-        table = load_or_none(self._catalog, target)
+        table = load_table_or_none(self._catalog, target)
         done = None if table is None else self._landed(target, table, token, settle=settle)
-        return None if done is None else swap_of(target, done, 0.0)
+        return None if done is None else read_commit_result(target, done, 0.0)
 
-    def _run(self, intent: Intent, cache: ManifestCache) -> Swap:
+    def _run(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:
         if intent.is_frozen and self._by_rows:
             raise Unsupported(
                 f"{intent.target} is written by Spark row by row, whose commit cannot be refused "
@@ -205,7 +225,7 @@ class IcebergPublisher(Publisher):
             )
         started = time.monotonic()
         done = self._swapper.run(intent, cache)
-        swap = swap_of(intent.target, done, time.monotonic() - started)
+        swap = read_commit_result(intent.target, done, time.monotonic() - started)
         self._settle(intent.target, done)
         return swap
 
@@ -213,7 +233,7 @@ class IcebergPublisher(Publisher):
         self, target: str, table: Table, token: str, *, settle: bool = True
     ) -> Snapshot | None:
         """Find what the token committed, and finish it."""
-        done = landed(table.metadata, token)
+        done = find_publication_snapshot(table.metadata, token)
         if settle and done is not None:
             self._settle(target, done)
         return done
@@ -224,22 +244,22 @@ class IcebergPublisher(Publisher):
 
     def _returning(
         self, table: Table, name: str, field: ScopeField, cache: ManifestCache
-    ) -> Returning:
-        return Returning(table, name, field, cache, by_rows=self._by_rows)
+    ) -> RevertPlanner:
+        return RevertPlanner(table, name, field, cache, by_rows=self._by_rows)
 
 
-def _source(request: AdoptRequest) -> tuple[str, int] | None:
+def _shadow_source(request: AdoptRequest) -> tuple[str, int] | None:
     number = request.shadow_snapshot_id
     return None if number is None else (request.shadow, number)
 
 
-def _sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int], ...]:
+def _existing_sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int], ...]:
     return tuple((table, number) for table, number in sources if number is not None)
 
 
-def _returning_from(request: RevertRequest) -> tuple[tuple[str, int], ...]:
+def _revert_sources(request: RevertRequest) -> tuple[tuple[str, int], ...]:
     """Give the snapshots that list what comes back, the rewritten partitions' shadow among them."""
     found = [(request.target, part.restore_snapshot_id) for part in request.restores]
     if request.rewritten is not None:
         found.append((request.rewritten.shadow, request.rewritten.shadow_snapshot_id))
-    return _sources(*found)
+    return _existing_sources(*found)

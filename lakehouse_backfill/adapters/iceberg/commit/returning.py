@@ -14,26 +14,31 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
-from lakehouse_backfill.adapters.iceberg.commit.intents import Part
-from lakehouse_backfill.adapters.iceberg.content import Content, Live, applying, swapped_in
+from lakehouse_backfill.adapters.iceberg.commit.intents import SwapPart
+from lakehouse_backfill.adapters.iceberg.content import (
+    LiveEntries,
+    ScopeFiles,
+    applicable_deletes,
+    plan_swap,
+)
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import column_ids, snapshot_in
-from lakehouse_backfill.adapters.iceberg.names import TAGS
-from lakehouse_backfill.domain.partitions import sort_key
+from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot
+from lakehouse_backfill.adapters.iceberg.names import TAG_PREFIX
+from lakehouse_backfill.domain.partitions import label_sort_key
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
-    Restore,
+    PartitionRestore,
+    RequiredRewrite,
     RevertRequest,
-    Rewrite,
-    Rewritten,
+    RewrittenShadow,
 )
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
 
-_STATE = "nothing was rolled back; readers see what they saw before"
+_NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw before"
 
 
-class Returning:
+class RevertPlanner:
     """Works out what a rollback of one table takes, against its head as it was loaded."""
 
     def __init__(
@@ -52,18 +57,20 @@ class Returning:
         self._field = field
         self._cache = cache
 
-    def rewrites(self, restores: tuple[Restore, ...]) -> tuple[Rewrite, ...]:
+    def rewrites(self, restores: tuple[PartitionRestore, ...]) -> tuple[RequiredRewrite, ...]:
         """Say which partitions have to be rewritten, grouped by why."""
         found: dict[str, list[str]] = {}
         for restore in restores:
             for label, why in self._reasons(restore).items():
                 found.setdefault(why, []).append(label)
         return tuple(
-            Rewrite(partitions=tuple(sorted(labels, key=sort_key(self._field))), because=why)
+            RequiredRewrite(
+                partitions=tuple(sorted(labels, key=label_sort_key(self._field))), because=why
+            )
             for why, labels in found.items()
         )
 
-    def parts(self, request: RevertRequest) -> tuple[Part, ...]:
+    def parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
         """Give the partitions that go back by their own files; raises Unsupported if one cannot."""
         done = frozenset(request.rewritten.partitions if request.rewritten else ())
         found = []
@@ -76,13 +83,13 @@ class Returning:
             for label, why in self._hidden(restore, scope, then).items():
                 raise Unsupported(
                     f"{self._name}: partition {label} has to be rewritten: {why}",
-                    state=_STATE,
+                    state=_NOTHING_ROLLED_BACK,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            found.append(Part(scope, restore.since_snapshot_id, then.data, self._at(restore)))
+            found.append(SwapPart(scope, restore.since_snapshot_id, then.data, self._at(restore)))
         return tuple(found)
 
-    def rewritten_parts(self, request: RevertRequest, files: Live) -> tuple[Part, ...]:
+    def rewritten_parts(self, request: RevertRequest, files: LiveEntries) -> tuple[SwapPart, ...]:
         """Give the partitions that get the files of their shadow."""
         done = frozenset(request.rewritten.partitions if request.rewritten else ())
         found = []
@@ -93,14 +100,14 @@ class Returning:
                 reader = ScopedReader(self._table, scope, self._cache)
                 mine = {path: entry for path, entry in files.items() if reader.holds(entry)}
                 source = (request.rewritten.shadow, request.rewritten.shadow_snapshot_id)
-                found.append(Part(scope, restore.since_snapshot_id, mine, source))
+                found.append(SwapPart(scope, restore.since_snapshot_id, mine, source))
         return tuple(found)
 
-    def _at(self, restore: Restore) -> tuple[str, int] | None:
+    def _at(self, restore: PartitionRestore) -> tuple[str, int] | None:
         number = restore.restore_snapshot_id
         return None if number is None else (self._name, number)
 
-    def _reasons(self, restore: Restore) -> dict[str, str]:
+    def _reasons(self, restore: PartitionRestore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
             return {}
         scope = Scope(field=self._field, partitions=restore.partitions)
@@ -111,17 +118,17 @@ class Returning:
             return dict.fromkeys(restore.partitions, why)
         return self._hidden(restore, scope, then)
 
-    def _then(self, restore: Restore, scope: Scope) -> Content:
+    def _then(self, restore: PartitionRestore, scope: Scope) -> ScopeFiles:
         if restore.restore_snapshot_id is None:
-            return Content()
-        state = snapshot_in(self._table.metadata, restore.restore_snapshot_id, self._name)
+            return ScopeFiles()
+        state = find_snapshot(self._table.metadata, restore.restore_snapshot_id, self._name)
         return ScopedReader(self._table, scope, self._cache).in_scope(state)
 
-    def _hidden(self, restore: Restore, scope: Scope, then: Content) -> dict[str, str]:
+    def _hidden(self, restore: PartitionRestore, scope: Scope, then: ScopeFiles) -> dict[str, str]:
         """Say of which partitions delete files hid rows then, or would hide rows now."""
         reader = ScopedReader(self._table, scope, self._cache)
         found: dict[str, str] = {}
-        for label, path in _labelled(reader, then):
+        for label, path in _label_paths(reader, then):
             if then.hidden_by[path]:
                 count = len(then.hidden_by[path])
                 found[label] = (
@@ -129,23 +136,23 @@ class Returning:
                     f"{count} of {path.rpartition('/')[2]} for one"
                 )
         now = reader.in_scope(self._table.metadata.current_snapshot())
-        swapped = swapped_in(now, then.data)
+        swapped = plan_swap(now, then.data)
         left = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
-        would = applying(then.data, left)
-        for label, path in _labelled(reader, then):
+        would = applicable_deletes(then.data, left)
+        for label, path in _label_paths(reader, then):
             if path in swapped.ambiguous or would[path]:
                 found.setdefault(label, "delete files are live that may hide rows of its files")
         return found
 
-    def _renamed(self, restore: Restore) -> str:
+    def _renamed(self, restore: PartitionRestore) -> str:
         """Say that rows cannot be read under the columns of now; empty when they can."""
-        state = snapshot_in(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
+        state = find_snapshot(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
         then = self._table.schemas().get(state.schema_id or 0)
         if then is None or column_ids(then) != column_ids(self._table.schema()):
             return f"the columns changed since snapshot {restore.restore_snapshot_id}"
         return ""
 
-    def _untagged(self, restore: Restore) -> str:
+    def _untagged(self, restore: PartitionRestore) -> str:
         """Say which snapshot no tag of ours holds; empty when both sides are held."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
@@ -157,7 +164,7 @@ class Returning:
         return ""
 
 
-def adopting(request: RevertRequest, rewritten: Rewritten) -> AdoptRequest:
+def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) -> AdoptRequest:
     """Ask for the shadow of a rollback as for a run's: proven to be what it should be."""
     return AdoptRequest(
         target=request.target,
@@ -172,7 +179,7 @@ def adopting(request: RevertRequest, rewritten: Rewritten) -> AdoptRequest:
     )
 
 
-def _labelled(reader: ScopedReader, content: Content) -> Iterator[tuple[str, str]]:
+def _label_paths(reader: ScopedReader, content: ScopeFiles) -> Iterator[tuple[str, str]]:
     for path, entry in content.data.items():
         for label in sorted(reader.labels.spanned(entry.data_file)):
             yield label, path
@@ -182,6 +189,6 @@ def _is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
     return any(
         ref.snapshot_id == snapshot_id
         and ref.snapshot_ref_type == SnapshotRefType.TAG
-        and name.startswith(TAGS)
+        and name.startswith(TAG_PREFIX)
         for name, ref in metadata.refs.items()
     )

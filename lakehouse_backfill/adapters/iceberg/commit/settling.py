@@ -18,20 +18,20 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, translated
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import is_live, summary_of
+from lakehouse_backfill.adapters.iceberg.metadata import has_live_files, snapshot_summary
 from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table_commit import REWRITING, Rewriting
+from lakehouse_backfill.domain.table_commit import REWRITE_PROPERTY, PendingRewrite
 from lakehouse_backfill.errors import OutcomeUnknown
-from lakehouse_backfill.ports.table_commits import RowProof, TagCommits
+from lakehouse_backfill.ports.table_commits import RowVerifier, TagCommitter
 
 
-class Settling:
+class RowRewriteFinalizer:
     """Settles swaps on the tables of one catalog."""
 
-    def __init__(self, catalog: Catalog, proof: RowProof, tags: TagCommits) -> None:
+    def __init__(self, catalog: Catalog, proof: RowVerifier, tags: TagCommitter) -> None:
         self._catalog = catalog
         self._proof = proof
         self._pins = IcebergPins(catalog, tags)
@@ -44,25 +44,27 @@ class Settling:
         OutcomeUnknown when it holds something else than the candidate: it is visible then, and
         neither accepted nor given back.
         """
-        text = summary_of(snapshot).get(REWRITING)
+        text = snapshot_summary(snapshot).get(REWRITE_PROPERTY)
         if text is None:
             return
-        done = Rewriting.model_validate_json(text)
-        table = load(self._catalog, target)
+        done = PendingRewrite.model_validate_json(text)
+        table = load_table(self._catalog, target)
         if done.after is not None and done.after in table.metadata.refs:
             return
         before = snapshot.parent_snapshot_id
         is_there = any(one.snapshot_id == before for one in table.metadata.snapshots)
         if done.before is not None and before is not None and is_there:
             self._pins.pin(target, before, done.before)
-        with translated():
-            _require_within(target, table, snapshot, done)
+        with translate_errors():
+            _require_in_partitions(target, table, snapshot, done)
         self._proof.require_equal(target, snapshot.snapshot_id, done.contents)
         if done.after is not None:
             self._pins.pin(target, snapshot.snapshot_id, done.after)
 
 
-def _require_within(target: str, table: Table, snapshot: Snapshot, done: Rewriting) -> None:
+def _require_in_partitions(
+    target: str, table: Table, snapshot: Snapshot, done: PendingRewrite
+) -> None:
     """Look at every file that the snapshot added or removed: all lie in its partitions.
 
     But for delete files that hide nothing any more: Iceberg leaves them out of the manifests that
@@ -72,13 +74,13 @@ def _require_within(target: str, table: Table, snapshot: Snapshot, done: Rewriti
     scope = Scope(field=done.contents[0].scope.field, partitions=labels)
     reader = ScopedReader(table, scope, ManifestCache())
     manifests = snapshot.manifests(table.io)
-    oldest = _oldest_data(manifests)
+    oldest = _oldest_data_sequence(manifests)
     for manifest in manifests:
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
             is_own = entry.status != ManifestEntryStatus.EXISTING
-            if is_own and not _is_stale(entry, oldest) and not reader.holds(entry):
+            if is_own and not _removes_stale_delete(entry, oldest) and not reader.holds(entry):
                 raise OutcomeUnknown(
                     f"{target}@{snapshot.snapshot_id} changed {entry.data_file.file_path}, which "
                     f"lies outside the partitions {', '.join(labels)}",
@@ -87,13 +89,13 @@ def _require_within(target: str, table: Table, snapshot: Snapshot, done: Rewriti
                 )
 
 
-def _oldest_data(manifests: list[ManifestFile]) -> int | None:
+def _oldest_data_sequence(manifests: list[ManifestFile]) -> int | None:
     """Give the least sequence number that a live data file can have; None: there is none."""
-    live = (m for m in manifests if m.content == ManifestContent.DATA and is_live(m))
+    live = (m for m in manifests if m.content == ManifestContent.DATA and has_live_files(m))
     return min((manifest.min_sequence_number or 0 for manifest in live), default=None)
 
 
-def _is_stale(entry: ManifestEntry, oldest: int | None) -> bool:
+def _removes_stale_delete(entry: ManifestEntry, oldest: int | None) -> bool:
     """Tell whether the entry removes a delete file that is older than all data."""
     is_delete_file = entry.data_file.content != DataFileContent.DATA
     if entry.status != ManifestEntryStatus.DELETED or not is_delete_file:

@@ -10,20 +10,32 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, translated
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import Window, refuse_changes
-from lakehouse_backfill.adapters.iceberg.commit.existence import FilesExist
-from lakehouse_backfill.adapters.iceberg.commit.freezing import refuse_foreign, respecified
-from lakehouse_backfill.adapters.iceberg.commit.intents import Intent, Part
-from lakehouse_backfill.adapters.iceberg.commit.landing import Lander, Marks, lander
-from lakehouse_backfill.adapters.iceberg.commit.producer import Change
-from lakehouse_backfill.adapters.iceberg.content import Content, Live, Swapped, swapped_in
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import CommitWindow, refuse_row_changes
+from lakehouse_backfill.adapters.iceberg.commit.existence import FileExistenceCheck
+from lakehouse_backfill.adapters.iceberg.commit.freezing import (
+    partitioning_change,
+    refuse_foreign_commits,
+)
+from lakehouse_backfill.adapters.iceberg.commit.intents import SwapPart, SwapRequest
+from lakehouse_backfill.adapters.iceberg.commit.landing import (
+    CommitMarkers,
+    SnapshotWriter,
+    choose_snapshot_writer,
+)
+from lakehouse_backfill.adapters.iceberg.commit.producer import SnapshotChange
+from lakehouse_backfill.adapters.iceberg.content import FileSwap, LiveEntries, ScopeFiles, plan_swap
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import column_ids, landed, snapshot_in, summary_of
-from lakehouse_backfill.adapters.iceberg.names import ATTEMPTS, PUBLICATION
-from lakehouse_backfill.adapters.iceberg.patience import attempts, lost_race
-from lakehouse_backfill.domain.partitions import ranges
-from lakehouse_backfill.domain.publication import Swap
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    column_ids,
+    find_publication_snapshot,
+    find_snapshot,
+    snapshot_summary,
+)
+from lakehouse_backfill.adapters.iceberg.names import ATTEMPTS_PROPERTY, PUBLICATION_PROPERTY
+from lakehouse_backfill.adapters.iceberg.patience import is_lost_race, retry_attempts
+from lakehouse_backfill.domain.partitions import scope_row_ranges
+from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,
@@ -32,39 +44,39 @@ from lakehouse_backfill.errors import (
     TooBusy,
     Unsupported,
 )
-from lakehouse_backfill.ports.table_commits import SwapCommits
+from lakehouse_backfill.ports.table_commits import SwapCommitter
 
 
 @dataclass
-class _State:
+class _Attempts:
     """What is kept over attempts."""
 
-    intent: Intent
+    intent: SwapRequest
     cache: ManifestCache
-    lander: Lander
-    files: FilesExist
+    lander: SnapshotWriter
+    files: FileExistenceCheck
 
 
 class Swapper:
     """Lands swaps on the tables of one catalog."""
 
     def __init__(
-        self, catalog: Catalog, budget_s: float, commits: SwapCommits | None = None
+        self, catalog: Catalog, budget_s: float, commits: SwapCommitter | None = None
     ) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
         self._budget_s = budget_s
         self._commits = commits
 
-    def run(self, intent: Intent, cache: ManifestCache) -> Snapshot:
+    def run(self, intent: SwapRequest, cache: ManifestCache) -> Snapshot:
         """Commit the intent once, whatever else is committed meanwhile; give what it made.
 
         Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
         commit that was reported as failed may still have landed.
         """
-        way = lander(self._catalog, cache, self._commits)
-        state = _State(intent, cache, way, FilesExist(intent.verb))
-        for number in attempts(self._budget_s):
+        way = choose_snapshot_writer(self._catalog, cache, self._commits)
+        state = _Attempts(intent, cache, way, FileExistenceCheck(intent.verb))
+        for number in retry_attempts(self._budget_s):
             done = self._attempt(state, number)
             if done is not None:
                 return done
@@ -74,17 +86,17 @@ class Swapper:
             fix="try again, pause the live writer, or use a quiet window",
         )
 
-    def _attempt(self, state: _State, number: int) -> Snapshot | None:
+    def _attempt(self, state: _Attempts, number: int) -> Snapshot | None:
         """Try once; None when another writer was faster."""
         intent = state.intent
-        table = load(self._catalog, intent.target)
-        done = landed(table.metadata, intent.token)
+        table = load_table(self._catalog, intent.target)
+        done = find_publication_snapshot(table.metadata, intent.token)
         if done is not None:
             return done
-        with translated():
-            _refuse_moved(intent, table)
-            change = _change(state, table)
-            marks = _marks(intent, _tags(intent, table, change.head), number)
+        with translate_errors():
+            _refuse_changed_table(intent, table)
+            change = _plan_snapshot_change(state, table)
+            marks = _commit_markers(intent, _before_tag(intent, table, change.head), number)
             try:
                 land = state.lander.prepare(table, change, marks)
             except TooBusy:
@@ -92,14 +104,16 @@ class Swapper:
         try:
             return land()
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
-            if lost_race(error):
+            if is_lost_race(error):
                 return None
             return self._look(intent, error)
 
-    def _look(self, intent: Intent, cause: Exception) -> Snapshot:
+    def _look(self, intent: SwapRequest, cause: Exception) -> Snapshot:
         """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
         try:
-            done = landed(load(self._catalog, intent.target).metadata, intent.token)
+            done = find_publication_snapshot(
+                load_table(self._catalog, intent.target).metadata, intent.token
+            )
         except BackfillError:
             done = None
         if done is not None:
@@ -113,14 +127,14 @@ class Swapper:
         ) from cause
 
 
-def swap_of(target: str, snapshot: Snapshot, seconds: float) -> Swap:
+def read_commit_result(target: str, snapshot: Snapshot, seconds: float) -> CommitResult:
     """Read from its snapshot what a swap did."""
-    summary = summary_of(snapshot)
+    summary = snapshot_summary(snapshot)
 
     def count(name: str) -> int:
         return int(summary.get(name, "0"))
 
-    return Swap(
+    return CommitResult(
         table=target,
         snapshot_id=snapshot.snapshot_id,
         before_snapshot_id=snapshot.parent_snapshot_id,
@@ -128,12 +142,12 @@ def swap_of(target: str, snapshot: Snapshot, seconds: float) -> Swap:
         files_removed=count("deleted-data-files"),
         rows_added=count("added-records"),
         rows_removed=count("deleted-records"),
-        attempts=count(ATTEMPTS),
+        attempts=count(ATTEMPTS_PROPERTY),
         seconds=seconds,
     )
 
 
-def _refuse_moved(intent: Intent, table: Table) -> None:
+def _refuse_changed_table(intent: SwapRequest, table: Table) -> None:
     """Refuse a table that is another one by now, or whose columns moved."""
     problem = ""
     if str(table.metadata.table_uuid) != intent.uuid:
@@ -146,7 +160,7 @@ def _refuse_moved(intent: Intent, table: Table) -> None:
         problem = f"its columns changed: {', '.join(names)}"
     if not problem and intent.evolved is not None:
         problem = intent.evolved.taken(table.metadata)
-    problem = problem or respecified(table, intent.spec_id)
+    problem = problem or partitioning_change(table, intent.spec_id)
     if problem:
         raise TargetChanged(
             f"{intent.target} cannot be {intent.verb.name}: {problem}",
@@ -155,9 +169,9 @@ def _refuse_moved(intent: Intent, table: Table) -> None:
         )
 
 
-def _change(state: _State, table: Table) -> Change:
+def _plan_snapshot_change(state: _Attempts, table: Table) -> SnapshotChange:
     """Decide which files go and come, against the head as it is now."""
-    head = _head(table)
+    head = _main_head(table)
     manifests: list[ManifestFile] = [] if head is None else head.manifests(table.io)
     removed: dict[str, ManifestEntry] = {}
     added: dict[str, ManifestEntry] = {}
@@ -165,34 +179,34 @@ def _change(state: _State, table: Table) -> Change:
         reader = ScopedReader(table, part.scope, state.cache)
         now = reader.in_scope_of(manifests)
         _refuse_conflict(state, table, part, reader, now)
-        swapped = swapped_in(now, part.wanted)
+        swapped = plan_swap(now, part.wanted)
         _refuse_ambiguous(state.intent, swapped)
         removed.update(swapped.removed)
         added.update(swapped.added)
-    _refuse_held(state.intent, removed)
+    _refuse_removal_on_append(state.intent, removed)
     state.files.check(table.io, added)
     after = state.intent.evolved.after if state.intent.evolved else None
-    return Change(head, tuple(manifests), removed, added, state.intent.operation, after)
+    return SnapshotChange(head, tuple(manifests), removed, added, state.intent.operation, after)
 
 
 def _refuse_conflict(
-    state: _State, table: Table, part: Part, reader: ScopedReader, now: Content
+    state: _Attempts, table: Table, part: SwapPart, reader: ScopedReader, now: ScopeFiles
 ) -> None:
-    head = _head(table)
-    window = Window(state.intent.target, table.metadata, part.since_id, head)
+    head = _main_head(table)
+    window = CommitWindow(state.intent.target, table.metadata, part.since_id, head)
     if state.intent.is_frozen:
-        refuse_foreign(window, state.intent.verb)
+        refuse_foreign_commits(window, state.intent.verb)
     if part.since_id is None:
-        then = Content()
+        then = ScopeFiles()
     elif head is not None and head.snapshot_id == part.since_id:
         return
     else:
-        since = snapshot_in(table.metadata, part.since_id, state.intent.target)
+        since = find_snapshot(table.metadata, part.since_id, state.intent.target)
         then = reader.in_scope(since)
-    refuse_changes(window, reader, then, now, state.intent.verb)
+    refuse_row_changes(window, reader, then, now, state.intent.verb)
 
 
-def _refuse_held(intent: Intent, removed: Live) -> None:
+def _refuse_removal_on_append(intent: SwapRequest, removed: LiveEntries) -> None:
     """An append takes nothing away: a streaming reader would not hear of it."""
     if intent.operation == Operation.APPEND and removed:
         raise TargetChanged(
@@ -203,7 +217,7 @@ def _refuse_held(intent: Intent, removed: Live) -> None:
         )
 
 
-def _refuse_ambiguous(intent: Intent, swapped: Swapped) -> None:
+def _refuse_ambiguous(intent: SwapRequest, swapped: FileSwap) -> None:
     """Never commit a file that comes back beside delete files that may name it."""
     if swapped.ambiguous:
         path, deletes = next(iter(swapped.ambiguous.items()))
@@ -215,11 +229,11 @@ def _refuse_ambiguous(intent: Intent, swapped: Swapped) -> None:
         )
 
 
-def _head(table: Table) -> Snapshot | None:
+def _main_head(table: Table) -> Snapshot | None:
     return table.metadata.snapshot_by_name(MAIN_BRANCH)
 
 
-def _tags(intent: Intent, table: Table, head: Snapshot | None) -> dict[str, int]:
+def _before_tag(intent: SwapRequest, table: Table, head: Snapshot | None) -> dict[str, int]:
     """Give the tag of the state before; raises Conflict when a name is taken."""
     refs = table.metadata.refs
     before = intent.tags.get("before")
@@ -237,15 +251,19 @@ def _tags(intent: Intent, table: Table, head: Snapshot | None) -> dict[str, int]
     return wanted
 
 
-def _marks(intent: Intent, before: dict[str, int], attempt: int) -> Marks:
-    return Marks(
+def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -> CommitMarkers:
+    return CommitMarkers(
         target=intent.target,
         token=intent.token,
         before=before,
         after=intent.tags.get("after"),
-        summary={**intent.properties, PUBLICATION: intent.token, ATTEMPTS: str(attempt)},
+        summary={
+            **intent.properties,
+            PUBLICATION_PROPERTY: intent.token,
+            ATTEMPTS_PROPERTY: str(attempt),
+        },
         attempt=attempt,
         sources=intent.sources,
-        ranges=tuple(one for part in intent.parts for one in ranges(part.scope)),
+        ranges=tuple(one for part in intent.parts for one in scope_row_ranges(part.scope)),
         contents=tuple(part.rows for part in intent.parts),
     )

@@ -9,18 +9,18 @@ from lakehouse_backfill.adapters.iceberg.catalog import is_outage
 from lakehouse_backfill.adapters.iceberg.control.control_log import ControlLog
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
 from lakehouse_backfill.adapters.iceberg.control.control_table import ControlTable
-from lakehouse_backfill.adapters.iceberg.patience import until_committed
+from lakehouse_backfill.adapters.iceberg.patience import commit_with_retry
 from lakehouse_backfill.errors import CatalogDown
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 #: How long an append tries to win against other writers.
-BUDGET_S = 30.0
+APPEND_BUDGET_S = 30.0
 
 
 class ControlTables:
     """Opens the control tables of `namespace`; reading never creates them, writing does."""
 
-    def __init__(self, catalog: Catalog, namespace: str, budget_s: float = BUDGET_S) -> None:
+    def __init__(self, catalog: Catalog, namespace: str, budget_s: float = APPEND_BUDGET_S) -> None:
         self._catalog = catalog
         self._namespace = namespace
         self._budget_s = budget_s
@@ -49,7 +49,7 @@ class ControlTables:
 
     def _ensure_namespace(self) -> None:
         try:
-            with around("Catalog.create_namespace"):
+            with commit_window("Catalog.create_namespace"):
                 self._catalog.create_namespace(self._namespace)
         except NamespaceAlreadyExistsError:
             return
@@ -64,19 +64,19 @@ class ControlTables:
         if not self._catalog.table_exists(identifier):
             try:
                 schema, properties = table.schema(), table.properties()
-                with around("Catalog.create_table"):
+                with commit_window("Catalog.create_table"):
                     self._catalog.create_table(identifier, schema, properties=properties)
             except TableAlreadyExistsError:
                 pass
             else:
                 return
-        until_committed(lambda: self._add_columns(table), f"columns for {table.name}")
+        commit_with_retry(lambda: self._add_columns(table), f"columns for {table.name}")
 
     def _add_columns(self, table: ControlTable) -> None:
         """Add the columns that are missing, as nullable ones; rows that are there have null."""
         found = self._catalog.load_table((self._namespace, table.name))
         missing = table.missing(found.schema())
         if missing:
-            with around("Catalog.update_schema"), found.update_schema() as update:
+            with commit_window("Catalog.update_schema"), found.update_schema() as update:
                 for name, kind, doc in missing:
                     update.add_column(name, kind, doc)

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Every so many commits the small files become one: reading opens at most this many of them.
-FOLD_EVERY = 32
+COMPACT_EVERY_COMMITS = 32
 #: Larger files are left alone, so that folding never costs more than rewriting one such file.
-FOLD_BELOW_BYTES = 4 * 1024 * 1024
+COMPACT_BELOW_BYTES = 4 * 1024 * 1024
 #: Snapshots of its own that a control table keeps: the rows themselves are the history.
 KEEP_SNAPSHOTS = 4
 _ROWS_PER_COMMIT = 1_000_000
 
 
-class _SwiftTransaction(Transaction):
+class _CachingTransaction(Transaction):
     """A transaction that works its metadata out once per update.
 
     PyIceberg's own copies the whole metadata deeply at each look, 15 times in one append: half
@@ -43,12 +43,12 @@ class _SwiftTransaction(Transaction):
         return self._seen[1]
 
 
-def load_writer() -> None:
+def import_arrow_writer() -> None:
     """Import what writing needs; reading a pointer does without."""
     importlib.import_module("pyiceberg.io.pyarrow")
 
 
-def stage(
+def stage_commit(
     table: Table,
     rows: tuple[dict[str, Any], ...],
     to_set: dict[str, str],
@@ -63,22 +63,24 @@ def stage(
     # Also when somebody took the property away: a blind retry would append a second time.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     sequence = table.metadata.next_sequence_number()
-    new = _arrow(table, rows, sequence, token)
+    new = _rows_to_arrow(table, rows, sequence, token)
     present = {name for name in to_remove if name in table.metadata.properties}
-    transaction = _SwiftTransaction(table)
-    if sequence % FOLD_EVERY == 0:
-        _fold(transaction, table, new)
+    transaction = _CachingTransaction(table)
+    if sequence % COMPACT_EVERY_COMMITS == 0:
+        _compact_small_files(transaction, table, new)
     else:
-        _append(transaction, table, new)
+        _append_rows(transaction, table, new)
     if to_set:
         transaction.set_properties(to_set)
     if present:
         transaction.remove_properties(*sorted(present))
-    _expire(transaction, table)
+    _expire_snapshots(transaction, table)
     return transaction
 
 
-def _arrow(table: Table, rows: tuple[dict[str, Any], ...], sequence: int, token: str) -> pa.Table:
+def _rows_to_arrow(
+    table: Table, rows: tuple[dict[str, Any], ...], sequence: int, token: str
+) -> pa.Table:
     import pyarrow as pa
 
     schema = table.schema().as_arrow()
@@ -93,14 +95,14 @@ def _arrow(table: Table, rows: tuple[dict[str, Any], ...], sequence: int, token:
     return pa.Table.from_pylist(numbered, schema=schema)
 
 
-def _append(transaction: Transaction, table: Table, new: pa.Table) -> None:
+def _append_rows(transaction: Transaction, table: Table, new: pa.Table) -> None:
     # Without a row too there is a new snapshot: that is what refuses commits made for the old head.
     with transaction.update_snapshot().fast_append() as producer:
-        for file in _write(table, new):
+        for file in _write_data_files(table, new):
             producer.append_data_file(file)
 
 
-def _fold(transaction: Transaction, table: Table, new: pa.Table) -> None:
+def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) -> None:
     """Replace the small files by one that also holds the new rows, in the same snapshot."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import ArrowScan
@@ -108,10 +110,10 @@ def _fold(transaction: Transaction, table: Table, new: pa.Table) -> None:
     tasks = [
         task
         for task in table.scan().plan_files()
-        if task.file.file_size_in_bytes < FOLD_BELOW_BYTES and not task.delete_files
+        if task.file.file_size_in_bytes < COMPACT_BELOW_BYTES and not task.delete_files
     ]
     if len(tasks) + bool(new.num_rows) < 2:
-        _append(transaction, table, new)
+        _append_rows(transaction, table, new)
         return
     reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = pa.concat_tables([reader.to_table(tasks).cast(new.schema), new]).sort_by(LOG_SEQ)
@@ -120,11 +122,11 @@ def _fold(transaction: Transaction, table: Table, new: pa.Table) -> None:
         producer.delete_by_predicate(AlwaysTrue())
         for task in tasks:
             producer.delete_data_file(task.file)
-        for file in _write(table, rows):
+        for file in _write_data_files(table, rows):
             producer.append_data_file(file)
 
 
-def _write(table: Table, rows: pa.Table) -> list[DataFile]:
+def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
     if not rows.num_rows:
@@ -132,7 +134,7 @@ def _write(table: Table, rows: pa.Table) -> list[DataFile]:
     return list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
 
 
-def _expire(transaction: Transaction, table: Table) -> None:
+def _expire_snapshots(transaction: Transaction, table: Table) -> None:
     """Let old snapshots go, by metadata alone: files stay for those who read them now."""
     referenced = {ref.snapshot_id for name, ref in table.metadata.refs.items()}
     old = [

@@ -13,12 +13,12 @@ from typing import ClassVar
 from pyiceberg.catalog import Catalog
 
 #: A stopped process may hold the lock for ever: after this long we go on without it.
-PATIENCE_S = 5.0
+LOCK_TIMEOUT_S = 5.0
 #: Who comes back at once would win every time: the others need a moment to wake up.
-_MANNERS_S = 0.005
+_YIELD_S = 0.005
 
 
-def lock_file(catalog: Catalog, table: str) -> Path | None:
+def lock_file_path(catalog: Catalog, table: str) -> Path | None:
     """Name the lock file of a control table: beside a local SQLite catalog, nowhere else."""
     scheme, _, rest = catalog.properties.get("uri", "").partition(":///")
     path = rest.partition("?")[0]
@@ -27,7 +27,7 @@ def lock_file(catalog: Catalog, table: str) -> Path | None:
     return Path(f"{path}.{table}.lock")
 
 
-class Turns:
+class FileAdvisoryLock:
     """The turns of this process at one lock file (None: no turns, everybody goes at once).
 
     Eight processes that commit to one table wait 3.3 s (p95) without it, under 1 s with it.
@@ -57,8 +57,8 @@ class Turns:
         self._left_at = time.monotonic()
 
     def _wait_for(self, descriptor: int, path: Path) -> None:
-        if time.monotonic() - self._left_at < _MANNERS_S:
-            time.sleep(_MANNERS_S)
+        if time.monotonic() - self._left_at < _YIELD_S:
+            time.sleep(_YIELD_S)
         if _try_lock(descriptor):
             self._stuck.discard(path)
             return
@@ -68,7 +68,7 @@ class Turns:
         # If we leave before it has the lock, closing the file gives that lock back at once.
         waiter = threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True)
         waiter.start()
-        waiter.join(PATIENCE_S)
+        waiter.join(LOCK_TIMEOUT_S)
         if waiter.is_alive():
             self._stuck.add(path)
 

@@ -21,23 +21,30 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, I
 from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table, Transaction
 
-from lakehouse_backfill.adapters.iceberg.catalog import brief, is_locked, is_outage
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    first_error_line,
+    is_outage,
+    is_sqlite_locked,
+)
 from lakehouse_backfill.adapters.iceberg.control import control_reading
-from lakehouse_backfill.adapters.iceberg.control.control_commit import load_writer, stage
+from lakehouse_backfill.adapters.iceberg.control.control_commit import (
+    import_arrow_writer,
+    stage_commit,
+)
 from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_ID, LOG_SEQ, ControlTable
-from lakehouse_backfill.adapters.iceberg.control.control_turns import turns_of
-from lakehouse_backfill.adapters.iceberg.patience import lost_race
+from lakehouse_backfill.adapters.iceberg.control.control_turns import choose_advisory_lock
+from lakehouse_backfill.adapters.iceberg.patience import is_lost_race
 from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown, TooBusy
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
 #: What a column is asked for: one value, or any of some texts.
-Wanted = str | int | frozenset[str]
-_RELOADS = 5
+FilterValue = str | int | frozenset[str]
+_MAX_RELOADS = 5
 
 
 @dataclass(frozen=True)
-class Change(Generic[T]):
+class LogAppend(Generic[T]):
     """What a decision asks for: rows to append, properties to set or remove, and its result.
 
     Without rows nothing is committed, unless `moves_head`: then the properties come with a new
@@ -51,7 +58,7 @@ class Change(Generic[T]):
     moves_head: bool = False
 
 
-class Head:
+class LogHead:
     """A control table as it was at one moment; a table that does not exist is empty."""
 
     def __init__(self, table: Table | None) -> None:
@@ -65,7 +72,7 @@ class Head:
         return snapshot.snapshot_id if snapshot else None
 
     def rows(
-        self, where: Mapping[str, Wanted] | None = None, columns: tuple[str, ...] = ("*",)
+        self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
     ) -> list[dict[str, Any]]:
         """Read the rows with these values, in the order in which they were appended.
 
@@ -77,8 +84,8 @@ class Head:
             return []
         known = self.table.schema().column_names
         wanted = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(known)
-        with _reaching(self.table.name()[-1]):
-            read = control_reading.read(self.table, _filter(where or {}), tuple(wanted))
+        with _translate_outages(self.table.name()[-1]):
+            read = control_reading.read_rows(self.table, _row_filter(where or {}), tuple(wanted))
             found: list[dict[str, Any]] = read.to_pylist()
         return sorted(found, key=lambda row: row[LOG_SEQ])
 
@@ -100,15 +107,15 @@ class ControlLog:
         self._declared = table
         self._create = create
         self._budget_s = budget_s
-        self._turns = turns_of(catalog, f"{namespace}.{table.name}")
+        self._turns = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """Load the current state; an absent table gives an empty one, and is not created.
 
         Raises CatalogDown.
         """
-        with _reaching(self._name):
-            for _ in range(_RELOADS):
+        with _translate_outages(self._name):
+            for _ in range(_MAX_RELOADS):
                 try:
                     return self._load()
                 except FileNotFoundError:
@@ -117,21 +124,21 @@ class ControlLog:
                     continue
             return self._load()
 
-    def _load(self) -> Head:
+    def _load(self) -> LogHead:
         try:
-            return Head(self._catalog.load_table(self._identifier))
+            return LogHead(self._catalog.load_table(self._identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
-            return Head(None)
+            return LogHead(None)
 
-    def append(self, decide: Callable[[Head], Change[T]]) -> T:
+    def append(self, decide: Callable[[LogHead], LogAppend[T]]) -> T:
         """Append what `decide` gives for the current state, in one commit; give its result.
 
         Somebody else's commit in between runs `decide` again on what they left. Nothing is ever
         appended twice. Raises what `decide` raises, TooBusy, CatalogDown, OutcomeUnknown.
         """
         # Loading the writer takes longer than a commit: not while others wait for their turn.
-        load_writer()
-        effort: _Effort[T] = _Effort(self._name, self._budget_s)
+        import_arrow_writer()
+        effort: _Retry[T] = _Retry(self._name, self._budget_s)
         while True:
             with self._turns.turn():
                 done = self._attempt(effort, decide)
@@ -139,7 +146,9 @@ class ControlLog:
                 return done.result
             effort.pause()
 
-    def _attempt(self, effort: _Effort[T], decide: Callable[[Head], Change[T]]) -> Change[T] | None:
+    def _attempt(
+        self, effort: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
+    ) -> LogAppend[T] | None:
         try:
             head = self._existing()
         except CatalogDown as error:
@@ -157,35 +166,35 @@ class ControlLog:
         transaction = self._stage(head, change, token)
         return change if self._commit(transaction, effort, change, token, head) else None
 
-    def _existing(self) -> Head:
+    def _existing(self) -> LogHead:
         head = self.head()
         if head.table is None or self._declared.missing(head.table.schema()):
             self._create()
             head = self.head()
         return head
 
-    def _stage(self, head: Head, change: Change[Any], token: str) -> Transaction:
+    def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> Transaction:
         if head.table is None:
             raise CatalogDown(
                 f"the control table {self._name} vanished right after it was made",
                 fix="lakehouse-backfill doctor",
             )
-        with _reaching(self._name):
-            return stage(head.table, change.rows, dict(change.set), change.remove, token)
+        with _translate_outages(self._name):
+            return stage_commit(head.table, change.rows, dict(change.set), change.remove, token)
 
     def _commit(
         self,
         transaction: Transaction,
-        effort: _Effort[T],
-        change: Change[T],
+        effort: _Retry[T],
+        change: LogAppend[T],
         token: str,
-        head: Head,
+        head: LogHead,
     ) -> bool:
         try:
-            with around(f"ControlLog.{self._name}"):
+            with commit_window(f"ControlLog.{self._name}"):
                 transaction.commit_transaction()
         except Exception as error:
-            is_refused = lost_race(error) or isinstance(error, ValidationException)
+            is_refused = is_lost_race(error) or isinstance(error, ValidationException)
             if not is_refused and not is_outage(error):
                 raise
             effort.note(error)
@@ -195,7 +204,7 @@ class ControlLog:
         return True
 
 
-class _Effort(Generic[T]):
+class _Retry(Generic[T]):
     """The attempts at one append: what became of them, and how much time is left."""
 
     def __init__(self, name: str, budget_s: float) -> None:
@@ -205,7 +214,7 @@ class _Effort(Generic[T]):
         self._attempts = 0
         self._last: Exception | None = None
         #: Commits of unknown outcome by token: the head that they need, and what they hold.
-        self.doubts: dict[str, tuple[int | None, Change[T]]] = {}
+        self.doubts: dict[str, tuple[int | None, LogAppend[T]]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -216,7 +225,7 @@ class _Effort(Generic[T]):
         """Remember why an attempt failed."""
         self._last = error
 
-    def settle(self, head: Head) -> Change[T] | None:
+    def settle(self, head: LogHead) -> LogAppend[T] | None:
         """Look for commits of unknown outcome; give the one that landed.
 
         Once the head has moved, one that is not there can never land any more.
@@ -247,8 +256,8 @@ class _Effort(Generic[T]):
                 fix="lakehouse-backfill status",
             )
         last = self._last
-        if last is not None and (is_locked(last) or not lost_race(last)):
-            return _down(self._name, last)
+        if last is not None and (is_sqlite_locked(last) or not is_lost_race(last)):
+            return _unreachable_error(self._name, last)
         return TooBusy(
             f"other writers of the control table {self._name} kept winning for "
             f"{self._budget_s:g} s ({self._attempts} attempts)",
@@ -256,7 +265,7 @@ class _Effort(Generic[T]):
         )
 
 
-def _filter(where: Mapping[str, Wanted]) -> BooleanExpression:
+def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
     found: BooleanExpression = AlwaysTrue()
     for column, value in where.items():
         term = Reference(name=column)
@@ -268,18 +277,18 @@ def _filter(where: Mapping[str, Wanted]) -> BooleanExpression:
 
 
 @contextmanager
-def _reaching(name: str) -> Iterator[None]:
+def _translate_outages(name: str) -> Iterator[None]:
     """Turn failures to read or write files and catalog into CatalogDown."""
     try:
         yield
     except Exception as error:
         if not is_outage(error):
             raise
-        raise _down(name, error) from error
+        raise _unreachable_error(name, error) from error
 
 
-def _down(name: str, error: Exception) -> CatalogDown:
+def _unreachable_error(name: str, error: Exception) -> CatalogDown:
     return CatalogDown(
-        f"the control table {name} cannot be reached: {brief(error)}",
+        f"the control table {name} cannot be reached: {first_error_line(error)}",
         fix="try again; lakehouse-backfill doctor says what does not answer",
     )

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def read(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
+def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
     """Read the rows that the filter lets through; files without any are left out by their bounds.
 
     As PyIceberg's own scan does, and by it where a table has delete files or partitions.
     """
     scan = table.scan(rows, selected_fields=columns)
-    files = _files(table, rows)
+    files = _matching_files(table, rows)
     if files is None:
         return scan.to_arrow()
     from pyiceberg.io.pyarrow import ArrowScan
@@ -37,23 +37,25 @@ def read(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -> pa.
     return reader.to_table([FileScanTask(file) for file in files])
 
 
-def _files(table: Table, rows: BooleanExpression) -> list[DataFile] | None:
+def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | None:
     """List the live files that may hold rows; None where this cannot be said here."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return []
-    manifests = _LISTS.get(snapshot.manifest_list, lambda: tuple(snapshot.manifests(table.io)))
+    manifests = _MANIFEST_LISTS.get(
+        snapshot.manifest_list, lambda: tuple(snapshot.manifests(table.io))
+    )
     may_hold = _InclusiveMetricsEvaluator(table.schema(), rows).eval
     found: list[DataFile] = []
     for manifest in manifests:
         is_partitioned = not table.specs()[manifest.partition_spec_id].is_unpartitioned()
         if is_partitioned or manifest.content != ManifestContent.DATA:
             return None
-        found += [file for file in _listed(table.io, manifest) if may_hold(file)]
+        found += [file for file in _live_data_files(table.io, manifest) if may_hold(file)]
     return found
 
 
-def _listed(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
+def _live_data_files(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
     def live() -> tuple[DataFile, ...]:
         entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
         return tuple(entry.data_file for entry in entries)
@@ -61,7 +63,7 @@ def _listed(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
     return _MANIFESTS.get(f"{manifest.manifest_path} {manifest.manifest_length}", live)
 
 
-class _Known(Generic[T]):
+class _ReadCache(Generic[T]):
     """What was read of files that never change; the oldest is forgotten first."""
 
     def __init__(self, most: int) -> None:
@@ -82,5 +84,5 @@ class _Known(Generic[T]):
 
 
 #: Those of all control tables at their heads, and some that are gone by now.
-_LISTS: _Known[tuple[ManifestFile, ...]] = _Known(64)
-_MANIFESTS: _Known[tuple[DataFile, ...]] = _Known(1024)
+_MANIFEST_LISTS: _ReadCache[tuple[ManifestFile, ...]] = _ReadCache(64)
+_MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(1024)

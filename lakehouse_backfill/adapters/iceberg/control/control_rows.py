@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 
-def fields_of(
+def row_fields(
     row: Mapping[str, Any], model: type[BaseModel], renamed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Give the fields of `model` that the row has a value for; `renamed` is field to column.

@@ -6,12 +6,12 @@ import re
 
 from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_SEQ, ControlTable
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 #: Name of the view beside `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
-_NEWER = ("epoch", "returns_to", "driver", "seal")
+_NEWER_COLUMNS = ("epoch", "returns_to", "driver", "seal")
 
 PIPELINE_RUN = ControlTable(
     "pipeline_run",
@@ -252,9 +252,9 @@ def current_view_select(catalog: str, namespace: str) -> str:
     Both names are checked to be plain identifiers; no other text is put into it.
     """
     for name in (catalog, namespace):
-        if not _PLAIN.fullmatch(name):
+        if not _PLAIN_IDENTIFIER.fullmatch(name):
             raise ValueError(f"{name!r} is not a plain identifier")
-    columns = (name for name, _, _ in ACCEPTED_OUTPUT_VERSION.columns if name not in _NEWER)
+    columns = (name for name, _, _ in ACCEPTED_OUTPUT_VERSION.columns if name not in _NEWER_COLUMNS)
     names = ", ".join(columns)
     return (
         f"SELECT {names} FROM (SELECT *, row_number() OVER "  # noqa: S608 (checked identifiers)

@@ -24,7 +24,7 @@ from pyiceberg.types import (
 )
 
 _SIMPLE = (StringType, IntegerType, LongType, DoubleType, BooleanType, TimestamptzType)
-_TYPES: dict[str, IcebergType] = {str(made): made for made in (kind() for kind in _SIMPLE)}
+_TYPES_BY_NAME: dict[str, IcebergType] = {str(made): made for made in (kind() for kind in _SIMPLE)}
 
 #: Columns that every control table begins with.
 LOG_SEQ = "log_seq"
@@ -36,7 +36,7 @@ _LOG_COLUMNS = (
 
 #: PyIceberg's own retries would append a second time on a newer head without asking again
 #: (48 duplicate versions in 160 moves), so our loop is the only one that retries.
-PROPERTIES = {
+CONTROL_TABLE_PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -64,7 +64,7 @@ class ControlTable:
                 NestedField(
                     field_id=number,
                     name=name,
-                    field_type=_type(text.rstrip("!"), nested_ids),
+                    field_type=_iceberg_type(text.rstrip("!"), nested_ids),
                     required=text.endswith("!"),
                     doc=doc,
                 )
@@ -74,19 +74,19 @@ class ControlTable:
 
     def properties(self) -> dict[str, str]:
         """Give the table properties."""
-        return {**PROPERTIES, "comment": self.comment}
+        return {**CONTROL_TABLE_PROPERTIES, "comment": self.comment}
 
     def missing(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
         """Name the columns, with type and meaning, that a table of an older release lacks."""
         known = set(schema.column_names)
         return tuple(
-            (name, _type(text.rstrip("!"), count(1)), doc)
+            (name, _iceberg_type(text.rstrip("!"), count(1)), doc)
             for name, text, doc in self.columns
             if name not in known
         )
 
 
-def _type(text: str, nested_ids: Iterator[int]) -> IcebergType:
+def _iceberg_type(text: str, nested_ids: Iterator[int]) -> IcebergType:
     if text == "[string]":
         return ListType(element_id=next(nested_ids), element_type=StringType())
-    return _TYPES[text]
+    return _TYPES_BY_NAME[text]

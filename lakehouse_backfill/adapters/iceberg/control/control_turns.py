@@ -10,10 +10,13 @@ from typing import Any, ClassVar, Protocol
 from pyiceberg.catalog import Catalog
 
 from lakehouse_backfill.adapters.iceberg.control import control_lock
-from lakehouse_backfill.adapters.iceberg.control.control_lock import Turns, lock_file
+from lakehouse_backfill.adapters.iceberg.control.control_lock import (
+    FileAdvisoryLock,
+    lock_file_path,
+)
 
 
-class TakesTurns(Protocol):
+class AdvisoryLock(Protocol):
     """Lets one process at a time commit, for fairness only."""
 
     def turn(self) -> AbstractContextManager[None]:
@@ -21,15 +24,15 @@ class TakesTurns(Protocol):
         ...
 
 
-def turns_of(catalog: Catalog, table: str) -> TakesTurns:
+def choose_advisory_lock(catalog: Catalog, table: str) -> AdvisoryLock:
     """Give the turns at a control table, as its catalog has them."""
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "postgresql":
-        return DatabaseTurns(engine, f"lakehouse-backfill:{catalog.name}:{table}")
-    return Turns(lock_file(catalog, table))
+        return PostgresAdvisoryLock(engine, f"lakehouse-backfill:{catalog.name}:{table}")
+    return FileAdvisoryLock(lock_file_path(catalog, table))
 
 
-class DatabaseTurns:
+class PostgresAdvisoryLock:
     """Turns by an advisory lock of PostgreSQL, which wakes those who wait in order.
 
     It lasts for one transaction, so that it is free again when its process dies. Without it eight
@@ -60,7 +63,7 @@ class DatabaseTurns:
         from sqlalchemy.exc import SQLAlchemyError
 
         is_stuck = self._key in self._stuck
-        wait_ms = 1 if is_stuck else int(control_lock.PATIENCE_S * 1000)
+        wait_ms = 1 if is_stuck else int(control_lock.LOCK_TIMEOUT_S * 1000)
         connection = None
         try:
             connection = self._engine.connect()

@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import EVIDENCE
-from lakehouse_backfill.adapters.iceberg.control.fences import require_epoch
-from lakehouse_backfill.core.runs.sealed import is_right, open_document
+from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
+from lakehouse_backfill.core.runs.sealed import matches_digest, open_document
 from lakehouse_backfill.domain.value import canonical_json, digest
 
 
@@ -38,12 +38,12 @@ class IcebergEvidence:
             "epoch": epoch,
         }
 
-        def change(head: Head) -> Change[str]:
-            require_epoch(head, run_id, epoch)
+        def change(head: LogHead) -> LogAppend[str]:
+            require_not_fenced(head, run_id, epoch)
             rows = head.rows({"run_id": run_id, "kind": kind}, ("digest", "document"))
             newest = rows[-1] if rows else None
-            is_there = newest is not None and newest["digest"] == mark and _is_right(newest)
-            return Change(result=mark, rows=() if is_there else (row,))
+            is_there = newest is not None and newest["digest"] == mark and _is_row_intact(newest)
+            return LogAppend(result=mark, rows=() if is_there else (row,))
 
         return self._log.append(change)
 
@@ -60,9 +60,9 @@ class IcebergEvidence:
         """The newest document of a kind with its digest, or None; one that was edited is none."""
         where = {"run_id": run_id, "kind": kind}
         rows = self._log.head().rows(where, ("digest", "document"))
-        right = (row for row in reversed(rows) if _is_right(row))
+        right = (row for row in reversed(rows) if _is_row_intact(row))
         return next(((row["digest"], json.loads(row["document"])) for row in right), None)
 
 
-def _is_right(row: Mapping[str, Any]) -> bool:
-    return is_right(row["document"], row["digest"])
+def _is_row_intact(row: Mapping[str, Any]) -> bool:
+    return matches_digest(row["document"], row["digest"])

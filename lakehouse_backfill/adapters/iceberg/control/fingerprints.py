@@ -6,9 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import FILE_FINGERPRINT
-from lakehouse_backfill.core.comparison.fingerprints import agreeing, not_stored, tampered
+from lakehouse_backfill.core.comparison.fingerprints import (
+    deduplicate_fingerprints,
+    select_unstored,
+    tampered_file_error,
+)
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.fingerprint import FileFingerprint
 
@@ -24,7 +28,9 @@ class IcebergFingerprints:
 
         Raises Tampered when two rows give one file different contents.
         """
-        return agreeing(_stored(self._log.head(), paths)) if paths else ()
+        return (
+            deduplicate_fingerprints(_read_fingerprints(self._log.head(), paths)) if paths else ()
+        )
 
     def record(self, found: tuple[FileFingerprint, ...]) -> None:
         """Store those that are not stored yet, in one commit; the same again does nothing.
@@ -33,19 +39,19 @@ class IcebergFingerprints:
         """
         paths = {one.path for one in found}
 
-        def change(head: Head) -> Change[None]:
-            new = not_stored(_stored(head, paths), found)
-            return Change(result=None, rows=tuple(_row(one) for one in new))
+        def change(head: LogHead) -> LogAppend[None]:
+            new = select_unstored(_read_fingerprints(head, paths), found)
+            return LogAppend(result=None, rows=tuple(_fingerprint_row(one) for one in new))
 
         if paths:
             self._log.append(change)
 
 
-def _stored(head: Head, paths: Collection[str]) -> list[FileFingerprint]:
+def _read_fingerprints(head: LogHead, paths: Collection[str]) -> list[FileFingerprint]:
     return [_fingerprint(row) for row in head.rows({"file_path": frozenset(paths)})]
 
 
-def _row(one: FileFingerprint) -> dict[str, Any]:
+def _fingerprint_row(one: FileFingerprint) -> dict[str, Any]:
     return {
         "file_path": one.path,
         "table_name": one.table,
@@ -64,7 +70,9 @@ def _row(one: FileFingerprint) -> dict[str, Any]:
 def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
     checksum = Checksum.parse(row["checksum"])
     if not row["shape"].startswith(checksum.shape) or row["row_count"] != checksum.rows:
-        raise tampered(row["file_path"], "its checksum, shape and row count contradict each other")
+        raise tampered_file_error(
+            row["file_path"], "its checksum, shape and row count contradict each other"
+        )
     # The text of a checksum has the first digits of its shape only.
     checksum = checksum.model_copy(update={"shape": row["shape"]})
     return FileFingerprint(

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
-from lakehouse_backfill.adapters.iceberg.control.control_rows import fields_of
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.control_rows import row_fields
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import PIN_LEASE
 from lakehouse_backfill.domain.retention import PinLease
 
-_RENAMED = {"table": "table_name", "product": "data_product", "at": "acted_at", "by": "acted_by"}
+_COLUMN_BY_FIELD = {
+    "table": "table_name",
+    "product": "data_product",
+    "at": "acted_at",
+    "by": "acted_by",
+}
 
 
 class IcebergPinLeases:
@@ -30,33 +35,33 @@ class IcebergPinLeases:
 
     def standing(self) -> tuple[PinLease, ...]:
         """List the leases that were granted and have not ended, oldest first."""
-        return tuple(_standing(self._log.head()).values())
+        return tuple(_active_leases(self._log.head()).values())
 
     def _write(self, leases: tuple[PinLease, ...], *, is_standing: bool) -> None:
         if not leases:
             return
 
-        def change(head: Head) -> Change[None]:
-            known = _standing(head)
-            wanted = [one for one in leases if (_key(one) in known) is is_standing]
-            return Change(result=None, rows=tuple(_row(one) for one in wanted))
+        def change(head: LogHead) -> LogAppend[None]:
+            known = _active_leases(head)
+            wanted = [one for one in leases if (_lease_key(one) in known) is is_standing]
+            return LogAppend(result=None, rows=tuple(_lease_row(one) for one in wanted))
 
         self._log.append(change)
 
 
-def _standing(head: Head) -> dict[tuple[str, str], PinLease]:
+def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
     newest: dict[tuple[str, str], PinLease] = {}
     for row in head.rows():
-        lease = PinLease(**fields_of(row, PinLease, _RENAMED))
-        newest.pop(_key(lease), None)
+        lease = PinLease(**row_fields(row, PinLease, _COLUMN_BY_FIELD))
+        newest.pop(_lease_key(lease), None)
         if lease.action == "grant":
-            newest[_key(lease)] = lease
+            newest[_lease_key(lease)] = lease
     return newest
 
 
-def _key(lease: PinLease) -> tuple[str, str]:
+def _lease_key(lease: PinLease) -> tuple[str, str]:
     return lease.table, lease.tag
 
 
-def _row(lease: PinLease) -> dict[str, Any]:
-    return {_RENAMED.get(name, name): value for name, value in lease.model_dump().items()}
+def _lease_row(lease: PinLease) -> dict[str, Any]:
+    return {_COLUMN_BY_FIELD.get(name, name): value for name, value in lease.model_dump().items()}

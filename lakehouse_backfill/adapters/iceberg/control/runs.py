@@ -10,19 +10,19 @@ from contextlib import suppress
 from datetime import datetime
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import PIPELINE_RUN, RUN_EVENT
 from lakehouse_backfill.adapters.iceberg.control.run_rows import (
     STATUS_COLUMNS,
-    chains_of,
-    event_of,
     event_row,
-    open_status,
-    open_statuses,
+    next_seal_properties,
     plan_row,
-    sealed,
+    read_event,
+    read_event_chains,
+    read_open_status,
+    read_open_statuses,
+    status_from_row,
     status_key,
-    status_of,
     status_text,
 )
 from lakehouse_backfill.core.planning.code_identity import code_files
@@ -45,18 +45,18 @@ class IcebergRuns:
 
         A registration that was killed between the two is completed by the same intent.
         """
-        run_log.require_first(plan, event)
-        current = _status(self._events.head(), plan.run_id)
+        run_log.require_first_event(plan, event)
+        current = _find_status(self._events.head(), plan.run_id)
         if current is not None:
-            raise run_log.registered(current)
-        self._plans.append(lambda head: _store(head, plan))
-        return self._events.append(lambda head: _begin(head, plan, event))
+            raise run_log.run_exists_error(current)
+        self._plans.append(lambda head: _store_plan(head, plan))
+        return self._events.append(lambda head: _append_first_event(head, plan, event))
 
     def plan(self, run_id: str) -> Plan:
         """Load the plan; raises NotFound, and Tampered when it was edited since it was made."""
         rows = self._plans.head().rows({"run_id": run_id}, ("plan", "manifest_hash"))
         if not rows:
-            raise run_log.unknown(run_id)
+            raise run_log.unknown_run_error(run_id)
         return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
@@ -71,7 +71,7 @@ class IcebergRuns:
 
     def status(self, run_id: str) -> RunStatus:
         """Load the newest status: one table load while the run is open; raises NotFound."""
-        return _known(self._events.head(), run_id)
+        return _require_status(self._events.head(), run_id)
 
     def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
         """Append `event`, sealed, if its seq is exactly one above the run's; else raises RunMoved.
@@ -80,7 +80,7 @@ class IcebergRuns:
         without one ends the lease, a note leaves it as it is. The seal over all runs moves in the
         same commit.
         """
-        return self._events.append(lambda head: _move(head, event, lease))
+        return self._events.append(lambda head: _append_event(head, event, lease))
 
     def renew(self, run_id: str, epoch: int, until: datetime) -> None:
         """Let a lease last longer; raises RunMoved when it is not the run's lease any more.
@@ -88,55 +88,55 @@ class IcebergRuns:
         No event is written, yet the head moves: an event that is under way is decided again, so
         that neither overwrites what the other wrote.
         """
-        self._events.append(lambda head: _renew(head, run_id, epoch, until))
+        self._events.append(lambda head: _renew_lease(head, run_id, epoch, until))
 
     def events(self, run_id: str) -> tuple[Event, ...]:
         """The run's log, oldest first; none for an unknown run."""
-        return tuple(event_of(row) for row in self._events.head().rows({"run_id": run_id}))
+        return tuple(read_event(row) for row in self._events.head().rows({"run_id": run_id}))
 
     def list(self, *, open_only: bool = True) -> tuple[RunStatus, ...]:
         """Open runs from one table load, or all runs from history; newest first."""
         head = self._events.head()
-        found = open_statuses(head) if open_only else _all_runs(head)
+        found = read_open_statuses(head) if open_only else _all_statuses(head)
         return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
 
 
-def _store(head: Head, plan: Plan) -> Change[None]:
+def _store_plan(head: LogHead, plan: Plan) -> LogAppend[None]:
     stored = head.rows({"run_id": plan.run_id}, ("manifest_hash", "created_by"))
     if not stored:
-        return Change(result=None, rows=(plan_row(plan),))
+        return LogAppend(result=None, rows=(plan_row(plan),))
     if stored[-1]["manifest_hash"] != plan.manifest_hash:
         raise RunMoved(
             f"{plan.run_id} was planned by {stored[-1]['created_by']} with another intent",
             fix="plan again",
         )
-    return Change(result=None)
+    return LogAppend(result=None)
 
 
-def _begin(head: Head, plan: Plan, event: Event) -> Change[RunStatus]:
-    current = _status(head, plan.run_id)
+def _append_first_event(head: LogHead, plan: Plan, event: Event) -> LogAppend[RunStatus]:
+    current = _find_status(head, plan.run_id)
     if current is not None:
-        raise run_log.registered(current)
-    return _change(head, *run_log.first(plan, event))
+        raise run_log.run_exists_error(current)
+    return _event_append(head, *run_log.apply_first_event(plan, event))
 
 
-def _move(head: Head, event: Event, lease: Lease | None) -> Change[RunStatus]:
-    current = _known(head, event.run_id)
+def _append_event(head: LogHead, event: Event, lease: Lease | None) -> LogAppend[RunStatus]:
+    current = _require_status(head, event.run_id)
     if event.seq != current.seq + 1:
         rows = head.rows({"run_id": event.run_id, "seq": event.seq})
-        raise run_log.moved(event, current, event_of(rows[0]) if rows else None)
-    return _change(head, *run_log.after(_with_head(head, current), event, lease))
+        raise run_log.run_moved_error(event, current, read_event(rows[0]) if rows else None)
+    return _event_append(head, *run_log.apply_event(_with_newest_hash(head, current), event, lease))
 
 
-def _renew(head: Head, run_id: str, epoch: int, until: datetime) -> Change[None]:
-    status = run_log.renewed(_known(head, run_id), epoch, until)
-    return Change(result=None, set={status_key(run_id): status_text(status)}, moves_head=True)
+def _renew_lease(head: LogHead, run_id: str, epoch: int, until: datetime) -> LogAppend[None]:
+    status = run_log.extend_lease(_require_status(head, run_id), epoch, until)
+    return LogAppend(result=None, set={status_key(run_id): status_text(status)}, moves_head=True)
 
 
-def _change(head: Head, event: Event, status: RunStatus) -> Change[RunStatus]:
-    key, seal = status_key(status.run_id), sealed(head, event.previous, event.hash)
-    is_open = run_log.is_open(status)
-    return Change(
+def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[RunStatus]:
+    key, seal = status_key(status.run_id), next_seal_properties(head, event.previous, event.hash)
+    is_open = run_log.is_open_run(status)
+    return LogAppend(
         result=status,
         rows=(event_row(event),),
         set=seal | ({key: status_text(status)} if is_open else {}),
@@ -144,30 +144,30 @@ def _change(head: Head, event: Event, status: RunStatus) -> Change[RunStatus]:
     )
 
 
-def _with_head(head: Head, status: RunStatus) -> RunStatus:
+def _with_newest_hash(head: LogHead, status: RunStatus) -> RunStatus:
     """Work out the newest hash of a run whose events an older release wrote without one."""
     if status.head:
         return status
-    chain = chains_of(head.rows({"run_id": status.run_id}))[status.run_id]
-    return status.model_copy(update={"head": run_log.chained(chain)[-1].hash})
+    chain = read_event_chains(head.rows({"run_id": status.run_id}))[status.run_id]
+    return status.model_copy(update={"head": run_log.chain_events(chain)[-1].hash})
 
 
-def _known(head: Head, run_id: str) -> RunStatus:
-    found = _status(head, run_id)
+def _require_status(head: LogHead, run_id: str) -> RunStatus:
+    found = _find_status(head, run_id)
     if found is None:
-        raise run_log.unknown(run_id)
+        raise run_log.unknown_run_error(run_id)
     return found
 
 
-def _status(head: Head, run_id: str) -> RunStatus | None:
-    found = open_status(head, run_id)
+def _find_status(head: LogHead, run_id: str) -> RunStatus | None:
+    found = read_open_status(head, run_id)
     if found is None:
         rows = head.rows({"run_id": run_id}, STATUS_COLUMNS)
-        found = status_of(rows[-1]) if rows else None
+        found = status_from_row(rows[-1]) if rows else None
     return found
 
 
-def _all_runs(head: Head) -> list[RunStatus]:
+def _all_statuses(head: LogHead) -> list[RunStatus]:
     """Open runs as their properties say, with the lease; closed ones from their newest rows."""
-    newest = {row["run_id"]: status_of(row) for row in head.rows(columns=STATUS_COLUMNS)}
-    return [*{**newest, **{one.run_id: one for one in open_statuses(head)}}.values()]
+    newest = {row["run_id"]: status_from_row(row) for row in head.rows(columns=STATUS_COLUMNS)}
+    return [*{**newest, **{one.run_id: one for one in read_open_statuses(head)}}.values()]

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, Head
-from lakehouse_backfill.adapters.iceberg.control.control_rows import fields_of
+from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.control_rows import row_fields
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import ACCEPTED_OUTPUT_VERSION
-from lakehouse_backfill.adapters.iceberg.control.fences import require_epoch
+from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
 from lakehouse_backfill.domain import pointer as rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.value import canonical_json
 
-_PREFIX = "pointer."
+_POINTER_PREFIX = "pointer."
 #: Columns whose name says more than the field's.
-_RENAMED = {
+_COLUMN_BY_FIELD = {
     "product": "data_product",
     "version": "output_version",
     "table": "table_name",
@@ -34,7 +34,7 @@ class IcebergVersions:
 
     def pointer(self, product: str) -> Pointer:
         """Read the current state: one table load, whatever the history."""
-        return _pointer(self._log.head(), product)
+        return _read_pointer(self._log.head(), product)
 
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
         """Append the rows that `decide` gives for the current pointer, in one commit.
@@ -51,22 +51,22 @@ class IcebergVersions:
     ) -> dict[str, Pointer]:
         """Move the pointers of several products in one conditional commit, else as `move`."""
 
-        def change(head: Head) -> Change[dict[str, Pointer]]:
-            pointers = {product: _pointer(head, product) for product in products}
+        def change(head: LogHead) -> LogAppend[dict[str, Pointer]]:
+            pointers = {product: _read_pointer(head, product) for product in products}
             rows = []
             for row in decide(dict(pointers)):
                 if row.product not in pointers:
                     known = ", ".join(products)
                     raise ValueError(f"a move of {known} cannot write a row of {row.product}")
-                require_epoch(head, row.run_id, row.epoch)
-                sealed = rules.sealed(pointers[row.product], row)
-                pointers[row.product] = rules.after(pointers[row.product], sealed)
+                require_not_fenced(head, row.run_id, row.epoch)
+                sealed = rules.seal_publication(pointers[row.product], row)
+                pointers[row.product] = rules.apply_to_pointer(pointers[row.product], sealed)
                 rows.append(sealed)
             moved = {row.product for row in rows}
-            return Change(
+            return LogAppend(
                 result=pointers,
-                rows=tuple(_row(publication) for publication in rows),
-                set={_key(name): canonical_json(pointers[name]) for name in sorted(moved)},
+                rows=tuple(_publication_row(publication) for publication in rows),
+                set={_pointer_key(name): canonical_json(pointers[name]) for name in sorted(moved)},
             )
 
         return self._log.append(change)
@@ -74,7 +74,7 @@ class IcebergVersions:
     def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
         """Read several pointers as they are at one moment: one table load."""
         head = self._log.head()
-        return {product: _pointer(head, product) for product in products}
+        return {product: _read_pointer(head, product) for product in products}
 
     def history(self, product: str) -> tuple[Publication, ...]:
         """All rows of the product, newest first."""
@@ -84,61 +84,66 @@ class IcebergVersions:
     def pending(self) -> tuple[Publication, ...]:
         """The reservations of all products, from one table load, in the order of their names."""
         head = self._log.head()
-        products = sorted(key.removeprefix(_PREFIX) for key in head.properties if _is_pointer(key))
-        found = (_pointer(head, product).pending for product in products)
+        products = sorted(
+            key.removeprefix(_POINTER_PREFIX) for key in head.properties if _is_pointer_key(key)
+        )
+        found = (_read_pointer(head, product).pending for product in products)
         return tuple(one for one in found if one is not None)
 
 
-def products_of(head: Head) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
     """Give each product's rows, oldest first, and its pointer; what is no pointer is None."""
     rows: dict[str, list[Publication]] = {
-        key.removeprefix(_PREFIX): [] for key in head.properties if _is_pointer(key)
+        key.removeprefix(_POINTER_PREFIX): [] for key in head.properties if _is_pointer_key(key)
     }
     for row in head.rows():
-        rows.setdefault(row["data_product"], []).append(_doubtful_publication(row))
-    return {product: (tuple(rows[product]), _doubtful(head, product)) for product in sorted(rows)}
+        rows.setdefault(row["data_product"], []).append(_read_untrusted_publication(row))
+    return {
+        product: (tuple(rows[product]), _read_untrusted_pointer(head, product))
+        for product in sorted(rows)
+    }
 
 
-def _doubtful(head: Head, product: str) -> Pointer | None:
+def _read_untrusted_pointer(head: LogHead, product: str) -> Pointer | None:
     """Read a pointer that somebody may have edited."""
     try:
-        return Pointer.model_validate_json(head.properties.get(_key(product), ""))
+        return Pointer.model_validate_json(head.properties.get(_pointer_key(product), ""))
     except ValueError:
         return None
 
 
-def _doubtful_publication(row: dict[str, Any]) -> Publication:
+def _read_untrusted_publication(row: dict[str, Any]) -> Publication:
     """Read a row that somebody may have edited; what is no act keeps its odd values."""
     try:
         return _publication(row)
     except ValueError:
-        return Publication.model_construct(**fields_of(row, Publication, _RENAMED))
+        return Publication.model_construct(**row_fields(row, Publication, _COLUMN_BY_FIELD))
 
 
-def _key(product: str) -> str:
-    return f"{_PREFIX}{product}"
+def _pointer_key(product: str) -> str:
+    return f"{_POINTER_PREFIX}{product}"
 
 
-def _is_pointer(key: str) -> bool:
-    return key.startswith(_PREFIX)
+def _is_pointer_key(key: str) -> bool:
+    return key.startswith(_POINTER_PREFIX)
 
 
-def _pointer(head: Head, product: str) -> Pointer:
-    text = head.properties.get(_key(product))
+def _read_pointer(head: LogHead, product: str) -> Pointer:
+    text = head.properties.get(_pointer_key(product))
     return Pointer.model_validate_json(text) if text else Pointer()
 
 
-def _row(publication: Publication) -> dict[str, Any]:
+def _publication_row(publication: Publication) -> dict[str, Any]:
     scope = publication.scope
     fields = publication.model_dump(exclude={"scope"})
     return {
-        **{_RENAMED.get(name, name): value for name, value in fields.items()},
+        **{_COLUMN_BY_FIELD.get(name, name): value for name, value in fields.items()},
         "scope": None if scope is None else canonical_json(scope),
     }
 
 
 def _publication(row: dict[str, Any]) -> Publication:
-    fields = fields_of(row, Publication, _RENAMED)
+    fields = row_fields(row, Publication, _COLUMN_BY_FIELD)
     scope = row["scope"]
     fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
     return Publication(**fields)

@@ -37,18 +37,23 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from lakehouse_backfill.adapters.iceberg.catalog import brief
-from lakehouse_backfill.adapters.iceberg.names import BUILDING, BUILT_AS, DROP_DELETES, EPOCH
-from lakehouse_backfill.adapters.iceberg.refusals import is_refusal
-from lakehouse_backfill.adapters.iceberg.shadow.clone import bases, identity
+from lakehouse_backfill.adapters.iceberg.catalog import first_error_line
+from lakehouse_backfill.adapters.iceberg.names import (
+    BEING_BUILT_PROPERTY,
+    BUILT_BECAUSE_PROPERTY,
+    DROP_DELETES_PROPERTY,
+    EPOCH_PROPERTY,
+)
+from lakehouse_backfill.adapters.iceberg.refusals import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.shadow.clone import metadata_identity, snapshot_identities
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 #: What a plain table has of its own, and what is compared here in another way.
-_OWN = ("uuid", "location", "snapshot", "sequence number", "properties")
+_OWN_PARTS = ("uuid", "location", "snapshot", "sequence number", "properties")
 
 
-class Builder:
+class BuiltClone:
     """Builds clones in one catalog; `made` is told of each table that it creates."""
 
     def __init__(self, catalog: Catalog, made: Callable[[Table], None] | None = None) -> None:
@@ -63,12 +68,12 @@ class Builder:
         drops the table, when the catalog does not keep what it was given.
         """
         table = self._begun(shadow, wanted, because)
-        if BUILDING in table.metadata.properties:
+        if BEING_BUILT_PROPERTY in table.metadata.properties:
             table = self._filled(shadow, table, wanted)
-        if EPOCH in table.metadata.properties:
+        if EPOCH_PROPERTY in table.metadata.properties:
             # Another process found it, and drives the run by now: it is not ours to judge.
             return table
-        faults = _differing(table.metadata, wanted)
+        faults = _metadata_differences(table.metadata, wanted)
         if faults:
             raise self._given_up(shadow, table, f"{', '.join(faults)} differ from the target's")
         return table
@@ -79,19 +84,21 @@ class Builder:
         except NoSuchTableError:
             pass
         try:
-            marks = {BUILT_AS: because, BUILDING: "yes"}
+            marks = {BUILT_BECAUSE_PROPERTY: because, BEING_BUILT_PROPERTY: "yes"}
             deletes = "yes" if self._drop_deletes(shadow, wanted) else "no"
-            return self._created(shadow, wanted, {**marks, DROP_DELETES: deletes})
+            return self._created(shadow, wanted, {**marks, DROP_DELETES_PROPERTY: deletes})
         except TableAlreadyExistsError:
             return self._catalog.load_table(shadow)
         except Exception as error:
-            if not is_refusal(error):
+            if not is_unsupported_by_server(error):
                 raise
-            raise _cannot(shadow, because, f"create_table: {brief(error)}") from error
+            raise _clone_error(
+                shadow, because, f"create_table: {first_error_line(error)}"
+            ) from error
 
     def _created(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
         form = {"format-version": str(wanted.format_version)}
-        with around("Shadows.create"):
+        with commit_window("Shadows.create"):
             table = self._catalog.create_table(
                 name,
                 min(wanted.schemas, key=lambda schema: schema.schema_id),
@@ -110,7 +117,7 @@ class Builder:
         """
         name = f"{shadow}__drop_{uuid4().hex[:8]}"
         table = self._created(name, wanted, {})
-        with around("Shadows.drop"):
+        with commit_window("Shadows.drop"):
             self._catalog.drop_table(name)
         if not table.io.new_input(table.metadata_location).exists():
             return True
@@ -126,14 +133,16 @@ class Builder:
             AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None),
         )
         try:
-            with around("Shadows.fill"):
-                self._catalog.commit_table(table, requirements, _updates(table.metadata, wanted))
+            with commit_window("Shadows.fill"):
+                self._catalog.commit_table(
+                    table, requirements, _missing_updates(table.metadata, wanted)
+                )
         except CommitFailedException:
             pass
         except Exception as error:
-            if not is_refusal(error):
+            if not is_unsupported_by_server(error):
                 raise
-            raise self._given_up(shadow, table, brief(error)) from error
+            raise self._given_up(shadow, table, first_error_line(error)) from error
         return self._catalog.load_table(shadow)
 
     def _given_up(self, shadow: str, table: Table, why: str) -> Unsupported:
@@ -142,14 +151,16 @@ class Builder:
         Not what another process drives by now, and not where it is unknown what a drop does.
         """
         found = self._catalog.load_table(shadow).metadata
-        is_same = found.table_uuid == table.metadata.table_uuid and EPOCH not in found.properties
-        if is_same and found.properties.get(DROP_DELETES) == "no":
-            with around("Shadows.drop"):
+        is_same = (
+            found.table_uuid == table.metadata.table_uuid and EPOCH_PROPERTY not in found.properties
+        )
+        if is_same and found.properties.get(DROP_DELETES_PROPERTY) == "no":
+            with commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
-        return _cannot(shadow, _because(table), why)
+        return _clone_error(shadow, _build_reason(table), why)
 
 
-def _updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, ...]:
     """Give what the table lacks; ids are those of `wanted`, which servers give out in order."""
     schemas = {schema.schema_id for schema in found.schemas if schema in wanted.schemas}
     specs = {spec.spec_id for spec in found.partition_specs}
@@ -174,11 +185,11 @@ def _updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, 
     updates.append(SetDefaultSortOrderUpdate(sort_order_id=wanted.default_sort_order_id))
     # A server may derive properties of its own from the columns that it was given first.
     updates.append(SetPropertiesUpdate(updates=wanted.properties))
-    updates.append(RemovePropertiesUpdate(removals=[BUILDING]))
-    return (*updates, *_base(wanted))
+    updates.append(RemovePropertiesUpdate(removals=[BEING_BUILT_PROPERTY]))
+    return (*updates, *_base_snapshot_updates(wanted))
 
 
-def _base(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
     """Give the base snapshot: its own id, number and list of manifests, committed now."""
     base = wanted.current_snapshot()
     if base is None:
@@ -198,21 +209,23 @@ def _base(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
     )
 
 
-def _differing(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
+def _metadata_differences(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
     """Name what a commit that moves files between the two tables could stumble over."""
-    found, asked = identity(kept), identity(wanted)
-    faults = [part for part in asked if part not in _OWN and found[part] != asked[part]]
-    if kept.current_snapshot_id != wanted.current_snapshot_id or bases(kept) != bases(wanted):
+    found, asked = metadata_identity(kept), metadata_identity(wanted)
+    faults = [part for part in asked if part not in _OWN_PARTS and found[part] != asked[part]]
+    if kept.current_snapshot_id != wanted.current_snapshot_id or snapshot_identities(
+        kept
+    ) != snapshot_identities(wanted):
         faults.append("snapshot")
     lost = [key for key, text in wanted.properties.items() if kept.properties.get(key) != text]
     return [*faults, *(["properties"] if lost else [])]
 
 
-def _because(table: Table) -> str:
-    return str(table.metadata.properties.get(BUILT_AS, ""))
+def _build_reason(table: Table) -> str:
+    return str(table.metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
 
 
-def _cannot(shadow: str, because: str, why: str) -> Unsupported:
+def _clone_error(shadow: str, because: str, why: str) -> Unsupported:
     return Unsupported(
         f"{shadow} can be neither registered nor built: {because}; as a plain table: {why}",
         fix="use a catalog with register_table; lakehouse-backfill doctor tries it out",

@@ -8,10 +8,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.names import EPOCH, PUBLICATION
+from lakehouse_backfill.adapters.iceberg.names import EPOCH_PROPERTY, PUBLICATION_PROPERTY
 
 #: Properties that every clone has.
-CLONE = {
+CLONE_PROPERTIES = {
     # Expiry or a purge of the shadow would delete files that the target lists.
     "gc.enabled": "false",
     # With the default of 4, parallel chunks lose commits.
@@ -20,7 +20,7 @@ CLONE = {
     "write.metadata.previous-versions-max": "5",
 }
 #: They would put the shadow's files into the target's folders.
-_PLACES = (
+_LOCATION_PROPERTIES = (
     "write.data.path",
     "write.metadata.path",
     "write.object-storage.path",
@@ -28,7 +28,7 @@ _PLACES = (
 )
 
 
-def clone_metadata(
+def build_clone_metadata(
     metadata: TableMetadata, snapshot_id: int | None, location: str, marks: dict[str, str]
 ) -> TableMetadata:
     """Give the metadata of a table that shares the snapshot's files and nothing else.
@@ -38,7 +38,7 @@ def clone_metadata(
     """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id == snapshot_id]
     # An epoch is that of the run which wrote the cloned table, not of the one that clones it.
-    dropped = {*_PLACES, PUBLICATION, EPOCH}
+    dropped = {*_LOCATION_PROPERTIES, PUBLICATION_PROPERTY, EPOCH_PROPERTY}
     inherited = {k: v for k, v in metadata.properties.items() if k not in dropped}
     return metadata.model_copy(
         update={
@@ -47,28 +47,28 @@ def clone_metadata(
             "snapshots": snapshots,
             "snapshot_log": [],
             "metadata_log": [],
-            "refs": _refs(snapshots),
+            "refs": _main_ref(snapshots),
             "current_snapshot_id": snapshot_id,
             "statistics": [],
             "partition_statistics": [],
-            "properties": {**inherited, **CLONE, **marks},
+            "properties": {**inherited, **CLONE_PROPERTIES, **marks},
         }
     )
 
 
-def _refs(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
+def _main_ref(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
     if not snapshots:
         return {}
     main = {"snapshot-id": snapshots[0].snapshot_id, "type": SnapshotRefType.BRANCH.value}
     return {MAIN_BRANCH: SnapshotRef.model_validate(main)}
 
 
-def bases(metadata: TableMetadata) -> list[tuple[object, ...]]:
+def snapshot_identities(metadata: TableMetadata) -> list[tuple[object, ...]]:
     """Give what of the snapshots decides which rows are read."""
     return [(s.snapshot_id, s.sequence_number, s.manifest_list) for s in metadata.snapshots]
 
 
-def identity(metadata: TableMetadata) -> dict[str, object]:
+def metadata_identity(metadata: TableMetadata) -> dict[str, object]:
     """Give what must come back as it was registered."""
     return {
         "uuid": metadata.table_uuid,

@@ -19,27 +19,27 @@ from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropert
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from lakehouse_backfill.adapters.iceberg.catalog import load, translated
-from lakehouse_backfill.core.planning.cloning import cloned
-from lakehouse_backfill.domain.table_commit import CloneOrder, Columns
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.core.planning.cloning import clone_metadata
+from lakehouse_backfill.domain.table_commit import CloneCommit, NewSchema
 from lakehouse_backfill.errors import TooBusy, Unsupported
-from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.ports.table_commits import CloneCommits
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_commits import CloneCommitter
 
 
-class FileClones(CloneCommits):
+class FileCloneCommitter(CloneCommitter):
     """Clones in one catalog, by their metadata files."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def write_clone(self, order: CloneOrder) -> None:
+    def write_clone(self, order: CloneCommit) -> None:
         """Write the metadata file of a clone; no catalog knows of it yet."""
-        io = load(self._catalog, order.table).io
-        with translated():
-            metadata = cloned(_read(io, order.metadata_location), order)
-            with around("Shadows.metadata_file"):
-                _write(io, order.file, metadata)
+        io = load_table(self._catalog, order.table).io
+        with translate_errors():
+            metadata = clone_metadata(_read_metadata_file(io, order.metadata_location), order)
+            with commit_window("Shadows.metadata_file"):
+                _write_metadata_file(io, order.file, metadata)
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
         """Give the table another UUID and set properties, unless its UUID is not `found_uuid`.
@@ -49,7 +49,7 @@ class FileClones(CloneCommits):
         # Every command wires this, and few need the HTTP client that comes with it.
         from pyiceberg.catalog.rest import RestCatalog
 
-        loaded = load(self._catalog, table)
+        loaded = load_table(self._catalog, table)
         if str(loaded.metadata.table_uuid) != found_uuid:
             raise TooBusy(f"{table} has another UUID by now", fix="try again")
         if isinstance(self._catalog, RestCatalog):
@@ -57,7 +57,7 @@ class FileClones(CloneCommits):
                 AssignUUIDUpdate(uuid=uuids.UUID(uuid)), SetPropertiesUpdate(updates=properties),
             )  # fmt: skip
             requirement = AssertTableUUID(uuid=uuids.UUID(found_uuid))
-            with around("Shadows.fence"):
+            with commit_window("Shadows.fence"):
                 self._catalog.commit_table(loaded, (requirement,), updates)
         elif isinstance(self._catalog, SqlCatalog):
             self._replace(self._catalog, loaded, uuid, properties)
@@ -68,7 +68,7 @@ class FileClones(CloneCommits):
                 fix="run this command with a Spark of its own: remove spark.remote",
             )
 
-    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:  # noqa: ARG002
+    def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:  # noqa: ARG002
         """Refuse: rows of such tables are written anew, by commits that carry no columns."""
         raise Unsupported(
             f"{table} is written row by row, by commits that carry no change of columns",
@@ -81,20 +81,20 @@ class FileClones(CloneCommits):
     ) -> None:
         """Point the catalog to an edited copy of the metadata, unless it moved meanwhile."""
         found = table.metadata_location
-        with translated():
-            metadata = _read(table.io, found)
+        with translate_errors():
+            metadata = _read_metadata_file(table.io, found)
             held = {**metadata.get("properties", {}), **properties}
             metadata |= {"table-uuid": uuid, "properties": held}
             file = table.location_provider().new_table_metadata_file_location()
-            _write(table.io, file, metadata)
-            with around("Shadows.fence"), Session(catalog.engine) as session:
-                done = session.execute(_moved(catalog, table, file))
+            _write_metadata_file(table.io, file, metadata)
+            with commit_window("Shadows.fence"), Session(catalog.engine) as session:
+                done = session.execute(_catalog_row_update(catalog, table, file))
                 session.commit()
         if not done.rowcount:  # type: ignore[attr-defined]
             raise TooBusy(f"{'.'.join(table.name())} moved meanwhile", fix="try again")
 
 
-def _moved(catalog: SqlCatalog, table: Table, file: str) -> Any:
+def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:
     """Give the statement that PyIceberg's own commits end in."""
     namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
     return (
@@ -109,14 +109,14 @@ def _moved(catalog: SqlCatalog, table: Table, file: str) -> Any:
     )
 
 
-def _read(io: FileIO, location: str) -> dict[str, Any]:
+def _read_metadata_file(io: FileIO, location: str) -> dict[str, Any]:
     opening = Compressor.get_compressor(location).stream_decompressor
     with io.new_input(location).open() as raw, opening(raw) as text:
         found: dict[str, Any] = json.loads(text.read())
     return found
 
 
-def _write(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
+def _write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
     text = json.dumps(metadata).encode()
     with io.new_output(location).create() as file:
         file.write(Compressor.get_compressor(location).bytes_compressor()(text))

@@ -9,48 +9,53 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_backfill.adapters.iceberg.catalog import brief, load, load_or_none, translated
-from lakehouse_backfill.adapters.iceberg.evolving import evolve
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    first_error_line,
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.evolving import evolve_shadow
 from lakehouse_backfill.adapters.iceberg.metadata import (
-    ancestors,
-    info_of,
-    refuse_format,
-    snapshot_in,
-    summary_of,
+    describe_table,
+    find_snapshot,
+    refuse_unwritable_format,
+    snapshot_ancestors,
+    snapshot_summary,
 )
 from lakehouse_backfill.adapters.iceberg.names import (
-    BASE_SNAPSHOT_ID,
-    BUILDING,
-    BUILT_AS,
-    CHUNK_ID,
-    DROP_DELETES,
-    EPOCH,
-    PREFIX,
-    RETIRED,
-    TARGET,
-    TARGET_UUID,
+    BASE_SNAPSHOT_PROPERTY,
+    BEING_BUILT_PROPERTY,
+    BUILT_BECAUSE_PROPERTY,
+    CHUNK_ID_PROPERTY,
+    DROP_DELETES_PROPERTY,
+    EPOCH_PROPERTY,
+    PROPERTY_PREFIX,
+    RETIRED_PROPERTY,
+    TARGET_PROPERTY,
+    TARGET_UUID_PROPERTY,
 )
-from lakehouse_backfill.adapters.iceberg.patience import until_committed
-from lakehouse_backfill.adapters.iceberg.refusals import is_refusal
-from lakehouse_backfill.adapters.iceberg.shadow.building import Builder
-from lakehouse_backfill.adapters.iceberg.shadow.clone import clone_metadata, identity
+from lakehouse_backfill.adapters.iceberg.patience import commit_with_retry
+from lakehouse_backfill.adapters.iceberg.refusals import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.shadow.building import BuiltClone
+from lakehouse_backfill.adapters.iceberg.shadow.clone import build_clone_metadata, metadata_identity
 from lakehouse_backfill.adapters.iceberg.shadow.shadow_fence import set_fence
 from lakehouse_backfill.adapters.iceberg.shadow.taking_up import require_clone, require_marks
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.domain.table_commit import CloneOrder
+from lakehouse_backfill.domain.table_commit import CloneCommit
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.lake import Shadows
-from lakehouse_backfill.ports.table_commits import CloneCommits
+from lakehouse_backfill.ports.table_commits import CloneCommitter
 
 
 class IcebergShadows(Shadows):
     """Clones in one namespace of the target's catalog."""
 
     def __init__(
-        self, catalog: Catalog, shadow_namespace: str, commits: CloneCommits | None = None
+        self, catalog: Catalog, shadow_namespace: str, commits: CloneCommitter | None = None
     ) -> None:
         """`commits` writes them where PyIceberg cannot."""
         self._catalog = catalog
@@ -67,19 +72,19 @@ class IcebergShadows(Shadows):
         table has the name.
         """
         self._refuse_name(shadow)
-        source = load(self._catalog, target)
+        source = load_table(self._catalog, target)
         marks = {
             **properties,
-            BASE_SNAPSHOT_ID: "none" if snapshot_id is None else str(snapshot_id),
-            TARGET: target,
-            TARGET_UUID: str(source.metadata.table_uuid),
+            BASE_SNAPSHOT_PROPERTY: "none" if snapshot_id is None else str(snapshot_id),
+            TARGET_PROPERTY: target,
+            TARGET_UUID_PROPERTY: str(source.metadata.table_uuid),
         }
         found = self._existing(shadow, marks)
         if found is None:
             found = self._clone(source, snapshot_id, shadow, marks)
         else:
             found = self._taken_up(found, source, snapshot_id, marks)
-        return info_of(shadow, found)
+        return describe_table(shadow, found)
 
     def fence(self, shadow: str, epoch: int) -> None:
         """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
@@ -89,7 +94,7 @@ class IcebergShadows(Shadows):
         Unsupported when the catalog does not change the UUID.
         """
         self._refuse_name(shadow)
-        until_committed(
+        commit_with_retry(
             lambda: set_fence(self._catalog, shadow, epoch, self._commits), f"fence of {shadow}"
         )
 
@@ -100,27 +105,29 @@ class IcebergShadows(Shadows):
         when its columns are neither those of the base schema nor the changed ones.
         """
         self._refuse_name(shadow)
-        until_committed(
-            lambda: evolve(self._catalog, shadow, base_schema_id, change, self._commits),
+        commit_with_retry(
+            lambda: evolve_shadow(self._catalog, shadow, base_schema_id, change, self._commits),
             f"columns of {shadow}",
         )
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
-        metadata = load(self._catalog, shadow).metadata
-        base = metadata.properties.get(BASE_SNAPSHOT_ID)
+        metadata = load_table(self._catalog, shadow).metadata
+        base = metadata.properties.get(BASE_SNAPSHOT_PROPERTY)
         found = []
-        for snapshot in ancestors(metadata, metadata.current_snapshot_id):
+        for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
             if str(snapshot.snapshot_id) == base:
                 break
-            summary = summary_of(snapshot)
-            if CHUNK_ID in summary:
+            summary = snapshot_summary(snapshot)
+            if CHUNK_ID_PROPERTY in summary:
                 found.append(
                     ChunkCommit(
-                        chunk_id=summary[CHUNK_ID],
+                        chunk_id=summary[CHUNK_ID_PROPERTY],
                         snapshot_id=snapshot.snapshot_id,
                         added_rows=int(summary.get("added-records", "0")),
-                        properties={k: v for k, v in summary.items() if k.startswith(PREFIX)},
+                        properties={
+                            k: v for k, v in summary.items() if k.startswith(PROPERTY_PREFIX)
+                        },
                     )
                 )
         return tuple(reversed(found))
@@ -145,19 +152,21 @@ class IcebergShadows(Shadows):
         """
         self._refuse_name(shadow)
         try:
-            table = load(self._catalog, shadow)
+            table = load_table(self._catalog, shadow)
         except NotFound:
             return
         properties = table.metadata.properties
-        if BASE_SNAPSHOT_ID not in properties:
+        if BASE_SNAPSHOT_PROPERTY not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
         # It was not written down what a drop does: then it counts as one that deletes files.
-        is_unknown = BUILT_AS in properties and DROP_DELETES not in properties
-        if is_unknown or properties.get(DROP_DELETES) == "yes":
-            until_committed(lambda: _set_retired(self._catalog, shadow), f"end of {shadow}")
+        is_unknown = (
+            BUILT_BECAUSE_PROPERTY in properties and DROP_DELETES_PROPERTY not in properties
+        )
+        if is_unknown or properties.get(DROP_DELETES_PROPERTY) == "yes":
+            commit_with_retry(lambda: _mark_retired(self._catalog, shadow), f"end of {shadow}")
             return
         try:
-            with translated(), around("Shadows.drop"):
+            with translate_errors(), commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
         except NotFound:
             return
@@ -170,7 +179,7 @@ class IcebergShadows(Shadows):
             )
 
     def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
-        found = load_or_none(self._catalog, shadow)
+        found = load_table_or_none(self._catalog, shadow)
         if found is None:
             return None
         held = found.metadata.properties
@@ -188,52 +197,52 @@ class IcebergShadows(Shadows):
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
     ) -> Table:
         if self._commits is None:
-            refuse_format(marks[TARGET], source.metadata)
-        with translated():
+            refuse_unwritable_format(marks[TARGET_PROPERTY], source.metadata)
+        with translate_errors():
             if snapshot_id is not None:
-                snapshot_in(source.metadata, snapshot_id, marks[TARGET])
-            with around("Catalog.create_namespace"):
+                find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
+            with commit_window("Catalog.create_namespace"):
                 self._catalog.create_namespace_if_not_exists(self._namespace)
             location = self._location(source, shadow)
-            wanted = clone_metadata(source.metadata, snapshot_id, location, marks)
+            wanted = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, wanted.properties)
             file = provider.new_table_metadata_file_location()
-            self._write(source, wanted, file, marks[TARGET])
+            self._write(source, wanted, file, marks[TARGET_PROPERTY])
             try:
-                with around("Shadows.register"):
+                with commit_window("Shadows.register"):
                     self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
-                found = self._existing(shadow, marks) or load(self._catalog, shadow)
+                found = self._existing(shadow, marks) or load_table(self._catalog, shadow)
                 return self._taken_up(found, source, snapshot_id, marks)
             except Exception as error:
-                if not is_refusal(error):
+                if not is_unsupported_by_server(error):
                     raise
-                because = f"the catalog refuses to register a table: {brief(error)}"
-                return Builder(self._catalog).build(shadow, wanted, because)
+                because = f"the catalog refuses to register a table: {first_error_line(error)}"
+                return BuiltClone(self._catalog).build(shadow, wanted, because)
             return self._verified(shadow, wanted)
 
     def _taken_up(
         self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
     ) -> Table:
         """Give back a clone that was there; before its first fence it is built on, or compared."""
-        if EPOCH in found.metadata.properties:
+        if EPOCH_PROPERTY in found.metadata.properties:
             return found
         shadow = ".".join(found.name())
         if snapshot_id is not None:
-            snapshot_in(source.metadata, snapshot_id, marks[TARGET])
-        wanted = clone_metadata(source.metadata, snapshot_id, source.location(), marks)
-        if BUILDING in found.metadata.properties:
-            with translated():
-                return Builder(self._catalog).build(shadow, wanted, "it was begun so")
+            find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
+        wanted = build_clone_metadata(source.metadata, snapshot_id, source.location(), marks)
+        if BEING_BUILT_PROPERTY in found.metadata.properties:
+            with translate_errors():
+                return BuiltClone(self._catalog).build(shadow, wanted, "it was begun so")
         require_clone(shadow, found.metadata, wanted)
         return found
 
     def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
         if self._commits is None:
-            with around("Shadows.metadata_file"):
+            with commit_window("Shadows.metadata_file"):
                 ToOutputFile.table_metadata(wanted, source.io.new_output(file))
             return
-        order = CloneOrder(
+        order = CloneCommit(
             table=target,
             metadata_location=source.metadata_location,
             snapshot_id=wanted.current_snapshot_id,
@@ -251,19 +260,19 @@ class IcebergShadows(Shadows):
         delete the target's partitions.
         """
         kept = self._catalog.load_table(shadow)
-        if EPOCH in kept.metadata.properties:
+        if EPOCH_PROPERTY in kept.metadata.properties:
             # Another process found it, and drives the run by now: it is not ours to drop.
             return kept
         differing = [
             part
-            for part, value in identity(wanted).items()
-            if identity(kept.metadata)[part] != value
+            for part, value in metadata_identity(wanted).items()
+            if metadata_identity(kept.metadata)[part] != value
         ]
         if differing:
-            with around("Shadows.drop"):
+            with commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
             because = f"the catalog does not keep what is registered: {', '.join(differing)} differ"
-            return Builder(self._catalog).build(shadow, wanted, because)
+            return BuiltClone(self._catalog).build(shadow, wanted, because)
         return kept
 
     def _location(self, source: Table, shadow: str) -> str:
@@ -286,9 +295,9 @@ class IcebergShadows(Shadows):
         return location
 
 
-def _set_retired(catalog: Catalog, shadow: str) -> None:
-    table = load(catalog, shadow)
-    if RETIRED in table.metadata.properties:
+def _mark_retired(catalog: Catalog, shadow: str) -> None:
+    table = load_table(catalog, shadow)
+    if RETIRED_PROPERTY in table.metadata.properties:
         return
-    with around("Shadows.drop"), table.transaction() as change:
-        change.set_properties({RETIRED: "yes"})
+    with commit_window("Shadows.drop"), table.transaction() as change:
+        change.set_properties({RETIRED_PROPERTY: "yes"})

@@ -9,15 +9,15 @@ from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_backfill.adapters.iceberg.names import PREFIX
-from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE, bases
+from lakehouse_backfill.adapters.iceberg.names import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE_PROPERTIES, snapshot_identities
 from lakehouse_backfill.errors import Conflict
 
 
 def require_marks(shadow: str, kept: TableMetadata) -> None:
     """Raise Conflict for a table that is empty and has no mark: a catalog may leave that."""
-    if not kept.snapshots and not any(key.startswith(PREFIX) for key in kept.properties):
-        raise _left_behind(shadow, "it is empty, and nothing in it says what for")
+    if not kept.snapshots and not any(key.startswith(PROPERTY_PREFIX) for key in kept.properties):
+        raise _leftover_conflict(shadow, "it is empty, and nothing in it says what for")
 
 
 def require_clone(shadow: str, kept: TableMetadata, wanted: TableMetadata) -> None:
@@ -29,16 +29,16 @@ def require_clone(shadow: str, kept: TableMetadata, wanted: TableMetadata) -> No
         ("schemas", kept.schemas, wanted.schemas),
         ("specs", kept.partition_specs, wanted.partition_specs),
         ("sort orders", kept.sort_orders, wanted.sort_orders),
-        ("snapshot", bases(wanted), bases(kept)),
+        ("snapshot", snapshot_identities(wanted), snapshot_identities(kept)),
     )
     faults = [part for part, found, known in held if any(one not in known for one in found)]
-    if any(kept.properties.get(key) != text for key, text in CLONE.items()):
+    if any(kept.properties.get(key) != text for key, text in CLONE_PROPERTIES.items()):
         faults.append("properties")
     if faults:
-        raise _left_behind(shadow, f"other {', '.join(faults)} than what it was cloned from")
+        raise _leftover_conflict(shadow, f"other {', '.join(faults)} than what it was cloned from")
 
 
-def _left_behind(shadow: str, why: str) -> Conflict:
+def _leftover_conflict(shadow: str, why: str) -> Conflict:
     return Conflict(
         f"{shadow} is already there, and is no clone: {why}. A command that was cut off leaves "
         "this on a catalog that does not keep what is registered",

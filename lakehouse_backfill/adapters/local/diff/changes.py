@@ -13,22 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_backfill.adapters.local.diff.plain_pairs import KINDS
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION
-from lakehouse_backfill.adapters.local.diff.tally import Kind, Tally
-from lakehouse_backfill.adapters.local.diff.value_counts import number_rows
+from lakehouse_backfill.adapters.local.diff.plain_pairs import CHANGE_KINDS
+from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT
+from lakehouse_backfill.adapters.local.diff.tally import ChangeKind, Tally
+from lakehouse_backfill.adapters.local.diff.value_counts import rows_by_number
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.adapters.local.diff.matching import Matching
-    from lakehouse_backfill.adapters.local.engine import Engine
+    from lakehouse_backfill.adapters.local.diff.matching import HashJoin
+    from lakehouse_backfill.adapters.local.engine import LazyDuckDB
 
-_WHOLE: tuple[tuple[Kind, str], ...] = (("added", "n"), ("removed", "o"))
+_WHOLE_ROW_KINDS: tuple[tuple[ChangeKind, str], ...] = (("added", "n"), ("removed", "o"))
 
 
-class Changes:
+class ChangeCollector:
     """The rows of a batch that differ."""
 
-    def __init__(self, engine: Engine, tally: Tally, matched: Matching) -> None:
+    def __init__(self, engine: LazyDuckDB, tally: Tally, matched: HashJoin) -> None:
         self._engine = engine
         self._tally = tally
         self._matched = matched
@@ -38,14 +38,14 @@ class Changes:
 
     def count(self) -> None:
         """Count rows by partition and kind, and the changed ones by column."""
-        partitions, kinds = self._pairs[PARTITION].to_numpy(), self._kinds
-        for place, kind in enumerate(KINDS):
-            for partition, count in number_rows([partitions[kinds == place]]).items():
+        partitions, kinds = self._pairs[PARTITION_SLOT].to_numpy(), self._kinds
+        for place, kind in enumerate(CHANGE_KINDS):
+            for partition, count in rows_by_number([partitions[kinds == place]]).items():
                 self._add(partition, kind, count)
-        is_changed = kinds == KINDS.index("changed")
+        is_changed = kinds == CHANGE_KINDS.index("changed")
         for slot in (column.slot for column in self._compared):
             flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
-            for partition, count in number_rows([partitions[flags]]).items():
+            for partition, count in rows_by_number([partitions[flags]]).items():
                 self._tally.changed[partition, slot] += count
         if self._has_bags:
             self._count_bags()
@@ -54,44 +54,48 @@ class Changes:
         """Keep the first rows of each kind by partition and key, up to the tally's limit."""
         if self._has_bags:
             self._matched.show()
-            for kind, side in _WHOLE:
+            for kind, side in _WHOLE_ROW_KINDS:
                 self._sample_whole(kind, side)
             self._sample_pairs("changed")
         else:
-            for kind in KINDS:
+            for kind in CHANGE_KINDS:
                 self._sample_pairs(kind)
 
     @cached_property
     def _kinds(self) -> np.ndarray:
         """Give the place of each pair's kind in KINDS."""
-        found = pc.index_in(self._pairs["kind"], pa.array(KINDS, self._pairs["kind"].type))
+        found = pc.index_in(self._pairs["kind"], pa.array(CHANGE_KINDS, self._pairs["kind"].type))
         return np.asarray(found.to_numpy())
 
     def _count_bags(self) -> None:
-        query = f"SELECT {PARTITION}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION}"
+        query = (
+            f"SELECT {PARTITION_SLOT}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION_SLOT}"
+        )
         for partition, added, removed in self._engine.db.execute(query).fetchall():
             self._add(partition, "added", added)
             self._add(partition, "removed", removed)
 
-    def _add(self, partition: int, kind: Kind, count: int) -> None:
+    def _add(self, partition: int, kind: ChangeKind, count: int) -> None:
         rows = self._tally.at(partition)
         setattr(rows, kind, getattr(rows, kind) + int(count))
 
-    def _sample_pairs(self, kind: Kind) -> None:
+    def _sample_pairs(self, kind: ChangeKind) -> None:
         limit = self._tally.wanted(kind)
         if limit <= 0:
             return
-        places = np.flatnonzero(self._kinds == KINDS.index(kind))
-        partitions = self._pairs[PARTITION].to_numpy()[places]
+        places = np.flatnonzero(self._kinds == CHANGE_KINDS.index(kind))
+        partitions = self._pairs[PARTITION_SLOT].to_numpy()[places]
         if len(places) > limit:
             # Partitions are few: what comes first lies in the first ones.
             places = places[partitions <= np.partition(partitions, limit - 1)[limit - 1]]
-        narrow = self._pairs.select([PARTITION, *(key.slot for key in self._keys)]).take(places)
-        for row in self._pairs.take(places[_ordered(narrow)[:limit]]).to_pylist():
+        narrow = self._pairs.select([PARTITION_SLOT, *(key.slot for key in self._keys)]).take(
+            places
+        )
+        for row in self._pairs.take(places[_sorted_positions(narrow)[:limit]]).to_pylist():
             self._add_sample(row)
 
     def _add_sample(self, row: dict[str, Any]) -> None:
-        kind: Kind = row["kind"]
+        kind: ChangeKind = row["kind"]
         shown = [c for c in self._compared if kind != "changed" or row[f"d_{c.slot}"]]
         old, new = ({c.name: row[f"{side}_{c.slot}"] for c in shown} for side in ("o", "n"))
         self._tally.sample(
@@ -101,17 +105,17 @@ class Changes:
             None if kind == "removed" else new,
         )
 
-    def _sample_whole(self, kind: Kind, side: str) -> None:
+    def _sample_whole(self, kind: ChangeKind, side: str) -> None:
         """Keep rows of one side, those of repeated keys as often as they are there."""
         limit = self._tally.wanted(kind)
         if limit <= 0:
             return
         keys = [key.slot for key in self._keys]
         slots = [column.slot for column in self._compared]
-        paired = ", ".join([PARTITION, *keys, *(f"{side}_{slot} AS {slot}" for slot in slots)])
-        bagged = ", ".join([PARTITION, *keys, *slots])
+        paired = ", ".join([PARTITION_SLOT, *keys, *(f"{side}_{slot} AS {slot}" for slot in slots)])
+        bagged = ", ".join([PARTITION_SLOT, *keys, *slots])
         # All columns, so that rows of a duplicate key have one order too.
-        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION, *keys, *slots])
+        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION_SLOT, *keys, *slots])
         query = (
             f"SELECT {paired}, 1 AS times FROM pairs WHERE kind = '{kind}' UNION ALL "
             f"SELECT {bagged}, {kind} FROM bags WHERE {kind} > 0"
@@ -130,7 +134,7 @@ class Changes:
         return rows
 
 
-def _ordered(rows: pa.Table) -> np.ndarray:
+def _sorted_positions(rows: pa.Table) -> np.ndarray:
     """Give the places of rows by their columns, nulls first and NaN last."""
     order = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):

@@ -33,14 +33,17 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lakehouse_backfill.core.comparison.tolerances import require_fitting, require_known
+from lakehouse_backfill.core.comparison.tolerances import (
+    require_applicable_tolerances,
+    require_ignored_columns_exist,
+)
 from lakehouse_backfill.domain.tolerance import Tolerance
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
-NUMBERS = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
+NUMBER_TYPES = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
 #: Types whose values can be compared with each other; others only with their own type.
 _FAMILIES: tuple[tuple[type[IcebergType], ...], ...] = (
-    NUMBERS,
+    NUMBER_TYPES,
     (DateType, TimestampType, TimestampNanoType),
     (TimestamptzType, TimestamptzNanoType),
     (BinaryType, FixedType),
@@ -48,7 +51,7 @@ _FAMILIES: tuple[tuple[type[IcebergType], ...], ...] = (
 
 
 @dataclass(frozen=True)
-class Column:
+class DiffColumn:
     """One column by name: its type on each side (None: the side lacks it), and its use."""
 
     name: str
@@ -67,7 +70,7 @@ class Column:
     def kind(self) -> Literal["number", "category", "other"]:
         """What its distribution is described by."""
         types = [field.field_type for field in (self.old, self.new) if field is not None]
-        if all(isinstance(each, NUMBERS) for each in types):
+        if all(isinstance(each, NUMBER_TYPES) for each in types):
             return "number"
         texts = all(isinstance(each, (StringType, BooleanType)) for each in types)
         return "category" if texts else "other"
@@ -96,17 +99,17 @@ class Column:
         own, other = (self.old, self.new) if side == "old" else (self.new, self.old)
         own_type = (own or self.present).field_type
         name, other_type = f"{prefix}{self.slot}", (other or self.present).field_type
-        return _comparable(name, own_type, other_type, depth=0)
+        return _comparable_sql(name, own_type, other_type, depth=0)
 
 
-def columns_of_diff(
+def resolve_diff_columns(
     old: Schema,
     new: Schema,
     key: tuple[str, ...],
     ignore: tuple[str, ...],
     read: Iterable[str],
     tolerances: tuple[Tolerance, ...] = (),
-) -> tuple[Column, ...]:
+) -> tuple[DiffColumn, ...]:
     """List the columns of both sides in table order: the new side's, then those only old has.
 
     Columns of `ignore` are left out unless the condition reads them. Raises ConfigError when a
@@ -115,22 +118,22 @@ def columns_of_diff(
     """
     sides = [{field.name: field for field in schema.fields} for schema in (old, new)]
     wanted, limits = set(read), {one.column: one for one in tolerances}
-    columns: list[Column] = []
+    columns: list[DiffColumn] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         if name in ignore and name not in key and name not in wanted:
             continue
         compared: Literal["compared", "condition"] = "condition" if name in ignore else "compared"
         use: Literal["key", "compared", "condition"] = "key" if name in key else compared
         fields = sides[0].get(name), sides[1].get(name)
-        columns.append(Column(name, f"c{len(columns)}", *fields, use, limits.get(name)))
-    require_known(ignore, sides)
-    _refuse_keys([side for side in sides if side], key)
+        columns.append(DiffColumn(name, f"c{len(columns)}", *fields, use, limits.get(name)))
+    require_ignored_columns_exist(ignore, sides)
+    _check_key_columns([side for side in sides if side], key)
     kinds = {column.name: column.kind for column in columns if column.use == "compared"}
-    require_fitting(tolerances, kinds, key)
+    require_applicable_tolerances(tolerances, kinds, key)
     return tuple(columns)
 
 
-def _refuse_keys(sides: list[dict[str, NestedField]], key: tuple[str, ...]) -> None:
+def _check_key_columns(sides: list[dict[str, NestedField]], key: tuple[str, ...]) -> None:
     for name in key:
         fields = [side.get(name) for side in sides]
         types = [field.field_type for field in fields if field is not None]
@@ -158,37 +161,37 @@ def _are_comparable(own: IcebergType, other: IcebergType) -> bool:
     )
 
 
-def _comparable(sql: str, own: IcebergType, other: IcebergType, depth: int) -> str:
+def _comparable_sql(sql: str, own: IcebergType, other: IcebergType, depth: int) -> str:
     if not _must_be_rewritten(own, other):
         return sql
     item = f"e{depth}"
     if isinstance(own, StructType) and isinstance(other, StructType):
-        return _struct(sql, own, other, depth)
+        return _struct_sql(sql, own, other, depth)
     if isinstance(own, ListType) and isinstance(other, ListType):
-        inner = _comparable(item, own.element_type, other.element_type, depth + 1)
+        inner = _comparable_sql(item, own.element_type, other.element_type, depth + 1)
         return f"list_transform({sql}, lambda {item}: {inner})"
     if isinstance(own, MapType) and isinstance(other, MapType):
-        key = _comparable(f"{item}.key", own.key_type, other.key_type, depth + 1)
-        value = _comparable(f"{item}.value", own.value_type, other.value_type, depth + 1)
+        key = _comparable_sql(f"{item}.key", own.key_type, other.key_type, depth + 1)
+        value = _comparable_sql(f"{item}.value", own.value_type, other.value_type, depth + 1)
         entry = f"struct_pack(key := {key}, value := {value})"
         entries = f"list_transform(map_entries({sql}), lambda {item}: {entry})"
         return f"CASE WHEN {sql} IS NOT NULL THEN list_sort({entries}) END"
     # Values of different types never equal each other; their text says which type it was.
-    tag = _literal(f"{own}: ")
+    tag = _sql_literal(f"{own}: ")
     return f"CASE WHEN {sql} IS NOT NULL THEN {tag} || CAST({sql} AS VARCHAR) END"
 
 
-def _struct(sql: str, own: StructType, other: StructType, depth: int) -> str:
+def _struct_sql(sql: str, own: StructType, other: StructType, depth: int) -> str:
     mine = {field.name: field.field_type for field in own.fields}
     theirs = {field.name: field.field_type for field in other.fields}
     parts = []
     for name in sorted({*mine, *theirs}):
         if name in mine:
-            value = f"struct_extract({sql}, {_literal(name)})"
-            value = _comparable(value, mine[name], theirs.get(name, mine[name]), depth + 1)
+            value = f"struct_extract({sql}, {_sql_literal(name)})"
+            value = _comparable_sql(value, mine[name], theirs.get(name, mine[name]), depth + 1)
         else:
             value = "NULL"
-        parts.append(f"{_identifier(name)} := {value}")
+        parts.append(f"{_quoted_identifier(name)} := {value}")
     return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
 
 
@@ -207,13 +210,13 @@ def _must_be_rewritten(own: IcebergType, other: IcebergType) -> bool:
     return False
 
 
-def _identifier(name: str) -> str:
+def _quoted_identifier(name: str) -> str:
     from sqlglot import exp
 
     return str(exp.to_identifier(name, quoted=True).sql("duckdb"))
 
 
-def _literal(text: str) -> str:
+def _sql_literal(text: str) -> str:
     from sqlglot import exp
 
     return str(exp.Literal.string(text).sql("duckdb"))

@@ -15,43 +15,43 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.diff.bins import Pending
-from lakehouse_backfill.adapters.local.diff.changes import Changes
-from lakehouse_backfill.adapters.local.diff.differing import differing
-from lakehouse_backfill.adapters.local.diff.matching import Matching, prepared
-from lakehouse_backfill.adapters.local.diff.plain_spreads import PendingBins, PlainSpreads
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION
+from lakehouse_backfill.adapters.local.diff.bins import BinAccumulator
+from lakehouse_backfill.adapters.local.diff.changes import ChangeCollector
+from lakehouse_backfill.adapters.local.diff.differing import iterate_differing_rows
+from lakehouse_backfill.adapters.local.diff.matching import HashJoin, prepare_sides
+from lakehouse_backfill.adapters.local.diff.plain_spreads import ArrowProfiler, BinAccumulators
+from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT
 from lakehouse_backfill.adapters.local.diff.sorting import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.diff.spreads import measure
+from lakehouse_backfill.adapters.local.diff.spreads import profile_in_duckdb
 from lakehouse_backfill.adapters.local.diff.tally import SideName, Tally
-from lakehouse_backfill.adapters.local.diff.value_counts import partition_rows
-from lakehouse_backfill.adapters.local.engine import Engine, is_its_error
-from lakehouse_backfill.adapters.local.memory import keep_freed
+from lakehouse_backfill.adapters.local.diff.value_counts import rows_by_partition_number
+from lakehouse_backfill.adapters.local.engine import LazyDuckDB, is_duckdb_error
+from lakehouse_backfill.adapters.local.memory import keep_freed_memory
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     import duckdb
 
-    from lakehouse_backfill.domain.rollout import Differing
+    from lakehouse_backfill.domain.rollout import DifferingRow
 
 
 _Sides = Mapping[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
-class Comparison:
+class BatchComparison:
     """Compares batches of both sides; a tally has all that differs once it is closed."""
 
-    def __init__(self, engine: Engine, tally: Tally, condition: str | None) -> None:
-        keep_freed()
+    def __init__(self, engine: LazyDuckDB, tally: Tally, condition: str | None) -> None:
+        keep_freed_memory()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._engine = engine
         self._tally = tally
         self._condition = condition
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
-        self._matching = Matching(engine, tally)
-        self._pending = PendingBins(Pending)
+        self._matching = HashJoin(engine, tally)
+        self._pending = BinAccumulators(BinAccumulator)
         self._needs_engine = bool(condition or tally.coming) or not are_sortable(tally.columns)
 
     def close(self) -> None:
@@ -90,14 +90,14 @@ class Comparison:
     def compare(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
-        plain = PlainSpreads(self._tally, raw, self._pending)
+        plain = ArrowProfiler(self._tally, raw, self._pending)
         # How values are spread is counted while rows are matched.
         with self._translated():
             counting = [
                 self._beside.submit(plain.count_values),
                 self._beside.submit(plain.count_numbers),
             ]
-            old, new = prepared(old, new)
+            old, new = prepare_sides(old, new)
             pairs = None if self._needs_engine else sorted_pairs(old, new, self._tally.columns)
             if pairs is None:
                 found = self._matched(old, new, raw)
@@ -105,7 +105,7 @@ class Comparison:
                 self._count_rows(raw)
                 found = self._matching.take(pairs, old, new)
             counting.append(self._beside.submit(plain.finish, found))
-            changes = Changes(self._engine, self._tally, self._matching)
+            changes = ChangeCollector(self._engine, self._tally, self._matching)
             changes.count()
             changes.sample()
             for each in counting:
@@ -117,20 +117,22 @@ class Comparison:
         self._view("new", new)
         pairs = self._matching.join(old.column_names, self._count_rows(raw))
         found = self._matching.match(pairs, old, new)
-        measure(self._db, self._tally, raw)
+        profile_in_duckdb(self._db, self._tally, raw)
         self._add_filled()
         return found
 
-    def differing(self, old: pa.Table, new: pa.Table) -> Iterator[Differing]:
+    def differing(self, old: pa.Table, new: pa.Table) -> Iterator[DifferingRow]:
         """Yield the rows of some partitions that differ, by partition and key."""
         with self._translated():
-            old, new = prepared(old, new)
+            old, new = prepare_sides(old, new)
             self._view("old", old)
             self._view("new", new)
             pairs = self._matching.join(old.column_names, (old.num_rows, new.num_rows))
             self._matching.match(pairs, old, new)
             self._matching.show()
-            yield from differing(self._db, self._tally, has_bags=self._matching.has_bags)
+            yield from iterate_differing_rows(
+                self._db, self._tally, has_bags=self._matching.has_bags
+            )
 
     @property
     def _db(self) -> duckdb.DuckDBPyConnection:
@@ -159,11 +161,15 @@ class Comparison:
         return sum(old.values()), sum(new.values())
 
     def _counts(self, relation: str) -> list[tuple[int, int]]:
-        query = f"SELECT {PARTITION}, count(*) FROM {relation} GROUP BY {PARTITION}"
+        query = f"SELECT {PARTITION_SLOT}, count(*) FROM {relation} GROUP BY {PARTITION_SLOT}"
         return self._db.execute(query).fetchall()
 
     def _rows_of(self, side: SideName, raw: _Sides) -> Iterable[tuple[int, int]]:
-        return partition_rows(raw[side][PARTITION]).items() if raw else self._counts(side)
+        return (
+            rows_by_partition_number(raw[side][PARTITION_SLOT]).items()
+            if raw
+            else self._counts(side)
+        )
 
     def _add_filled(self) -> None:
         coming = [column for column in self._tally.columns if column.name in self._tally.coming]
@@ -179,9 +185,9 @@ class Comparison:
         try:
             yield
         except Exception as error:
-            if not (is_its_error(error) or isinstance(error, pa.ArrowInvalid)):
+            if not (is_duckdb_error(error) or isinstance(error, pa.ArrowInvalid)):
                 raise
-            if self._condition is not None and is_its_error(error):
+            if self._condition is not None and is_duckdb_error(error):
                 raise ConfigError(
                     f"the condition {text or self._condition!r} cannot be evaluated: {error}",
                     fix="compare columns with values of their own type",

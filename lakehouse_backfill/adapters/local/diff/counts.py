@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Counts:
+class NumberCounts:
     """Numbers in ascending order, and how often each is there."""
 
     numbers: np.ndarray
@@ -21,17 +21,17 @@ class Counts:
         return dict(zip(self.numbers.tolist(), self.rows.tolist(), strict=True))
 
 
-def counts(parts: Iterable[np.ndarray], first: int, last: int) -> Counts:
+def count_in_range(parts: Iterable[np.ndarray], first: int, last: int) -> NumberCounts:
     """Count the whole numbers of all parts: from first to last, which are not far apart."""
     rows = np.zeros(last - first + 1, np.int64)
     for part in parts:
         found = np.bincount(part - first if first else part)
         rows[: len(found)] += found
     filled = np.flatnonzero(rows)
-    return Counts(filled + first, rows[filled])
+    return NumberCounts(filled + first, rows[filled])
 
 
-def ends(parts: Sequence[np.ndarray]) -> tuple[Any, Any]:
+def min_and_max(parts: Sequence[np.ndarray]) -> tuple[Any, Any]:
     """Give the least and the greatest number of all parts, as Python's own; None without any."""
     held = [part for part in parts if len(part)]
     if not held:

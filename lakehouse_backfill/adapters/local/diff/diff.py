@@ -13,25 +13,25 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
-from lakehouse_backfill.adapters.local.diff.asking import Asked
-from lakehouse_backfill.adapters.local.diff.compare import Comparison
-from lakehouse_backfill.adapters.local.diff.grouping import Piece, batches, portions
-from lakehouse_backfill.adapters.local.diff.preview import preview
-from lakehouse_backfill.adapters.local.diff.rows import gather_both
+from lakehouse_backfill.adapters.local.diff.asking import DiffPlan
+from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
+from lakehouse_backfill.adapters.local.diff.grouping import FilePiece, batch_files, batch_partitions
+from lakehouse_backfill.adapters.local.diff.preview import build_preview
+from lakehouse_backfill.adapters.local.diff.rows import read_both_sides
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.engine import Engine, started
-from lakehouse_backfill.adapters.local.listing import Listing
+from lakehouse_backfill.adapters.local.engine import LazyDuckDB, start_duckdb
+from lakehouse_backfill.adapters.local.listing import SnapshotLister
 from lakehouse_backfill.domain.checks import Diff
-from lakehouse_backfill.domain.partitions import ranges
+from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.preview import DiffPreview
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.rollout import DifferingRow
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_backfill.adapters.local.diff.columns import Column
+    from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
     from lakehouse_backfill.ports.diffing import DiffRequest
 
 BATCH_ROWS = 500_000
@@ -54,10 +54,10 @@ class LocalDiffer:
     """
 
     def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
-        self._listing = Listing(catalog)
+        self._listing = SnapshotLister(catalog)
         self._batch_rows = batch_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
-        self._engine = Engine(_start)
+        self._engine = LazyDuckDB(_start_with_spill_folder)
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
@@ -66,13 +66,13 @@ class LocalDiffer:
         unread = self.begin(asked, tally)
         if unread or asked.split.old or asked.split.new:
             self._compare(asked, tally, unread)
-        return answer(asked, tally, "local")
+        return build_diff(asked, tally, "local")
 
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
         plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
         asked = self.asked(plain)
-        comparison = Comparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
+        comparison = BatchComparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
         try:
             for old, new in self._batches(asked, asked.columns):
                 yield from comparison.differing(old, new)
@@ -88,19 +88,19 @@ class LocalDiffer:
 
         A condition leaves rows out only while they are read: for it shared files are read too.
         """
-        return preview(self.asked(request))
+        return build_preview(self.asked(request))
 
-    def asked(self, request: DiffRequest) -> Asked:
+    def asked(self, request: DiffRequest) -> DiffPlan:
         """List what is compared, and by what. Raises as `diff` does."""
-        rows = ranges(request.scope) if request.scope else ()
+        rows = scope_row_ranges(request.scope) if request.scope else ()
         listed = self._listing.both(
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
             rows,
         )
-        return Asked.of(request, *listed, rows)
+        return DiffPlan.of(request, *listed, rows)
 
-    def begin(self, asked: Asked, tally: Tally) -> list[Piece]:
+    def begin(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
         """Count the shared rows that metadata tells; gives the files whose rows must be counted.
 
         Raises ConfigError when the condition is none.
@@ -110,7 +110,7 @@ class LocalDiffer:
         for piece in counted:
             tally.add_shared(old.numbers[piece.label], piece.rows)
         if asked.condition:
-            comparison = Comparison(self._engine, tally, asked.condition)
+            comparison = BatchComparison(self._engine, tally, asked.condition)
             try:
                 empty = [source.gather([], tally.columns) for source in (old, new)]
                 comparison.check(empty[0], empty[1], asked.request.where or "")
@@ -119,26 +119,26 @@ class LocalDiffer:
         return unread
 
     def _batches(
-        self, asked: Asked, columns: tuple[Column, ...]
+        self, asked: DiffPlan, columns: tuple[DiffColumn, ...]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; the next ones while the last are compared."""
         old, new = asked.sources()
-        groups = batches(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+        groups = batch_partitions(asked.split.old, asked.split.new, asked.how, self._batch_rows)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
             for mine, theirs in groups:
                 last = reading
-                reading = ahead.submit(gather_both, (old, mine), (new, theirs), columns)
+                reading = ahead.submit(read_both_sides, (old, mine), (new, theirs), columns)
                 if last is not None:
                     yield last.result()
             if reading is not None:
                 yield reading.result()
 
-    def _compare(self, asked: Asked, tally: Tally, unread: list[Piece]) -> None:
-        comparison = Comparison(self._engine, tally, asked.condition)
+    def _compare(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
+        comparison = BatchComparison(self._engine, tally, asked.condition)
         try:
             _, new = asked.sources()
-            for group in portions(unread, self._batch_rows):
+            for group in batch_files(unread, self._batch_rows):
                 comparison.count(new.gather(group, asked.counted_by))
             for one, other in self._batches(asked, asked.columns):
                 comparison.compare(one, other)
@@ -146,14 +146,14 @@ class LocalDiffer:
             comparison.close()
 
 
-def _start() -> duckdb.DuckDBPyConnection:
+def _start_with_spill_folder() -> duckdb.DuckDBPyConnection:
     spill = TemporaryDirectory(prefix="lhb-diff-")
-    connection = started(spill.name)
+    connection = start_duckdb(spill.name)
     weakref.finalize(connection, spill.cleanup)
     return connection
 
 
-def answer(asked: Asked, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
+def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
     """Give the diff that a tally of all that was asked adds up to."""
     return Diff(
         old=asked.old.text,

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.local.diff.columns import Column
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.domain.plain import plain_value
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.plain import to_json_value
+from lakehouse_backfill.domain.rollout import DifferingRow
 
 if TYPE_CHECKING:
     import duckdb
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 20_000
 
 
-def differing(
+def iterate_differing_rows(
     db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool
-) -> Iterator[Differing]:
+) -> Iterator[DifferingRow]:
     """Yield what the tables `pairs` and `bags` hold: changed, added and removed rows."""
     keys = [column for column in tally.columns if column.use == "key"]
     values = [column for column in tally.columns if column.use == "compared"]
-    for row in _rows(db, "pairs", [PARTITION, *(key.slot for key in keys)]):
-        key = _named(row, keys)
-        old, new = ({**key, **_named(row, values, f"{side}_")} for side in ("o", "n"))
-        yield Differing(
-            partition=tally.labels[row[PARTITION]],
+    for row in _iterate_rows(db, "pairs", [PARTITION_SLOT, *(key.slot for key in keys)]):
+        key = _values_by_name(row, keys)
+        old, new = ({**key, **_values_by_name(row, values, f"{side}_")} for side in ("o", "n"))
+        yield DifferingRow(
+            partition=tally.labels[row[PARTITION_SLOT]],
             key=key,
             old=None if row["kind"] == "added" else old,
             new=None if row["kind"] == "removed" else new,
@@ -36,20 +36,27 @@ def differing(
     columns = [*keys, *values]
     if not has_bags:
         return
-    for row in _rows(db, "bags", [PARTITION, *(column.slot for column in columns)]):
-        whole = _named(row, columns)
-        label, key = tally.labels[row[PARTITION]], _named(row, keys) if keys else whole
+    for row in _iterate_rows(db, "bags", [PARTITION_SLOT, *(column.slot for column in columns)]):
+        whole = _values_by_name(row, columns)
+        label, key = (
+            tally.labels[row[PARTITION_SLOT]],
+            _values_by_name(row, keys) if keys else whole,
+        )
         for _ in range(int(row["removed"])):
-            yield Differing(partition=label, key=key, old=whole, new=None)
+            yield DifferingRow(partition=label, key=key, old=whole, new=None)
         for _ in range(int(row["added"])):
-            yield Differing(partition=label, key=key, old=None, new=whole)
+            yield DifferingRow(partition=label, key=key, old=None, new=whole)
 
 
-def _named(row: dict[str, Any], columns: list[Column], prefix: str = "") -> dict[str, Any]:
-    return {column.name: plain_value(row[f"{prefix}{column.slot}"]) for column in columns}
+def _values_by_name(
+    row: dict[str, Any], columns: list[DiffColumn], prefix: str = ""
+) -> dict[str, Any]:
+    return {column.name: to_json_value(row[f"{prefix}{column.slot}"]) for column in columns}
 
 
-def _rows(db: duckdb.DuckDBPyConnection, name: str, order: list[str]) -> Iterator[dict[str, Any]]:
+def _iterate_rows(
+    db: duckdb.DuckDBPyConnection, name: str, order: list[str]
+) -> Iterator[dict[str, Any]]:
     by = ", ".join(f"{column} NULLS FIRST" for column in order)
     reader = db.sql(f"SELECT * FROM {name} ORDER BY {by}").to_arrow_reader(_BATCH_ROWS)
     for batch in reader:

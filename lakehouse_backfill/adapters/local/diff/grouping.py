@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.schema import Schema, index_by_id
 
-from lakehouse_backfill.domain.partitions import label_of, sort_key
+from lakehouse_backfill.domain.partitions import label_sort_key, partition_label
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
-    from lakehouse_backfill.adapters.local.scan import Side
+    from lakehouse_backfill.adapters.local.scan import SnapshotScan
 
 _SCOPED_TYPES = ("date", "timestamp", "timestamptz", "int", "long", "string")
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """One file of one side, with the label of its partition (None: not known for whole files)."""
 
     task: FileScanTask
@@ -43,7 +43,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PartitionLayout:
     """How the files of a diff divide into partitions.
 
     `field` is set when labels are those of one field; `is_split` tells whether every file lies in
@@ -54,42 +54,42 @@ class Layout:
     is_split: bool
 
 
-def layout(old: Side, new: Side, scope: Scope | None) -> Layout:
+def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> PartitionLayout:
     """Choose how rows are assigned to partitions: by the scope's field, else by the one spec."""
     # What a file's partition is made of, its spec says.
     by_spec = [(side, {task.file.spec_id: task for task in side.tasks}) for side in (old, new)]
     kinds = [(side, task) for side, tasks in by_spec for task in tasks.values()]
     if scope is not None:
-        whole = all(_position(side, task, scope.field) is not None for side, task in kinds)
-        return Layout(scope.field, is_split=whole)
-    shapes = {_shape(side, task) for side, task in kinds}
+        whole = all(_field_position(side, task, scope.field) is not None for side, task in kinds)
+        return PartitionLayout(scope.field, is_split=whole)
+    shapes = {_spec_shape(side, task) for side, task in kinds}
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
-        return Layout(None, is_split=False)
-    return Layout(_as_scope_field(new if new.tasks else old, shape), is_split=True)
+        return PartitionLayout(None, is_split=False)
+    return PartitionLayout(_as_scope_field(new if new.tasks else old, shape), is_split=True)
 
 
-def pieces(side: Side, how: Layout, scope: Scope | None) -> list[Piece]:
+def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -> list[FilePiece]:
     """Label the files of a side; those of partitions outside the scope are left out."""
     inside = set(scope.partitions) if scope is not None and how.is_split else None
     # Partitions are few beside files.
     labels: dict[Hashable, str | None] = {}
-    labelled: list[Piece] = []
+    labelled: list[FilePiece] = []
     for task in side.tasks:
         partition = task.file.spec_id, task.file.partition
         if partition not in labels:
-            labels[partition] = _label(side, task, how)
-        labelled.append(Piece(task, labels[partition]))
+            labels[partition] = _label_of_file(side, task, how)
+        labelled.append(FilePiece(task, labels[partition]))
     return [piece for piece in labelled if inside is None or piece.label in inside]
 
 
-class Reading:
+class SchemaReading:
     """How two schemas read the compared columns from a file that both sides list."""
 
     def __init__(self, old: Schema, new: Schema, columns: Iterable[str]) -> None:
-        pairs = [(_find(old, name), _find(new, name)) for name in columns]
+        pairs = [(_find_column(old, name), _find_column(new, name)) for name in columns]
         both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
-        self._same_ids = all(_ids(mine) == _ids(other) for mine, other in both)
+        self._same_ids = all(_column_ids(mine) == _column_ids(other) for mine, other in both)
         # A column of one side only must be absent from the file: then both sides see null.
         self._single = [
             (mine or other, old if mine is None else new)
@@ -100,11 +100,11 @@ class Reading:
     def is_alike(self, task: FileScanTask) -> bool:
         """Tell whether both sides see the same values in the file."""
         return self._same_ids and all(
-            _is_absent(column, other, task) for column, other in self._single
+            _is_absent_from_file(column, other, task) for column, other in self._single
         )
 
 
-class Contents:
+class FileIdentity:
     """Tells files of both sides apart by their rows: by path, partition, and deletes that apply.
 
     A file may lack the columns of identity partitions: their values come from its partition.
@@ -123,25 +123,25 @@ class Contents:
         return file.file_path, number, deletes
 
 
-def batches(
-    old: list[Piece],
-    new: list[Piece],
-    how: Layout,
+def batch_partitions(
+    old: list[FilePiece],
+    new: list[FilePiece],
+    how: PartitionLayout,
     limit: float,
-    size_of: Callable[[Piece], float] = lambda piece: piece.rows,
-) -> Iterator[tuple[list[Piece], list[Piece]]]:
+    size_of: Callable[[FilePiece], float] = lambda piece: piece.rows,
+) -> Iterator[tuple[list[FilePiece], list[FilePiece]]]:
     """Yield groups of whole partitions that are at most `limit` together, in partition order.
 
     A size is in rows, unless told otherwise. A partition that is larger comes alone; without known
     partitions everything is one group.
     """
-    sides: tuple[list[Piece], list[Piece]] = ([], [])
-    by_label: dict[str | None, tuple[list[Piece], list[Piece]]] = {}
+    sides: tuple[list[FilePiece], list[FilePiece]] = ([], [])
+    by_label: dict[str | None, tuple[list[FilePiece], list[FilePiece]]] = {}
     for index, side in enumerate((old, new)):
         for piece in side:
             by_label.setdefault(piece.label, ([], []))[index].append(piece)
     held: float = 0
-    for label in sorted_labels(by_label, how):
+    for label in sort_labels(by_label, how):
         group = by_label[label]
         size = sum(size_of(piece) for side in group for piece in side)
         if held and held + size > limit:
@@ -154,9 +154,9 @@ def batches(
         yield sides
 
 
-def portions(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
+def batch_files(pieces: list[FilePiece], limit: int) -> Iterator[list[FilePiece]]:
     """Yield groups of at most `limit` rows, across partitions; a file of more rows comes alone."""
-    group: list[Piece] = []
+    group: list[FilePiece] = []
     rows = 0
     for piece in pieces:
         if group and rows + piece.rows > limit:
@@ -168,41 +168,49 @@ def portions(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
         yield group
 
 
-def sorted_labels(labels: Iterable[str | None], how: Layout) -> list[str | None]:
+def sort_labels(labels: Iterable[str | None], how: PartitionLayout) -> list[str | None]:
     """Sort partition labels the way people read them."""
     known = [label for label in labels if label is not None]
     unknown: list[str | None] = [None] if any(label is None for label in labels) else []
-    return unknown + sorted(known, key=sort_key(how.field) if how.field else None)
+    return unknown + sorted(known, key=label_sort_key(how.field) if how.field else None)
 
 
-def _label(side: Side, task: FileScanTask, how: Layout) -> str | None:
+def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout) -> str | None:
     if not how.is_split:
         return None
     if how.field is None:
         return str(side.spec(task).partition_to_path(task.file.partition, side.schema))
-    position = _position(side, task, how.field)
+    position = _field_position(side, task, how.field)
     # A split layout knows the field of every file.
-    return None if position is None else partition_label(how.field, task.file.partition[position])
+    return (
+        None
+        if position is None
+        else stored_partition_label(how.field, task.file.partition[position])
+    )
 
 
-def partition_label(field: ScopeField, value: Any) -> str:
+def stored_partition_label(field: ScopeField, value: Any) -> str:
     """Give the label of a stored partition value (days, hours … since 1970 for times)."""
     if value is None or field.type in ("string", "int", "long"):
-        return label_of(field, value)
+        return partition_label(field, value)
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
     if field.transform in ("month", "year"):
         months = int(value) * (12 if field.transform == "year" else 1)
-        return label_of(field, epoch.replace(year=1970 + months // 12, month=months % 12 + 1))
+        return partition_label(
+            field, epoch.replace(year=1970 + months // 12, month=months % 12 + 1)
+        )
     if field.transform == "hour":
-        return label_of(field, epoch + timedelta(hours=int(value)))
+        return partition_label(field, epoch + timedelta(hours=int(value)))
     if field.transform == "day" or field.type == "date":
-        return label_of(field, epoch + timedelta(days=int(value)))
+        return partition_label(field, epoch + timedelta(days=int(value)))
     moment = epoch + timedelta(microseconds=int(value))
-    return label_of(field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment)
+    return partition_label(
+        field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment
+    )
 
 
-def _position(side: Side, task: FileScanTask, field: ScopeField) -> int | None:
-    column = _find(side.schema, field.column)
+def _field_position(side: SnapshotScan, task: FileScanTask, field: ScopeField) -> int | None:
+    column = _find_column(side.schema, field.column)
     for position, part in enumerate(side.spec(task).fields):
         same = column is not None and part.source_id == column.field_id
         if same and str(part.transform) == field.transform:
@@ -210,7 +218,7 @@ def _position(side: Side, task: FileScanTask, field: ScopeField) -> int | None:
     return None
 
 
-def _shape(side: Side, task: FileScanTask) -> tuple[tuple[str, str], ...]:
+def _spec_shape(side: SnapshotScan, task: FileScanTask) -> tuple[tuple[str, str], ...]:
     names = {column.field_id: column.name for column in side.schema.fields}
     return tuple(
         (names.get(part.source_id, f"#{part.source_id}"), str(part.transform))
@@ -219,28 +227,28 @@ def _shape(side: Side, task: FileScanTask) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _as_scope_field(side: Side, shape: tuple[tuple[str, str], ...]) -> ScopeField | None:
+def _as_scope_field(side: SnapshotScan, shape: tuple[tuple[str, str], ...]) -> ScopeField | None:
     if len(shape) != 1:
         return None
     name, transform = shape[0]
-    column = _find(side.schema, name)
+    column = _find_column(side.schema, name)
     kind = str(column.field_type) if column is not None else ""
     if transform not in ("identity", "hour", "day", "month", "year") or kind not in _SCOPED_TYPES:
         return None
     return ScopeField.model_validate({"column": name, "transform": transform, "type": kind})
 
 
-def _find(schema: Schema, name: str) -> Any:
+def _find_column(schema: Schema, name: str) -> Any:
     return next((column for column in schema.fields if column.name == name), None)
 
 
-def _ids(column: Any) -> list[tuple[int, str]]:
+def _column_ids(column: Any) -> list[tuple[int, str]]:
     if column.field_type.is_primitive:
         return [(column.field_id, column.name)]
     return sorted((each, part.name) for each, part in index_by_id(Schema(column)).items())
 
 
-def _is_absent(column: Any, other: Schema, task: FileScanTask) -> bool:
+def _is_absent_from_file(column: Any, other: Schema, task: FileScanTask) -> bool:
     if column.initial_default is not None or column.field_id <= other.highest_field_id:
         return False
     held = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}

@@ -15,51 +15,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import DecimalType, IcebergType, UUIDType
 
-from lakehouse_backfill.adapters.local.diff.columns import Column
-from lakehouse_backfill.adapters.local.diff.plain_pairs import WIDE, are_plain, plain_pairs
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION, ROW
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.plain_pairs import (
+    LARGE_TYPES,
+    are_arrow_comparable,
+    differing_pairs,
+)
+from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT, ROW_NUMBER_SLOT
 from lakehouse_backfill.adapters.local.diff.tally import SideName, Tally
-from lakehouse_backfill.adapters.local.diff.tolerating import differs
-from lakehouse_backfill.adapters.local.engine import Engine
+from lakehouse_backfill.adapters.local.diff.tolerating import differs_sql
+from lakehouse_backfill.adapters.local.engine import LazyDuckDB
 
 if TYPE_CHECKING:
     import duckdb
 
 #: The code of c1's text is named kc1.
-CODE = "k"
-Found = dict[SideName, pa.Table]
+CODE_PREFIX = "k"
+RowsBySide = dict[SideName, pa.Table]
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 _PREFIXES = ("o_", "n_")
 #: A pair is the number of its old row above that of its new one.
-BITS = 32
-_LOW = (1 << BITS) - 1
+ROW_NUMBER_BITS = 32
+_NEW_ROW_MASK = (1 << ROW_NUMBER_BITS) - 1
 #: Decimals of more digits are 128-bit numbers to DuckDB.
-_NARROW_DIGITS = 18
+_MAX_64_BIT_DIGITS = 18
 
 
-def prepared(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+def prepare_sides(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
 
     A code stands for the same text on both sides, and is compared much faster.
     """
-    old, new = _numbered(old), _numbered(new)
+    old, new = _with_row_numbers(old), _with_row_numbers(new)
     for name in old.column_names:
         one, other = old[name], new[name]
         if one.type == other.type and pa.types.is_dictionary(one.type):
             both = pa.chunked_array([*one.chunks, *other.chunks], one.type).unify_dictionaries()
             codes = [chunk.indices for chunk in both.chunks]
             cut, kind = one.num_chunks, one.type.index_type
-            old = old.append_column(f"{CODE}{name}", pa.chunked_array(codes[:cut], kind))
-            new = new.append_column(f"{CODE}{name}", pa.chunked_array(codes[cut:], kind))
+            old = old.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[:cut], kind))
+            new = new.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[cut:], kind))
     return old, new
 
 
-def _numbered(rows: pa.Table) -> pa.Table:
+def _with_row_numbers(rows: pa.Table) -> pa.Table:
     ones = pa.repeat(pa.scalar(1, pa.int32()), rows.num_rows)
-    return rows.append_column(ROW, pc.cumulative_sum(ones))
+    return rows.append_column(ROW_NUMBER_SLOT, pc.cumulative_sum(ones))
 
 
-class Matching:
+class HashJoin:
     """Fills `pairs`, an Arrow table, and `bags` from the views `old` and `new` of a connection.
 
     `pairs` holds the differing rows by key, with the values of both sides and which of them differ;
@@ -67,12 +71,12 @@ class Matching:
     more than the other.
     """
 
-    def __init__(self, engine: Engine, tally: Tally) -> None:
+    def __init__(self, engine: LazyDuckDB, tally: Tally) -> None:
         self._engine = engine
         self._tally = tally
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
-        self._by = [PARTITION, *(key.slot for key in self._keys)]
+        self._by = [PARTITION_SLOT, *(key.slot for key in self._keys)]
         self._coded: set[str] = set()
         #: Whether the last match put rows into `bags`, which else is not there.
         self.has_bags = False
@@ -87,7 +91,7 @@ class Matching:
 
         `prepared` names the columns that the views are made of; `rows` counts the rows of both.
         """
-        self._coded = {name[1:] for name in prepared if name.startswith(CODE)}
+        self._coded = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
         # -0.0 and 0.0 are one key, whatever their hashes.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
@@ -96,12 +100,12 @@ class Matching:
         pairs, joined = self._candidates("{side}", f" LIMIT {sum(rows) + 1}")
         return pairs if joined == rows else None
 
-    def take(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found:
+    def take(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
         """Fill `pairs` from pairs of unique keys; gives the rows that were looked at."""
         self.has_bags = False
         return self._pair(pairs, old, new)
 
-    def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> Found | None:
+    def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
 
         Gives the rows of each side that may differ; None when there are rows in `bags`.
@@ -114,14 +118,14 @@ class Matching:
         """Let queries of the connection name `pairs`."""
         self._db.register("pairs", self.pairs)
 
-    def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found | None:
+    def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair all rows by key; None when a side repeats one that the other lacks."""
         found = self._pair(pairs, old, new)
         alone = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
         keys = alone.group_by(["kind", *self._by]).aggregate([])
         return found if keys.num_rows == alone.num_rows else None
 
-    def _pair_apart(self, old: pa.Table, new: pa.Table) -> Found | None:
+    def _pair_apart(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
         nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
         duplicates = self._duplicates() if self._keys else 0
@@ -133,25 +137,25 @@ class Matching:
             self._pair(self._candidates(nothing)[0], old, new)
             self._bags(everything)
             return None
-        inside = _same("r", "k", self._by)
+        inside = _equal_keys_sql("r", "k", self._by)
         once = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
         self._pair(self._candidates(once)[0], old, new)
         self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
         return None
 
-    def _pair(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> Found:
+    def _pair(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
         """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
-        found: Found = {}
+        found: RowsBySide = {}
         beside: dict[str, pa.ChunkedArray] = {}
-        numbers = pairs >> BITS, pairs & _LOW
+        numbers = pairs >> ROW_NUMBER_BITS, pairs & _NEW_ROW_MASK
         for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
-            values = [name for name in rows.column_names if not name.startswith(CODE)]
-            found[side], places = _taken(rows.select(values), own)
+            values = [name for name in rows.column_names if not name.startswith(CODE_PREFIX)]
+            found[side], places = _take_rows(rows.select(values), own)
             placed = found[side].take(places)
             names = [f"{prefix}{name}" for name in placed.column_names]
             beside |= dict(zip(names, placed.columns, strict=True))
-        if are_plain(self._tally.columns):
-            self.pairs = plain_pairs(beside, self._by, self._compared)
+        if are_arrow_comparable(self._tally.columns):
+            self.pairs = differing_pairs(beside, self._by, self._compared)
         else:
             self._db.register("found", pa.table(beside))
             self.pairs = self._fill_pairs()
@@ -164,18 +168,18 @@ class Matching:
         A pair is the number of its old row above that of its new one; 0: it has none.
         """
         sides = [
-            f"(SELECT {', '.join([*self._by, ROW, *self._exact()])}, {self._hash()} AS h "
+            f"(SELECT {', '.join([*self._by, ROW_NUMBER_SLOT, *self._exact()])}, {self._hash()} AS h "
             f"FROM {relation.format(side=side)})"
             for side in _SIDES
         ]
         differing = ["o.h IS DISTINCT FROM n.h"]
         differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._exact()]
         joined = (
-            f"SELECT o.{ROW} AS o, n.{ROW} AS n, {' OR '.join(differing)} AS differs "
-            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_same('o', 'n', self._by)}{limit}"
+            f"SELECT o.{ROW_NUMBER_SLOT} AS o, n.{ROW_NUMBER_SLOT} AS n, {' OR '.join(differing)} AS differs "
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_equal_keys_sql('o', 'n', self._by)}{limit}"
         )
         query = (
-            f"SELECT list(coalesce(o, 0)::BIGINT << {BITS} | coalesce(n, 0)) FILTER (differs) "
+            f"SELECT list(coalesce(o, 0)::BIGINT << {ROW_NUMBER_BITS} | coalesce(n, 0)) FILTER (differs) "
             f"AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
         )
         answer = self._db.sql(query).to_arrow_table()
@@ -190,15 +194,15 @@ class Matching:
             for column in columns
         ]
         place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._by]
-        flags = {c.slot: differs(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
+        flags = {c.slot: differs_sql(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
         flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
-        kind = f"CASE WHEN o_{ROW} IS NULL THEN 'added' WHEN n_{ROW} IS NULL THEN 'removed' "
+        kind = f"CASE WHEN o_{ROW_NUMBER_SLOT} IS NULL THEN 'added' WHEN n_{ROW_NUMBER_SLOT} IS NULL THEN 'removed' "
         sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
         return self._db.sql(
             f"SELECT {kind} ELSE 'changed' END AS kind, {', '.join([*place, *sides, *flagged])} "
-            f"FROM (SELECT o_{PARTITION}, n_{PARTITION}, o_{ROW}, n_{ROW}, {', '.join(values)} "
+            f"FROM (SELECT o_{PARTITION_SLOT}, n_{PARTITION_SLOT}, o_{ROW_NUMBER_SLOT}, n_{ROW_NUMBER_SLOT}, {', '.join(values)} "
             "FROM found) "
-            f"WHERE o_{ROW} IS NULL OR n_{ROW} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
+            f"WHERE o_{ROW_NUMBER_SLOT} IS NULL OR n_{ROW_NUMBER_SLOT} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
         ).to_arrow_table()
 
     def _duplicates(self) -> int:
@@ -211,7 +215,7 @@ class Matching:
 
     def _bags(self, relation: str) -> None:
         old, new = (relation.format(side=side) for side in _SIDES)
-        by = ", ".join([PARTITION, *(c.slot for c in [*self._keys, *self._compared])])
+        by = ", ".join([PARTITION_SLOT, *(c.slot for c in [*self._keys, *self._compared])])
         self._db.execute(
             f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {by}, "
             "greatest(sum(m) - sum(o), 0) AS added, greatest(sum(o) - sum(m), 0) AS removed "
@@ -221,7 +225,7 @@ class Matching:
 
     def _hash(self) -> str:
         slots = [column.slot for column in self._compared if _is_hashed(column)]
-        slots = [f"{CODE}{slot}" if slot in self._coded else slot for slot in slots]
+        slots = [f"{CODE_PREFIX}{slot}" if slot in self._coded else slot for slot in slots]
         return f"hash({', '.join(slots)})" if slots else "0"
 
     def _exact(self) -> list[str]:
@@ -229,23 +233,23 @@ class Matching:
         return [column.slot for column in self._compared if not _is_hashed(column)]
 
 
-def _is_hashed(column: Column) -> bool:
+def _is_hashed(column: DiffColumn) -> bool:
     """Tell whether different values have different hashes, but for chance.
 
     Of nested types, empty and missing ones may not; of two types, equal values may not. Nor have
     128-bit numbers: DuckDB 2.0 joins the hashes of their halves by XOR, so that 0 and -1 share one.
     """
     types = {field.field_type for field in (column.old, column.new) if field is not None}
-    return len(types) == 1 and all(each.is_primitive and not _is_wide(each) for each in types)
+    return len(types) == 1 and all(each.is_primitive and not _is_128_bit(each) for each in types)
 
 
-def _is_wide(kind: IcebergType) -> bool:
+def _is_128_bit(kind: IcebergType) -> bool:
     """Tell whether DuckDB holds the values as 128-bit numbers."""
-    is_wide_decimal = isinstance(kind, DecimalType) and kind.precision > _NARROW_DIGITS
+    is_wide_decimal = isinstance(kind, DecimalType) and kind.precision > _MAX_64_BIT_DIGITS
     return is_wide_decimal or isinstance(kind, UUIDType)
 
 
-def _taken(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
+def _take_rows(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
     """Give the rows of these numbers in their own order, and for each number the row's place there.
 
     Rows are numbered from 1 on: 0 stands for none. They are taken batch by batch, as a whole table
@@ -263,15 +267,15 @@ def _taken(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
         start = stop
     places = np.empty(len(numbers), np.int64)
     places[order] = np.arange(len(numbers)) - none
-    found = _large(pa.Table.from_batches(taken, rows.schema)).combine_chunks()
+    found = _with_large_types(pa.Table.from_batches(taken, rows.schema)).combine_chunks()
     return found, pa.array(places, mask=numbers == 0)
 
 
-def _large(rows: pa.Table) -> pa.Table:
+def _with_large_types(rows: pa.Table) -> pa.Table:
     """Let texts and bytes of all rows be more than 2 GiB."""
-    fields = [field.with_type(WIDE.get(field.type, field.type)) for field in rows.schema]
+    fields = [field.with_type(LARGE_TYPES.get(field.type, field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
 
-def _same(one: str, other: str, slots: list[str]) -> str:
+def _equal_keys_sql(one: str, other: str, slots: list[str]) -> str:
     return " AND ".join(f"{one}.{slot} IS NOT DISTINCT FROM {other}.{slot}" for slot in slots)

@@ -21,16 +21,16 @@ from pyiceberg.types import (
     LongType,
 )
 
-from lakehouse_backfill.adapters.local.diff.counts import ends
+from lakehouse_backfill.adapters.local.diff.counts import min_and_max
 from lakehouse_backfill.core.comparison.drift import Moments
 
 #: Whole numbers of more digits are no exact doubles, which a quotient of them would have to be.
 _EXACT_DIGITS = 15
-_PLAIN = (IntegerType, LongType, FloatType, DoubleType)
+_EXACT_DOUBLE_TYPES = (IntegerType, LongType, FloatType, DoubleType)
 
 
 @dataclass(frozen=True)
-class Numbers:
+class FiniteNumbers:
     """The finite numbers of a column on one side: as doubles, and from where to where.
 
     They stay in parts, so that what is made of one fits the processor's cache.
@@ -53,30 +53,30 @@ class Numbers:
             )
 
 
-def is_countable_number(kind: IcebergType) -> bool:
+def has_exact_doubles(kind: IcebergType) -> bool:
     """Tell whether Arrow makes exact doubles of the type's values."""
     is_short = isinstance(kind, DecimalType) and kind.precision <= _EXACT_DIGITS
-    return is_short or isinstance(kind, _PLAIN)
+    return is_short or isinstance(kind, _EXACT_DOUBLE_TYPES)
 
 
-def read(values: pa.ChunkedArray) -> Numbers:
+def read_numbers(values: pa.ChunkedArray) -> FiniteNumbers:
     """Look at the numbers of a column as doubles; null, NaN and infinities are left out."""
     chunks = [chunk.drop_null() if chunk.null_count else chunk for chunk in values.chunks]
     if pa.types.is_decimal(values.type):
-        return _decimals(chunks, values.type.scale)
+        return _read_decimals(chunks, values.type.scale)
     found = [chunk.to_numpy() for chunk in chunks]
     if pa.types.is_floating(values.type):
         found = [part[np.isfinite(part)] for part in found]
-    return Numbers(tuple(part.astype(np.float64) for part in found), *ends(found))
+    return FiniteNumbers(tuple(part.astype(np.float64) for part in found), *min_and_max(found))
 
 
-def _decimals(chunks: list[pa.Array], scale: int) -> Numbers:
+def _read_decimals(chunks: list[pa.Array], scale: int) -> FiniteNumbers:
     # A decimal is two words, of which so few digits fill the first.
     digits = [
         np.frombuffer(chunk.buffers()[1], np.int64)[2 * chunk.offset :: 2][: len(chunk)].copy()
         for chunk in chunks
         if len(chunk)
     ]
-    span = (None if end is None else Decimal(end).scaleb(-scale) for end in ends(digits))
+    span = (None if end is None else Decimal(end).scaleb(-scale) for end in min_and_max(digits))
     # A product with 0.01, as Arrow's own cast has it, gives a neighbour of the nearest double.
-    return Numbers(tuple(part / 10.0**scale for part in digits), *span)
+    return FiniteNumbers(tuple(part / 10.0**scale for part in digits), *span)

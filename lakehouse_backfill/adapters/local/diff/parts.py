@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.local.diff.asking import Asked
-from lakehouse_backfill.adapters.local.diff.compare import Comparison
-from lakehouse_backfill.adapters.local.diff.grouping import Piece, batches, portions
-from lakehouse_backfill.adapters.local.diff.rows import gather_both
-from lakehouse_backfill.adapters.local.diff.splitting import Split
+from lakehouse_backfill.adapters.local.diff.asking import DiffPlan
+from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
+from lakehouse_backfill.adapters.local.diff.grouping import FilePiece, batch_files, batch_partitions
+from lakehouse_backfill.adapters.local.diff.rows import read_both_sides
+from lakehouse_backfill.adapters.local.diff.splitting import FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.engine import Engine, started
+from lakehouse_backfill.adapters.local.engine import LazyDuckDB, start_duckdb
 from lakehouse_backfill.domain.checks import SharedFiles
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.adapters.local.scan import Side
+    from lakehouse_backfill.adapters.local.scan import SnapshotScan
 
-_NO_FILES = Split([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
-_TOLD = ("problem", "state", "fix", "field", "faults", "data")
+_NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
+_ERROR_FIELDS = ("problem", "state", "fix", "field", "faults", "data")
 _FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
 #: What a table's metadata says of its past, which no reader of files asks for.
-_PAST: dict[str, Any] = {
+_EMPTY_HISTORY: dict[str, Any] = {
     "snapshots": [],
     "snapshot_log": [],
     "metadata_log": [],
@@ -47,32 +47,34 @@ _PAST: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class DiffPart:
     """Files of both sides to compare, or shared ones whose rows are only counted."""
 
-    old: list[Piece]
-    new: list[Piece]
-    shared: list[Piece]
+    old: list[FilePiece]
+    new: list[FilePiece]
+    shared: list[FilePiece]
 
 
-def parts_of(asked: Asked, unread: list[Piece], rows: int, size: int) -> Iterator[Part]:
+def divide_into_parts(
+    asked: DiffPlan, unread: list[FilePiece], rows: int, size: int
+) -> Iterator[DiffPart]:
     """Divide what is to be read into parts of about so many rows, and of so many bytes at most.
 
     A partition is never divided, so one that is larger is a part of its own.
     """
-    for group in portions(unread, rows):
-        yield Part([], [], group)
+    for group in batch_files(unread, rows):
+        yield DiffPart([], [], group)
     split = asked.split
-    shares = batches(
+    shares = batch_partitions(
         split.old, split.new, asked.how, 1, lambda each: max(each.rows / rows, each.bytes / size)
     )
     for old, new in shares:
-        yield Part(old, new, [])
+        yield DiffPart(old, new, [])
 
 
-def sent(asked: Asked) -> bytes:
+def serialise_plan(asked: DiffPlan) -> bytes:
     """Give what all parts have in common, without its files. Raises Unsupported."""
-    old, new = _lone(asked.old), _lone(asked.new)
+    old, new = _without_history(asked.old), _without_history(asked.new)
     try:
         return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -82,21 +84,23 @@ def sent(asked: Asked) -> bytes:
         ) from error
 
 
-def work(common: bytes, parts: Sequence[bytes]) -> bytes:
+def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
     """Compare parts; gives their sums, or the error that ended it, for `received`."""
-    asked: Asked = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
+    asked: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
     tally = asked.tally()
-    comparison = Comparison(_engine(), tally, asked.condition)
+    comparison = BatchComparison(_worker_engine(), tally, asked.condition)
     try:
         old, new = asked.sources()
         for each in parts:
-            part: Part = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
+            part: DiffPart = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
             if part.shared:
                 comparison.count(new.gather(part.shared, asked.counted_by))
             if part.old or part.new:
-                comparison.compare(*gather_both((old, part.old), (new, part.new), asked.columns))
+                comparison.compare(
+                    *read_both_sides((old, part.old), (new, part.new), asked.columns)
+                )
     except BackfillError as error:
-        told = {name: getattr(error, name) for name in _TOLD}
+        told = {name: getattr(error, name) for name in _ERROR_FIELDS}
         return pickle.dumps((type(error), told))
     except Exception as error:  # noqa: BLE001 (the asker says it, not a stack trace of Spark)
         problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
@@ -106,7 +110,7 @@ def work(common: bytes, parts: Sequence[bytes]) -> bytes:
     return pickle.dumps((replace(tally, labels=[], columns=()), len(parts)))
 
 
-def received(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
+def merge_tallies(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
     """Add the sums of so many parts to a tally; raises the error that a part ended with."""
     came = 0
     for answer in answers:
@@ -119,12 +123,12 @@ def received(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
         raise EnvironmentDown(f"{came} of {parts} parts came back from workers", fix=_FIX)
 
 
-def _lone(side: Side) -> Side:
+def _without_history(side: SnapshotScan) -> SnapshotScan:
     """Give a side that can be sent: without files, the table's past and its catalog."""
     table = side.table
     if table is None:
         return side
-    metadata = table.metadata.model_copy(update=_PAST)
+    metadata = table.metadata.model_copy(update=_EMPTY_HISTORY)
     lone = Table(
         table.name(), metadata, table.metadata_location, table.io, NoopCatalog("sent with the part")
     )
@@ -132,11 +136,11 @@ def _lone(side: Side) -> Side:
 
 
 @lru_cache(1)
-def _engine() -> Engine:
+def _worker_engine() -> LazyDuckDB:
     """Give the engine of this process: others work beside it, and nobody ends it in peace.
 
     It makes its folder for spilling only when it spills; Spark removes that with its own.
     """
     folder = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0]
     spill = Path(folder) / f"lhb-diff-{os.getpid()}"
-    return Engine(lambda: started(str(spill), threads=1))
+    return LazyDuckDB(lambda: start_duckdb(str(spill), threads=1))

@@ -27,67 +27,72 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from lakehouse_backfill.adapters.local.diff.columns import Column
-from lakehouse_backfill.adapters.local.diff.rows import ROW
-from lakehouse_backfill.adapters.local.diff.tally import Kind
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.rows import ROW_NUMBER_SLOT
+from lakehouse_backfill.adapters.local.diff.tally import ChangeKind
 
 #: The kinds of pairs, in the order in which they are told.
-KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
+CHANGE_KINDS: tuple[ChangeKind, ...] = ("added", "removed", "changed")
 _ADDED, _REMOVED, _CHANGED = range(3)
-_WHOLE = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
+_EXACT_TYPES = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
 _TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
 _FLOATING = (FloatType, DoubleType)
 #: Types of texts and bytes, and those of which more than 2 GiB are taken.
-WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
-def are_plain(columns: tuple[Column, ...]) -> bool:
+def are_arrow_comparable(columns: tuple[DiffColumn, ...]) -> bool:
     """Tell whether Arrow compares the values of all columns as DuckDB does."""
-    return all(map(_is_plain, columns))
+    return all(map(_is_arrow_comparable, columns))
 
 
-def plain_pairs(beside: Mapping[str, Any], by: list[str], compared: list[Column]) -> pa.Table:
+def differing_pairs(
+    beside: Mapping[str, Any], by: list[str], compared: list[DiffColumn]
+) -> pa.Table:
     """Give those pairs that differ: their kind, partition and key, the values, and which differ.
 
     `beside` holds what `o_` and `n_` name of both sides; a row without counterpart is null there.
     """
     lacks_old, lacks_new = (
-        beside[f"{side}_{ROW}"].is_null().to_numpy(zero_copy_only=False) for side in ("o", "n")
+        beside[f"{side}_{ROW_NUMBER_SLOT}"].is_null().to_numpy(zero_copy_only=False)
+        for side in ("o", "n")
     )
     kinds = np.where(lacks_old, _ADDED, np.where(lacks_new, _REMOVED, _CHANGED))
-    found: dict[str, Any] = {"kind": pa.array(KINDS).take(pa.array(kinds))}
+    found: dict[str, Any] = {"kind": pa.array(CHANGE_KINDS).take(pa.array(kinds))}
     differing = lacks_old | lacks_new
     for name in by:
-        old, new = (plain(beside[f"{side}_{name}"]) for side in ("o", "n"))
+        old, new = (as_large_type(beside[f"{side}_{name}"]) for side in ("o", "n"))
         found[name] = pc.coalesce(old, new)
     for column in compared:
-        old, new = (plain(beside[f"{side}_{column.slot}"]) for side in ("o", "n"))
-        flags = differs(old, new)
+        old, new = (as_large_type(beside[f"{side}_{column.slot}"]) for side in ("o", "n"))
+        flags = differing_values(old, new)
         found |= {f"o_{column.slot}": old, f"n_{column.slot}": new}
         found[f"d_{column.slot}"] = flags
         differing |= flags.to_numpy(zero_copy_only=False)
     return pa.table(found).filter(pa.array(differing))
 
 
-def _is_plain(column: Column) -> bool:
+def _is_arrow_comparable(column: DiffColumn) -> bool:
     if column.use == "condition":
         return True
     if column.old is None or column.new is None or column.tolerance is not None:
         return False
     kind = column.old.field_type
-    known = (*_WHOLE, *_TIMES) if column.use == "key" else (*_WHOLE, *_TIMES, *_FLOATING)
+    known = (
+        (*_EXACT_TYPES, *_TIMES) if column.use == "key" else (*_EXACT_TYPES, *_TIMES, *_FLOATING)
+    )
     return bool(kind == column.new.field_type) and isinstance(kind, known)
 
 
-def plain(values: Any) -> Any:
+def as_large_type(values: Any) -> Any:
     """Give texts and bytes as one type, dictionary or not, of which more than 2 GiB are taken."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    wide = WIDE.get(values.type)
+    wide = LARGE_TYPES.get(values.type)
     return values if wide is None else values.cast(wide)
 
 
-def differs(old: Any, new: Any) -> Any:
+def differing_values(old: Any, new: Any) -> Any:
     """Tell for each pair of one type whether it differs: nulls do not, NaN, or -0.0 and 0.0."""
     same = pc.equal(old, new)
     if pa.types.is_floating(old.type):

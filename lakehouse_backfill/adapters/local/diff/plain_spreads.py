@@ -15,24 +15,28 @@ from typing import Any
 import pyarrow as pa
 
 from lakehouse_backfill.adapters.local.diff import numbers
-from lakehouse_backfill.adapters.local.diff.bins import Bins, Pending, binned
-from lakehouse_backfill.adapters.local.diff.columns import Column
+from lakehouse_backfill.adapters.local.diff.bins import BinAccumulator, BinnedNumbers, bin_numbers
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
 from lakehouse_backfill.adapters.local.diff.tally import SideName, Tally
-from lakehouse_backfill.adapters.local.diff.value_counts import counted, is_countable, moved
+from lakehouse_backfill.adapters.local.diff.value_counts import (
+    apply_count_changes,
+    count_values,
+    is_countable_in_arrow,
+)
 
 _Sides = Mapping[SideName, pa.Table]
 #: What is counted of number columns, by slot and side, until all batches have come.
-PendingBins = defaultdict[tuple[str, SideName], Pending]
+BinAccumulators = defaultdict[tuple[str, SideName], BinAccumulator]
 
 
-class PlainSpreads:
+class ArrowProfiler:
     """Adds the distributions of those columns of a batch that can be counted in Arrow to a tally.
 
     `count_values` and `count_numbers` measure the new side and may run beside the search for rows
     that differ; `finish` measures the old side by those.
     """
 
-    def __init__(self, tally: Tally, raw: _Sides, pending: PendingBins) -> None:
+    def __init__(self, tally: Tally, raw: _Sides, pending: BinAccumulators) -> None:
         self._tally = tally
         self._pending = pending
         self._raw = raw
@@ -41,7 +45,7 @@ class PlainSpreads:
         self._others = [column for column in compared if column.kind != "number"]
         #: From where to where the numbers of both sides reach, by slot.
         self._ranges: dict[str, tuple[Any, Any]] = {}
-        self._bins: dict[str, Bins] = {}
+        self._bins: dict[str, BinnedNumbers] = {}
         self._values: dict[str, Counter[str]] = {}
 
     def count_values(self) -> None:
@@ -62,7 +66,7 @@ class PlainSpreads:
             if known and self._tally.distributions:
                 low, high = self._ranges[column.slot] = min(known), max(known)
                 if "new" in read:
-                    self._bins[column.slot] = binned(read["new"], low, high)
+                    self._bins[column.slot] = bin_numbers(read["new"], low, high)
                     self._pending[column.slot, "new"].add(self._bins[column.slot])
 
     def finish(self, found: _Sides | None) -> None:
@@ -75,37 +79,40 @@ class PlainSpreads:
         for column in [*self._numbers, *self._others]:
             if not self._is_measured(column, "old"):
                 continue
-            known = found if _is_alike(column) else None
+            known = found if _has_same_type(column) else None
             if column.kind != "number":
                 self._finish_values(column, known)
             elif column.slot in self._ranges:
                 self._finish_bins(column, known)
 
-    def _is_measured(self, column: Column, side: SideName) -> bool:
-        return side in self._raw and is_countable(column, side)
+    def _is_measured(self, column: DiffColumn, side: SideName) -> bool:
+        return side in self._raw and is_countable_in_arrow(column, side)
 
-    def _sides(self, column: Column) -> list[SideName]:
-        return [side for side in self._raw if is_countable(column, side)]
+    def _sides(self, column: DiffColumn) -> list[SideName]:
+        return [side for side in self._raw if is_countable_in_arrow(column, side)]
 
-    def _add_moments(self, column: Column, side: SideName) -> numbers.Numbers:
+    def _add_moments(self, column: DiffColumn, side: SideName) -> numbers.FiniteNumbers:
         values, spread = self._raw[side][column.slot], self._tally.spread(column, side)
-        found, nulls = numbers.read(values), values.null_count
+        found, nulls = numbers.read_numbers(values), values.null_count
         spread.nulls += nulls
         spread.moments += replace(found.moments, nulls=nulls)
         return found
 
-    def _finish_values(self, column: Column, found: _Sides | None) -> None:
+    def _finish_values(self, column: DiffColumn, found: _Sides | None) -> None:
         spread, known = self._tally.spread(column, "old"), self._values.get(column.slot)
         if found is None or known is None or spread.counts is None:
             self._add_values(column, "old")
             return
-        gone, come = counted(found["new"][column.slot]), counted(found["old"][column.slot])
+        gone, come = (
+            count_values(found["new"][column.slot]),
+            count_values(found["old"][column.slot]),
+        )
         if gone is None or come is None:
             self._add_values(column, "old")
         else:
-            spread.count(moved(known, gone, come))
+            spread.count(apply_count_changes(known, gone, come))
 
-    def _finish_bins(self, column: Column, found: _Sides | None) -> None:
+    def _finish_bins(self, column: DiffColumn, found: _Sides | None) -> None:
         known = self._bins.get(column.slot)
         if found is None or known is None:
             self._pending[column.slot, "old"].add(self._counted(column, self._raw["old"]))
@@ -113,15 +120,15 @@ class PlainSpreads:
             gone, come = (self._counted(column, found[side]) for side in _NEW_AND_OLD)
             self._pending[column.slot, "old"].add(known, gone.taken(), come)
 
-    def _counted(self, column: Column, rows: pa.Table) -> Bins:
+    def _counted(self, column: DiffColumn, rows: pa.Table) -> BinnedNumbers:
         # Both sides of a batch are counted in the bins of what they span together.
-        return binned(numbers.read(rows[column.slot]), *self._ranges[column.slot])
+        return bin_numbers(numbers.read_numbers(rows[column.slot]), *self._ranges[column.slot])
 
-    def _add_values(self, column: Column, side: SideName) -> None:
+    def _add_values(self, column: DiffColumn, side: SideName) -> None:
         spread = self._tally.spread(column, side)
         if spread.counts is None:
             return
-        found = counted(self._raw[side][column.slot])
+        found = count_values(self._raw[side][column.slot])
         if found is None:
             spread.counts = None
             return
@@ -133,7 +140,7 @@ class PlainSpreads:
 _NEW_AND_OLD: tuple[SideName, SideName] = ("new", "old")
 
 
-def _is_alike(column: Column) -> bool:
+def _has_same_type(column: DiffColumn) -> bool:
     """Tell whether equal values of both sides are counted alike."""
     if column.old is None or column.new is None:
         return False

@@ -13,49 +13,56 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
-from lakehouse_backfill.adapters.local.diff.columns import Column
-from lakehouse_backfill.adapters.local.diff.counts import ends
-from lakehouse_backfill.adapters.local.diff.matching import BITS, CODE
-from lakehouse_backfill.adapters.local.diff.plain_pairs import WIDE, are_plain, differs, plain
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION
-from lakehouse_backfill.adapters.local.diff.stretches import begins, beside
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.counts import min_and_max
+from lakehouse_backfill.adapters.local.diff.matching import CODE_PREFIX, ROW_NUMBER_BITS
+from lakehouse_backfill.adapters.local.diff.plain_pairs import (
+    LARGE_TYPES,
+    are_arrow_comparable,
+    as_large_type,
+    differing_values,
+)
+from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT
+from lakehouse_backfill.adapters.local.diff.stretches import aligned_slices, run_starts
 from lakehouse_backfill.adapters.local.diff.tally import SideName
-from lakehouse_backfill.adapters.local.diff.value_counts import is_countable
+from lakehouse_backfill.adapters.local.diff.value_counts import is_countable_in_arrow
 
-_WHOLE = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
-_MOST_BITS = 63
+_INTEGER_KEY_TYPES = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
+_MAX_KEY_BITS = 63
 #: Keys with fewer descents than one in so many rows are as good as sorted.
-_FEW = 64
-_MOST_BYTES = 1 << 30
+_NEARLY_SORTED_RATIO = 64
+_MAX_BYTES = 1 << 30
 #: Texts may be long: so many are copied at a time.
-_TEXTS = 65_536
+_TEXTS_PER_COPY = 65_536
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
-def are_sortable(columns: tuple[Column, ...]) -> bool:
+def are_sortable(columns: tuple[DiffColumn, ...]) -> bool:
     """Tell whether keys are whole numbers, and arrays are all that the columns need."""
     keys = [column.old.field_type for column in columns if column.use == "key" and column.old]
     compared = [column for column in columns if column.use == "compared"]
     return (
         bool(keys)
-        and all(isinstance(kind, _WHOLE) for kind in keys)
-        and are_plain(columns)
-        and all(is_countable(column, side) for column in compared for side in _SIDES)
+        and all(isinstance(kind, _INTEGER_KEY_TYPES) for kind in keys)
+        and are_arrow_comparable(columns)
+        and all(is_countable_in_arrow(column, side) for column in compared for side in _SIDES)
     )
 
 
-def sorted_pairs(old: pa.Table, new: pa.Table, columns: tuple[Column, ...]) -> np.ndarray | None:
+def sorted_pairs(
+    old: pa.Table, new: pa.Table, columns: tuple[DiffColumn, ...]
+) -> np.ndarray | None:
     """Give the pairs of rows that differ, in order: row numbers from 1 on, 0 for none.
 
     None where a side has a key more than once, where a key is null, where keys of both sides
     together spread over more than 2^63 places, and where rows are so wide that copies of columns
     would not pay.
     """
-    if old.nbytes + new.nbytes > _MOST_BYTES:
+    if old.nbytes + new.nbytes > _MAX_BYTES:
         return None
-    by = [PARTITION, *(column.slot for column in columns if column.use == "key")]
-    keys = _keys([rows.select(by) for rows in (old, new)]) or []
-    ordered = [found for each in keys if (found := _ordered(each)) is not None]
+    by = [PARTITION_SLOT, *(column.slot for column in columns if column.use == "key")]
+    keys = _combined_keys([rows.select(by) for rows in (old, new)]) or []
+    ordered = [found for each in keys if (found := _sorted_unique_keys(each)) is not None]
     if len(ordered) < len(_SIDES):
         return None
     (first, order), (second, other) = ordered
@@ -65,33 +72,33 @@ def sorted_pairs(old: pa.Table, new: pa.Table, columns: tuple[Column, ...]) -> n
     is_gone = np.ones(len(first), bool)
     is_gone[places[is_both]] = False
     mine, theirs = order[places[is_both]], other[is_both]
-    flags = _differing(old, new, columns, mine, theirs)
+    flags = _differing_flags(old, new, columns, mine, theirs)
     pairs = (
-        (mine[flags] + 1 << BITS) | (theirs[flags] + 1),
-        order[is_gone] + 1 << BITS,
+        (mine[flags] + 1 << ROW_NUMBER_BITS) | (theirs[flags] + 1),
+        order[is_gone] + 1 << ROW_NUMBER_BITS,
         other[~is_both] + 1,
     )
     return np.sort(np.concatenate(pairs))
 
 
-def _keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
+def _combined_keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
     """Give one number for each row's key, which keeps their order; None where that cannot be."""
     found = [np.zeros(rows.num_rows, np.int64) for rows in sides]
     places = 1
     for name in sides[0].column_names:
-        parts = [_parts(rows[name]) for rows in sides]
-        low, high = ends([part for side in parts for part in side])
+        parts = [_stored_numbers(rows[name]) for rows in sides]
+        low, high = min_and_max([part for side in parts for part in side])
         if low is None or any(rows[name].null_count for rows in sides):
             return None
         places *= high - low + 1
-        if places.bit_length() > _MOST_BITS:
+        if places.bit_length() > _MAX_KEY_BITS:
             return None
         for keys, side in zip(found, parts, strict=True):
-            _append(keys, side, low, high - low + 1)
+            _append_key_column(keys, side, low, high - low + 1)
     return found
 
 
-def _append(keys: np.ndarray, parts: list[np.ndarray], low: int, width: int) -> None:
+def _append_key_column(keys: np.ndarray, parts: list[np.ndarray], low: int, width: int) -> None:
     """Make the next column the last digit of the keys: part by part, as these stay cached."""
     start = 0
     for part in parts:
@@ -102,60 +109,64 @@ def _append(keys: np.ndarray, parts: list[np.ndarray], low: int, width: int) -> 
         start += len(part)
 
 
-def _parts(values: pa.ChunkedArray) -> list[np.ndarray]:
+def _stored_numbers(values: pa.ChunkedArray) -> list[np.ndarray]:
     """Give the numbers that values without nulls are stored as."""
     kind = pa.int32() if values.type.bit_width == 32 else pa.int64()
     return [chunk.view(kind).to_numpy() for chunk in values.chunks if not chunk.null_count]
 
 
-def _ordered(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _sorted_unique_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Give the keys from the least on, and their places; None where one repeats."""
     descents = np.count_nonzero(keys[1:] <= keys[:-1])
     if not descents:
         return keys, np.arange(len(keys))
     # One way is quicker where runs are sorted already, the other one where nothing is.
-    kind: Any = "stable" if descents * _FEW < len(keys) else "quicksort"
+    kind: Any = "stable" if descents * _NEARLY_SORTED_RATIO < len(keys) else "quicksort"
     order = np.argsort(keys, kind=kind)
     found = keys[order]
     return (found, order) if bool((found[1:] != found[:-1]).all()) else None
 
 
-def _differing(
+def _differing_flags(
     old: pa.Table,
     new: pa.Table,
-    columns: tuple[Column, ...],
+    columns: tuple[DiffColumn, ...],
     mine: np.ndarray,
     theirs: np.ndarray,
 ) -> np.ndarray:
     """Tell for each pair of rows whether a compared column differs."""
     places = pa.array(mine), pa.array(theirs)
-    starts = begins(mine, theirs)
+    starts = run_starts(mine, theirs)
     found = pa.chunked_array([pa.repeat(pa.scalar(value=False), len(mine))])
     for column in (column for column in columns if column.use == "compared"):
-        name = coded if (coded := f"{CODE}{column.slot}") in old.column_names else column.slot
+        name = (
+            coded if (coded := f"{CODE_PREFIX}{column.slot}") in old.column_names else column.slot
+        )
         sides = old[name], new[name]
-        pieces = beside(sides, starts, (mine, theirs)) if _are_texts(sides) else None
-        found = pc.or_(found, _fetched(sides, places) if pieces is None else differs(*pieces))
+        pieces = aligned_slices(sides, starts, (mine, theirs)) if _are_texts(sides) else None
+        found = pc.or_(
+            found, _compare_copied(sides, places) if pieces is None else differing_values(*pieces)
+        )
     flags: np.ndarray = found.combine_chunks().to_numpy(zero_copy_only=False)
     return flags
 
 
 def _are_texts(sides: tuple[pa.ChunkedArray, pa.ChunkedArray]) -> bool:
     kind = sides[0].type
-    return kind == sides[1].type and (kind in WIDE or kind in WIDE.values())
+    return kind == sides[1].type and (kind in LARGE_TYPES or kind in LARGE_TYPES.values())
 
 
-def _fetched(
+def _compare_copied(
     sides: tuple[pa.ChunkedArray, pa.ChunkedArray], places: tuple[pa.Array, pa.Array]
 ) -> pa.ChunkedArray:
     """Compare the values in these places, copied beside each other."""
-    whole = [plain(each).combine_chunks() for each in sides]
-    size = _TEXTS if pa.types.is_large_string(whole[0].type) else max(len(places[0]), 1)
+    whole = [as_large_type(each).combine_chunks() for each in sides]
+    size = _TEXTS_PER_COPY if pa.types.is_large_string(whole[0].type) else max(len(places[0]), 1)
     parts = []
     for start in range(0, len(places[0]), size):
         values = (
             pc.take(each, own.slice(start, size), boundscheck=False)
             for each, own in zip(whole, places, strict=True)
         )
-        parts.append(differs(*values))
+        parts.append(differing_values(*values))
     return pa.chunked_array(parts, pa.bool_())

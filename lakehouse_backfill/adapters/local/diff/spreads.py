@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.local.diff.bins import scaled_counts
-from lakehouse_backfill.adapters.local.diff.tally import SideName, Spread, Tally
-from lakehouse_backfill.adapters.local.diff.value_counts import PEEK_ROWS, is_countable
+from lakehouse_backfill.adapters.local.diff.bins import count_scaled_bins
+from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, SideName, Tally
+from lakehouse_backfill.adapters.local.diff.value_counts import PEEK_ROWS, is_countable_in_arrow
 from lakehouse_backfill.core.comparison.distributions import bin_exponent
 from lakehouse_backfill.core.comparison.drift import MAX_CATEGORIES, Moments
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from lakehouse_backfill.adapters.local.diff.columns import Column
+    from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
 
 
-def measure(
+def profile_in_duckdb(
     connection: duckdb.DuckDBPyConnection, tally: Tally, raw: Mapping[SideName, pa.Table]
 ) -> None:
     """Add the distributions of the rows of views `old` and `new` to the tally.
@@ -31,16 +31,18 @@ def measure(
     sides: tuple[SideName, SideName] = ("old", "new")
     for side in sides:
         compared = [column for column in tally.columns if column.use == "compared"]
-        left = [each for each in compared if side not in raw or not is_countable(each, side)]
-        _measure_sums(connection, tally, left, side)
+        left = [
+            each for each in compared if side not in raw or not is_countable_in_arrow(each, side)
+        ]
+        _add_nulls_and_moments(connection, tally, left, side)
         others = [column for column in left if column.kind != "number"]
         spreads = {column.slot: tally.spread(column, side) for column in others}
-        _close_wide_ones(connection, spreads, side)
+        _stop_counting_wide_columns(connection, spreads, side)
         _count_values(connection, spreads, side)
 
 
-def _measure_sums(
-    connection: duckdb.DuckDBPyConnection, tally: Tally, columns: list[Column], side: SideName
+def _add_nulls_and_moments(
+    connection: duckdb.DuckDBPyConnection, tally: Tally, columns: list[DiffColumn], side: SideName
 ) -> None:
     """Count nulls of all columns, and add up the number columns, in one pass."""
     if not columns:
@@ -49,9 +51,9 @@ def _measure_sums(
     for column in columns:
         parts.append(f"count(*) - count({column.slot})")
         if column.kind == "number":
-            parts += _sums(column)
+            parts += _moment_sql(column)
     row = list(connection.execute(f"SELECT {', '.join(parts)} FROM {side}").fetchall()[0])
-    ranges: dict[str, tuple[Spread, Moments]] = {}
+    ranges: dict[str, tuple[ColumnProfile, Moments]] = {}
     for column in columns:
         spread, nulls = tally.spread(column, side), row.pop(0)
         spread.nulls += nulls
@@ -66,7 +68,7 @@ def _measure_sums(
 
 def _count_bins(
     connection: duckdb.DuckDBPyConnection,
-    ranges: dict[str, tuple[Spread, Moments]],
+    ranges: dict[str, tuple[ColumnProfile, Moments]],
     side: SideName,
 ) -> None:
     """Count the finite numbers of each column in bins that fit their range, in one query."""
@@ -87,13 +89,13 @@ def _count_bins(
     found: dict[str, dict[int, int]] = {slot: {} for slot in ranges}
     for slot, number, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
         found[slot][lowest[slot] + number] = rows
-    scaled = _scaled_bins(connection, list(ranges), side)
+    scaled = _count_scaled_bins(connection, list(ranges), side)
     for slot, bins in found.items():
         spread, moments = ranges[slot]
         spread.histogram.add(moments.minimum, moments.maximum, bins, scaled[slot])
 
 
-def _scaled_bins(
+def _count_scaled_bins(
     connection: duckdb.DuckDBPyConnection, slots: list[str], side: SideName
 ) -> dict[str, dict[int, int]]:
     """Count the finite numbers of each column in `rules.scaled_bins`, by the doubles' bits."""
@@ -102,10 +104,12 @@ def _scaled_bins(
         f"CASE WHEN isfinite({value}) THEN {value} END AS {slot}" for slot, value in doubles.items()
     )
     found = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
-    return {slot: scaled_counts([found[slot].drop_null().to_numpy()]).as_dict() for slot in slots}
+    return {
+        slot: count_scaled_bins([found[slot].drop_null().to_numpy()]).as_dict() for slot in slots
+    }
 
 
-def _sums(column: Column) -> list[str]:
+def _moment_sql(column: DiffColumn) -> list[str]:
     value = f"CAST({column.slot} AS DOUBLE)"
     # NaN and infinities are no part of a mean; only floating types have them.
     finite = f"FILTER (isfinite({value}))" if column.is_floating else ""
@@ -119,7 +123,7 @@ def _sums(column: Column) -> list[str]:
 
 
 def _count_values(
-    connection: duckdb.DuckDBPyConnection, spreads: dict[str, Spread], side: SideName
+    connection: duckdb.DuckDBPyConnection, spreads: dict[str, ColumnProfile], side: SideName
 ) -> None:
     """Count the values of each column that may still stay under the limit."""
     queries = [
@@ -137,8 +141,8 @@ def _count_values(
         spreads[slot].count(values)
 
 
-def _close_wide_ones(
-    connection: duckdb.DuckDBPyConnection, spreads: dict[str, Spread], side: SideName
+def _stop_counting_wide_columns(
+    connection: duckdb.DuckDBPyConnection, spreads: dict[str, ColumnProfile], side: SideName
 ) -> None:
     """Stop counting columns whose first rows alone exceed the limit: counting them all is dear."""
     slots = [slot for slot, spread in spreads.items() if spread.counts is not None]

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lakehouse_backfill.adapters.local.diff.columns import Column
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
 from lakehouse_backfill.core.comparison.distributions import (
     Histogram,
-    drawn,
-    of_categories,
-    of_numbers,
+    category_distribution,
+    limit_columns_with_bars,
+    number_distribution,
 )
 from lakehouse_backfill.core.comparison.drift import (
     MAX_CATEGORIES,
@@ -22,17 +22,17 @@ from lakehouse_backfill.core.comparison.drift import (
     population_shift,
 )
 from lakehouse_backfill.domain.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 from lakehouse_backfill.domain.schema_change import AddedColumn
 from lakehouse_backfill.domain.watched import Distribution
 
 SideName = Literal["old", "new"]
-Kind = Literal["added", "removed", "changed"]
+ChangeKind = Literal["added", "removed", "changed"]
 _NULL = "null"
 
 
 @dataclass
-class Rows:
+class PartitionCounts:
     """Row counts of one partition."""
 
     old_rows: int = 0
@@ -41,7 +41,7 @@ class Rows:
     removed: int = 0
     changed: int = 0
 
-    def merge(self, other: Rows) -> None:
+    def merge(self, other: PartitionCounts) -> None:
         """Add other rows."""
         self.old_rows += other.old_rows
         self.new_rows += other.new_rows
@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass
-class Spread:
+class ColumnProfile:
     """The distribution of one column on one side; `counts` is None above the limit."""
 
     moments: Moments = field(default_factory=Moments)
@@ -80,7 +80,7 @@ class Spread:
         if len(self.counts) > MAX_CATEGORIES:
             self.counts = None
 
-    def merge(self, other: Spread) -> None:
+    def merge(self, other: ColumnProfile) -> None:
         """Add the distribution of other rows."""
         self.moments += other.moments
         self.nulls += other.nulls
@@ -109,13 +109,13 @@ class Tally:
     """Sums over batches; partitions are numbered by their place in `labels`."""
 
     labels: list[str | None]
-    columns: tuple[Column, ...]
+    columns: tuple[DiffColumn, ...]
     sample_limit: int
-    rows: dict[int, Rows] = field(default_factory=dict)
+    rows: dict[int, PartitionCounts] = field(default_factory=dict)
     #: Rows with equal key that changed in a column, by partition and the column's slot.
     changed: Counter[tuple[int, str]] = field(default_factory=Counter)
-    spreads: dict[tuple[str, SideName], Spread] = field(default_factory=dict)
-    samples: dict[Kind, list[DiffSample]] = field(default_factory=dict)
+    spreads: dict[tuple[str, SideName], ColumnProfile] = field(default_factory=dict)
+    samples: dict[ChangeKind, list[DiffSample]] = field(default_factory=dict)
     duplicate_keys: int = 0
     #: Columns that only the new side has, of which rows with a value are counted.
     coming: tuple[str, ...] = ()
@@ -123,9 +123,9 @@ class Tally:
     #: Whether it is told how values are spread.
     distributions: bool = True
 
-    def at(self, partition: int) -> Rows:
+    def at(self, partition: int) -> PartitionCounts:
         """Give the counts of a partition, made on first use."""
-        return self.rows.setdefault(partition, Rows())
+        return self.rows.setdefault(partition, PartitionCounts())
 
     def merge(self, other: Tally) -> None:
         """Add what was counted elsewhere; of samples the first ones stay, so the order matters."""
@@ -133,7 +133,7 @@ class Tally:
             self.at(partition).merge(rows)
         self.changed.update(other.changed)
         for place, spread in other.spreads.items():
-            self.spreads.setdefault(place, Spread()).merge(spread)
+            self.spreads.setdefault(place, ColumnProfile()).merge(spread)
         for kind, samples in other.samples.items():
             self.samples.setdefault(kind, []).extend(samples[: self.wanted(kind)])
         self.duplicate_keys += other.duplicate_keys
@@ -144,19 +144,19 @@ class Tally:
         self.at(partition).old_rows += rows
         self.at(partition).new_rows += rows
 
-    def spread(self, column: Column, side: SideName) -> Spread:
+    def spread(self, column: DiffColumn, side: SideName) -> ColumnProfile:
         """Give the distribution of a column's side, made on first use."""
-        return self.spreads.setdefault((column.slot, side), Spread())
+        return self.spreads.setdefault((column.slot, side), ColumnProfile())
 
-    def wanted(self, kind: Kind) -> int:
+    def wanted(self, kind: ChangeKind) -> int:
         """Tell how many samples of a kind are still wanted."""
         return self.sample_limit - len(self.samples.get(kind, []))
 
-    def sample(self, kind: Kind, key: dict[str, Any], old: Any, new: Any) -> None:
+    def sample(self, kind: ChangeKind, key: dict[str, Any], old: Any, new: Any) -> None:
         """Keep one differing row, unless there are enough."""
         if self.wanted(kind) > 0:
             one = DiffSample(
-                kind=kind, key=plain_value(key), old=plain_value(old), new=plain_value(new)
+                kind=kind, key=to_json_value(key), old=to_json_value(old), new=to_json_value(new)
             )
             self.samples.setdefault(kind, []).append(one)
 
@@ -167,20 +167,20 @@ class Tally:
 
     def summary(self) -> PartitionDiff:
         """Give the sums over the partitions."""
-        total = Rows()
+        total = PartitionCounts()
         for rows in self.rows.values():
             total.merge(rows)
         return total.as_diff(None)
 
     def all_samples(self) -> tuple[DiffSample, ...]:
         """Give added, removed, changed samples, in this order."""
-        kinds: tuple[Kind, ...] = ("added", "removed", "changed")
+        kinds: tuple[ChangeKind, ...] = ("added", "removed", "changed")
         return tuple(sample for kind in kinds for sample in self.samples.get(kind, []))
 
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
         """Describe the compared columns, in table order."""
         compared = (column for column in self.columns if column.use == "compared")
-        return drawn(tuple(map(self._column, compared)))
+        return limit_columns_with_bars(tuple(map(self._column, compared)))
 
     def cells(self) -> tuple[CellDiff, ...]:
         """Give what changed by partition and column, in the order of both; never zero."""
@@ -195,7 +195,7 @@ class Tally:
         """Give the columns that come, each with the compared rows that hold a value."""
         return tuple(AddedColumn(name=name, rows=self.filled[name]) for name in self.coming)
 
-    def _column(self, column: Column) -> ColumnDiff:
+    def _column(self, column: DiffColumn) -> ColumnDiff:
         old, new = self.spread(column, "old"), self.spread(column, "new")
         shift = None
         if column.kind == "number":
@@ -212,14 +212,16 @@ class Tally:
         )  # fmt: skip
 
     def _distribution(
-        self, column: Column, old: Spread, new: Spread, changed: int
+        self, column: DiffColumn, old: ColumnProfile, new: ColumnProfile, changed: int
     ) -> Distribution | None:
         # Nothing is drawn of a column in which nothing moved.
         draw = bool(changed or any(row.added or row.removed for row in self.rows.values()))
         if not self.distributions:
             return None
         if column.kind == "number":
-            return of_numbers(old.histogram, new.histogram, draw=draw, whole=column.is_whole)
+            return number_distribution(
+                old.histogram, new.histogram, draw=draw, whole=column.is_whole
+            )
         if column.kind == "category" and old.counts is not None and new.counts is not None:
-            return of_categories(old.categories, new.categories, draw=draw)
+            return category_distribution(old.categories, new.categories, draw=draw)
         return None

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.adapters.spark import rowhash
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.domain.plain import plain_value
-from lakehouse_backfill.ports.attributing import Pattern
+from lakehouse_backfill.domain.plain import to_json_value
+from lakehouse_backfill.ports.attributing import RowPattern
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,7 +21,7 @@ _ABSENT = -1
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedStates:
     """Frames with the same columns, oldest first; without a key a row is its own key."""
 
     frames: Sequence[DataFrame]
@@ -29,14 +29,14 @@ class Compared:
     samples: int
 
 
-def patterns(compared: Compared) -> tuple[Pattern, ...]:
+def find_patterns(compared: ComparedStates) -> tuple[RowPattern, ...]:
     """Compare the first state with the last, and say of the rows that differ where they changed.
 
     A key that a state holds more than once is compared as the multiset of its rows.
     """
-    changed = _changed(compared).persist()
+    changed = _changed_keys(compared).persist()
     try:
-        joined = _with_rows(changed, compared).persist()
+        joined = _with_end_rows(changed, compared).persist()
         try:
             counts = _counts(joined, compared)
             samples = _samples(joined, compared) if compared.samples else {}
@@ -45,36 +45,36 @@ def patterns(compared: Compared) -> tuple[Pattern, ...]:
     finally:
         changed.unpersist()
     return tuple(
-        Pattern(_values(text), rows, columns, samples.get(text, ()))
+        RowPattern(_parse_pattern(text), rows, columns, samples.get(text, ()))
         for text, (rows, columns) in sorted(counts.items())
     )
 
 
-def _keys(compared: Compared) -> list[str]:
+def _key_aliases(compared: ComparedStates) -> list[str]:
     return [f"lhb_k{place}" for place in range(max(1, len(compared.key)))]
 
 
-def _narrow(frame: DataFrame, compared: Compared) -> list[Column]:
+def _key_and_hash(frame: DataFrame, compared: ComparedStates) -> list[Column]:
     """Give the key's columns under short names, and the row's hash."""
-    hashed = rowhash.row_hash(frame.schema)
-    named = [column(name) for name in compared.key] or [hashed]
-    keys = [value.alias(short) for value, short in zip(named, _keys(compared), strict=True)]
+    hashed = rowhash.row_hash_column(frame.schema)
+    named = [quoted_column(name) for name in compared.key] or [hashed]
+    keys = [value.alias(short) for value, short in zip(named, _key_aliases(compared), strict=True)]
     return [*keys, hashed.alias(_HASH)]
 
 
-def _changed(compared: Compared) -> DataFrame:
+def _changed_keys(compared: ComparedStates) -> DataFrame:
     """Give the keys that differ between the first and the last state, with their pattern."""
     from pyspark.sql import functions as F
 
     rows: DataFrame | None = None
     for place, frame in enumerate(compared.frames):
-        one = frame.select(F.lit(place).alias(_STATE), *_narrow(frame, compared))
+        one = frame.select(F.lit(place).alias(_STATE), *_key_and_hash(frame, compared))
         rows = one if rows is None else rows.unionByName(one)
     if rows is None:
         raise ValueError("there are no states to compare")
-    values = [_in_state(place) for place in range(len(compared.frames))]
-    grouped = rows.groupBy(*_keys(compared)).agg(F.array(*values).alias(_PATTERN))
-    found = column(_PATTERN)
+    values = [_hash_in_state(place) for place in range(len(compared.frames))]
+    grouped = rows.groupBy(*_key_aliases(compared)).agg(F.array(*values).alias(_PATTERN))
+    found = quoted_column(_PATTERN)
     ends = found.getItem(0).eqNullSafe(found.getItem(len(compared.frames) - 1))
     places = F.transform(
         found,
@@ -83,43 +83,45 @@ def _changed(compared: Compared) -> DataFrame:
         ),
     )
     text = F.concat_ws(",", places.cast("array<string>"))
-    return grouped.where(~ends).select(*_keys(compared), text.alias(_PATTERN))
+    return grouped.where(~ends).select(*_key_aliases(compared), text.alias(_PATTERN))
 
 
-def _in_state(place: int) -> Column:
+def _hash_in_state(place: int) -> Column:
     """Give what a key is in one state: null where it is absent."""
     from pyspark.sql import functions as F
 
-    hashes = F.collect_list(F.when(column(_STATE) == place, column(_HASH)))
+    hashes = F.collect_list(F.when(quoted_column(_STATE) == place, quoted_column(_HASH)))
     return F.when(F.size(hashes) > 0, F.xxhash64(F.array_sort(hashes)))
 
 
-def _with_rows(changed: DataFrame, compared: Compared) -> DataFrame:
+def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
     """Put the whole rows of both ends beside the changed keys; of a repeated key, one of each."""
     from pyspark.sql import functions as F
 
-    keys = _keys(compared)
+    keys = _key_aliases(compared)
     joined = changed
     for frame, side in ((compared.frames[0], _OLD), (compared.frames[-1], _NEW)):
-        hashes = F.array(*(rowhash.row_hash(frame.select(column(n)).schema) for n in frame.columns))
+        hashes = F.array(
+            *(rowhash.row_hash_column(frame.select(quoted_column(n)).schema) for n in frame.columns)
+        )
         whole = frame.select(
-            *_narrow(frame, compared)[:-1],
-            F.struct(*(column(name) for name in frame.columns)).alias(side),
+            *_key_and_hash(frame, compared)[:-1],
+            F.struct(*(quoted_column(name) for name in frame.columns)).alias(side),
             hashes.alias(f"{side}_hashes"),
         ).dropDuplicates(keys)
         renamed = whole.withColumnsRenamed({key: f"{side}_{key}" for key in keys})
         condition = F.lit(True)  # noqa: FBT003 (a Spark literal)
         for key in keys:
-            condition = condition & column(key).eqNullSafe(column(f"{side}_{key}"))
+            condition = condition & quoted_column(key).eqNullSafe(quoted_column(f"{side}_{key}"))
         joined = joined.join(renamed, condition, "left").drop(*(f"{side}_{key}" for key in keys))
     return joined
 
 
-def _counts(joined: DataFrame, compared: Compared) -> dict[str, tuple[int, dict[str, int]]]:
+def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int, dict[str, int]]]:
     from pyspark.sql import functions as F
 
     names = [name for name in compared.frames[-1].columns if name not in compared.key]
-    old, new = column(f"{_OLD}_hashes"), column(f"{_NEW}_hashes")
+    old, new = quoted_column(f"{_OLD}_hashes"), quoted_column(f"{_NEW}_hashes")
     places = {name: place for place, name in enumerate(compared.frames[-1].columns)}
     found = joined.groupBy(_PATTERN).agg(
         F.count(F.lit(1)).alias("n"),
@@ -138,37 +140,41 @@ def _counts(joined: DataFrame, compared: Compared) -> dict[str, tuple[int, dict[
     }  # fmt: skip
 
 
-def _samples(joined: DataFrame, compared: Compared) -> dict[str, tuple[DiffSample, ...]]:
+def _samples(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[DiffSample, ...]]:
     """Give the first rows of each pattern, in the order of their keys."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    by = Window.partitionBy(_PATTERN).orderBy(*(column(key) for key in _keys(compared)))
+    by = Window.partitionBy(_PATTERN).orderBy(
+        *(quoted_column(key) for key in _key_aliases(compared))
+    )
     first = joined.withColumn(_PLACE, F.row_number().over(by)).where(
-        column(_PLACE) <= compared.samples
+        quoted_column(_PLACE) <= compared.samples
     )
     found: dict[str, list[DiffSample]] = {}
     chosen = first.orderBy(_PATTERN, _PLACE).select(_PATTERN, _OLD, _NEW)
     for row in chosen.toArrow().to_pylist():
-        found.setdefault(row[_PATTERN], []).append(_sample(row[_OLD], row[_NEW], compared))
+        found.setdefault(row[_PATTERN], []).append(_row_sample(row[_OLD], row[_NEW], compared))
     return {text: tuple(rows) for text, rows in found.items()}
 
 
-def _sample(old: dict[str, Any] | None, new: dict[str, Any] | None, one: Compared) -> DiffSample:
+def _row_sample(
+    old: dict[str, Any] | None, new: dict[str, Any] | None, one: ComparedStates
+) -> DiffSample:
     whole = new or old or {}
-    key = {name: plain_value(whole[name]) for name in one.key}
+    key = {name: to_json_value(whole[name]) for name in one.key}
     kind: Literal["added", "removed", "changed"] = "changed"
     names = [name for name in whole if name not in one.key]
     if old is None or new is None:
         kind = "added" if old is None else "removed"
     else:
-        names = [name for name in names if plain_value(old[name]) != plain_value(new[name])]
+        names = [name for name in names if to_json_value(old[name]) != to_json_value(new[name])]
     sides = [
-        None if side is None else {name: plain_value(side[name]) for name in names}
+        None if side is None else {name: to_json_value(side[name]) for name in names}
         for side in (old, new)
     ]
     return DiffSample(kind=kind, key=key, old=sides[0], new=sides[1])
 
 
-def _values(text: str) -> tuple[int, ...]:
+def _parse_pattern(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))

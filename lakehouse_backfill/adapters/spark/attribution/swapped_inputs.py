@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import filters
 from lakehouse_backfill.adapters.spark.attribution import input_parts
-from lakehouse_backfill.adapters.spark.staging.inputs import Inputs
+from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs
 from lakehouse_backfill.core.planning import windows
 from lakehouse_backfill.domain.attribution import Factor, InputChange
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.ports.attributing import SwapRequest
+from lakehouse_backfill.ports.attributing import InputSwapRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
 class SwappedInputs:
@@ -27,13 +27,13 @@ class SwappedInputs:
     """
 
     def __init__(
-        self, spark: SparkSession, catalog: str, request: SwapRequest, scope: Scope
+        self, spark: SparkSession, catalog: str, request: InputSwapRequest, scope: Scope
     ) -> None:
-        self._inputs = Inputs(spark, catalog)
+        self._inputs = PinnedInputs(spark, catalog)
         self._scope = scope
         self._new = {pin.name: pin for pin in request.new.resolved.sources}
         self._old = {pin.name: pin for pin in request.old_pins}
-        self._parts: dict[str, input_parts.Parts] = {}
+        self._parts: dict[str, input_parts.InputParts] = {}
         self._changes: list[InputChange] = []
         self._factors: list[Factor] = []
         for name, new in self._new.items():
@@ -76,7 +76,7 @@ class SwappedInputs:
         mine = {each.cause for each in swapped if each.input == pin.name}
         known = self._parts.get(pin.name)
         if known is not None:
-            return _cut(known.state(mine), pin, self._scope)
+            return _restrict_to_pin(known.state(mine), pin, self._scope)
         pins = self._new if mine else self._old
         chosen = pins.get(pin.name, pin)
         read = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
@@ -98,7 +98,7 @@ class SwappedInputs:
             factor = Factor(cause="upstream", input=new.name)
             self._whole(pins, factor, "its columns changed: swapped as a whole")
             return
-        parts = input_parts.split(spark, catalog, pins, frames, key)
+        parts = input_parts.split_input(spark, catalog, pins, frames, key)
         self._parts[new.name] = parts
         self._changes.append(parts.change(old, new))
         self._factors += [Factor(cause=cause, input=new.name) for cause in parts.causes]
@@ -134,11 +134,11 @@ class SwappedInputs:
         return self._inputs.needed(widest, self._scope)
 
 
-def _cut(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
+def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
     """Give of rows that were read for two pins what one of them reads."""
     if pin.range is None:
         return frame
     name = pin.range.column
-    kind = _TYPES[frame.schema[name].dataType.typeName()]
-    first, last = windows.rows_to_read(pin, scope)
-    return frame.where(filters.inside(windows.as_ranges(kind, name, first, last)))
+    kind = _ICEBERG_TIME_TYPES[frame.schema[name].dataType.typeName()]
+    first, last = windows.window_to_read(pin, scope)
+    return frame.where(filters.is_in_ranges(windows.window_row_ranges(kind, name, first, last)))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "org.apache.iceberg"
 #: Ends of the names of Java's exceptions -> what they mean here.
-_KNOWN: tuple[tuple[str, type[BackfillError], str], ...] = (
+_ERRORS_BY_EXCEPTION: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("CommitFailedException", TooBusy, "try again"),
     ("NoSuchTableException", NotFound, "check the name and the profile: lakehouse-backfill doctor"),
     ("NoSuchNamespaceException", NotFound, "check the name: lakehouse-backfill doctor"),
@@ -141,7 +141,7 @@ class JavaApi:
 
 
 @contextmanager
-def closing(iterable: Any) -> Iterator[Iterable[Any]]:
+def closing_iterable(iterable: Any) -> Iterator[Iterable[Any]]:
     """Iterate over one of Iceberg's closeable iterables, and close it."""
 
     def each() -> Iterator[Any]:
@@ -174,7 +174,7 @@ def _translate(error: Any, doing: str) -> BackfillError:
     problem = f"{doing}: {name.rpartition('.')[2]}: {_line(said)}"
     if any(word in str(error) for word in _LOCKED):
         return TooBusy(problem, fix="try again")
-    for end, kind, fix in _KNOWN:
+    for end, kind, fix in _ERRORS_BY_EXCEPTION:
         if name.endswith(end):
             return kind(problem, fix=fix)
     return EnvironmentDown(problem, fix="run the command again")

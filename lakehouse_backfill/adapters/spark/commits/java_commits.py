@@ -14,11 +14,16 @@ from typing import Any
 
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi, java_errors
 from lakehouse_backfill.adapters.spark.commits.java_swap import JavaSwap
-from lakehouse_backfill.core.planning.cloning import cloned
-from lakehouse_backfill.domain.table_commit import CloneOrder, Columns, Inspected, SwapOrder
+from lakehouse_backfill.core.planning.cloning import clone_metadata
+from lakehouse_backfill.domain.table_commit import (
+    CloneCommit,
+    InspectedState,
+    NewSchema,
+    SwapCommit,
+)
 from lakehouse_backfill.errors import TooBusy
-from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.ports.table_commits import TableCommits
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_commits import TableCommitter
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,11 @@ class PreparedCommit:
 
     def commit(self) -> None:
         """Commit once, whatever the user's table says about retries."""
-        with java_errors(f"committing to {self.table}"), around("Publisher.swap"):
+        with java_errors(f"committing to {self.table}"), commit_window("Publisher.swap"):
             self.operations.commit(self.base, self.metadata)
 
 
-class JavaCommits(TableCommits):
+class JavaCommits(TableCommitter):
     """Single commits on the tables of one catalog."""
 
     writes_rows = False
@@ -45,7 +50,7 @@ class JavaCommits(TableCommits):
         self._api = api
         self._swap: JavaSwap | None = None
 
-    def prepare(self, order: SwapOrder) -> PreparedCommit:
+    def prepare(self, order: SwapCommit) -> PreparedCommit:
         """Write the manifests of a swap; those of an earlier attempt at the same are used again."""
         if self._swap is None or not self._swap.is_for(order):
             self._swap = JavaSwap(self._api, order)
@@ -92,14 +97,14 @@ class JavaCommits(TableCommits):
 
         self._commit(table, "Upkeep.let_go", change, None, require_same)
 
-    def write_clone(self, order: CloneOrder) -> None:
+    def write_clone(self, order: CloneCommit) -> None:
         """Write the metadata file of a clone, checked by Iceberg's own reader before."""
         parser = self._api.iceberg.TableMetadataParser
         with java_errors(f"writing the clone of {order.table}"):
             io = self._api.load(order.table).io()
             text = parser.toJson(parser.read(io, order.metadata_location))
-            metadata = parser.fromJson(json.dumps(cloned(json.loads(text), order)))
-            with around("Shadows.metadata_file"):
+            metadata = parser.fromJson(json.dumps(clone_metadata(json.loads(text), order)))
+            with commit_window("Shadows.metadata_file"):
                 parser.write(metadata, io.newOutputFile(order.file))
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
@@ -110,7 +115,7 @@ class JavaCommits(TableCommits):
 
         self._commit(table, "Shadows.fence", change, found_uuid)
 
-    def set_columns(self, table: str, found_uuid: str, columns: Columns) -> None:
+    def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:
         """Give the table other columns, unless its UUID is not `found_uuid`."""
         self._commit(table, "Shadows.evolve", lambda b: self._with_columns(b, columns), found_uuid)
 
@@ -129,10 +134,10 @@ class JavaCommits(TableCommits):
                 raise TooBusy(f"{table} has another UUID by now", fix="try again")
             require(base)
             metadata = change(self._api.iceberg.TableMetadata.buildFrom(base)).build()
-            with around(point):
+            with commit_window(point):
                 operations.commit(base, metadata)
 
-    def _metadata(self, base: Any, snapshot: Any, order: SwapOrder) -> Any:
+    def _metadata(self, base: Any, snapshot: Any, order: SwapCommit) -> Any:
         builder = self._api.iceberg.TableMetadata.buildFrom(base)
         if order.columns is not None:
             builder = self._with_columns(builder, order.columns)
@@ -147,7 +152,7 @@ class JavaCommits(TableCommits):
             raise TooBusy(f"{order.base.table} has other schemas by now", fix="try again")
         return found
 
-    def _with_columns(self, builder: Any, columns: Columns) -> Any:
+    def _with_columns(self, builder: Any, columns: NewSchema) -> Any:
         """A schema that the table had before is used again, under its old number."""
         schema = self._api.iceberg.SchemaParser.fromJson(columns.schema)
         return builder.setCurrentSchema(schema, columns.last_column_id)
@@ -157,9 +162,9 @@ class JavaCommits(TableCommits):
         return ref.tagBuilder(snapshot_id).maxRefAgeMs(max_age_ms).build()
 
 
-def _require_as_inspected(metadata: Any, wanted: Inspected) -> None:
+def _require_as_inspected(metadata: Any, wanted: InspectedState) -> None:
     head = metadata.currentSnapshot()
-    found = Inspected(
+    found = InspectedState(
         table=wanted.table,
         uuid=str(metadata.uuid()),
         head_id=None if head is None else int(head.snapshotId()),

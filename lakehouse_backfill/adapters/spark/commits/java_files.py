@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi, closing, java_errors
+from lakehouse_backfill.adapters.spark.commits.java_api import (
+    JavaApi,
+    closing_iterable,
+    java_errors,
+)
 from lakehouse_backfill.domain.scope import RowRange
 from lakehouse_backfill.errors import NotFound
 
 
-class JavaFiles:
+class JavaFileLookup:
     """Looks files up by path, delete files by path and offset."""
 
     def __init__(self, api: JavaApi) -> None:
@@ -42,8 +46,8 @@ class JavaFiles:
                 reader = self._api.iceberg.ManifestFiles.readDeleteManifest(
                     manifest, table.io(), table.specs()
                 )
-                with closing(reader) as files:
-                    found.update({n: f for f in files if (n := delete_name(f)) in wanted})
+                with closing_iterable(reader) as files:
+                    found.update({n: f for f in files if (n := delete_file_name(f)) in wanted})
         return found
 
     def _scan(
@@ -52,18 +56,18 @@ class JavaFiles:
         with java_errors(f"reading the files of {table.name()}"):
             scan = table.newScan().useSnapshot(snapshot_id).includeColumnStats()
             tasks = scan.filter(self._api.rows(ranges)).planFiles()
-            with closing(tasks) as each:
+            with closing_iterable(tasks) as each:
                 files = (task.file() for task in each)
                 return {path: file for file in files if (path := str(file.location())) in wanted}
 
 
-def delete_name(file: Any) -> str:
+def delete_file_name(file: Any) -> str:
     """Name a delete file: many deletion vectors lie in one Puffin file, each at its offset."""
     offset = file.contentOffset()
     return str(file.location()) if offset is None else f"{file.location()}#{offset}"
 
 
-def require_all(found: dict[str, Any], wanted: Iterable[str], table: str) -> None:
+def require_all_listed(found: dict[str, Any], wanted: Iterable[str], table: str) -> None:
     """Raise NotFound for files that nobody lists."""
     missing = [path for path in wanted if path not in found]
     if missing:

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
-from lakehouse_backfill.adapters.spark.commits.java_files import JavaFiles, require_all
-from lakehouse_backfill.domain.table_commit import SwapOrder
+from lakehouse_backfill.adapters.spark.commits.java_files import JavaFileLookup, require_all_listed
+from lakehouse_backfill.domain.table_commit import SwapCommit
 from lakehouse_backfill.errors import Conflict
 
 
@@ -21,10 +21,10 @@ class JavaSwap:
     them as they did.
     """
 
-    def __init__(self, api: JavaApi, order: SwapOrder) -> None:
+    def __init__(self, api: JavaApi, order: SwapCommit) -> None:
         self._api = api
         self._order = order
-        self._files = JavaFiles(api)
+        self._files = JavaFileLookup(api)
         self._table = api.load(order.base.table)
         self._written = 0
 
@@ -33,15 +33,15 @@ class JavaSwap:
         """The table's operations: what it was at the last refresh."""
         return self._table.operations()
 
-    def is_for(self, order: SwapOrder) -> bool:
+    def is_for(self, order: SwapCommit) -> bool:
         """Tell whether the order swaps the same files of the same table for the same act."""
-        return _files(order) == _files(self._order)
+        return _swap_identity(order) == _swap_identity(self._order)
 
     def refresh(self) -> None:
         """Load the table's newest metadata."""
         self._table.refresh()
 
-    def snapshot(self, order: SwapOrder) -> Any:
+    def snapshot(self, order: SwapCommit) -> Any:
         """Write manifests and manifest list on the head as it is now; nobody sees them yet."""
         for key, value in order.summary.items():
             self._producer.set(key, value)
@@ -70,10 +70,10 @@ class JavaSwap:
         if order.base.head_id is None:
             return
         gone = self._files.data(self._table, order.base.head_id, order.removed, order.ranges)
-        require_all(gone, order.removed, table)
+        require_all_listed(gone, order.removed, table)
         names = order.removed_deletes
         hidden = self._files.deletes(self._table, order.base.head_id, names)
-        require_all(hidden, names, table)
+        require_all_listed(hidden, names, table)
         sets = self._api.iceberg.util
         data, deletes = sets.DataFileSet.create(), sets.DeleteFileSet.create()
         for file in gone.values():
@@ -118,7 +118,7 @@ class JavaSwap:
                 break
             table = self._api.load(name)
             found.update(self._files.data(table, snapshot_id, missing, self._order.ranges))
-        require_all(found, wanted, self._order.base.table)
+        require_all_listed(found, wanted, self._order.base.table)
         return found
 
     def _require_whole(self, summary: dict[str, str]) -> None:
@@ -133,7 +133,7 @@ class JavaSwap:
             )
 
 
-def _files(order: SwapOrder) -> tuple[object, ...]:
+def _swap_identity(order: SwapCommit) -> tuple[object, ...]:
     return (
         order.base.table,
         order.base.uuid,

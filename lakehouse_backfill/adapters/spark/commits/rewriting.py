@@ -13,33 +13,41 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import filters, holding, readers, rowhash
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import column, full_name, quoted
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import (
+    quote_identifier,
+    quoted_column,
+    quoted_table_name,
+)
 from lakehouse_backfill.adapters.spark.session import guard
-from lakehouse_backfill.adapters.spark.staging.lineage import EPOCH, FENCE_UUID
+from lakehouse_backfill.adapters.spark.staging.lineage import EPOCH_PROPERTY, FENCE_UUID_PROPERTY
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.scope import RowRange
 from lakehouse_backfill.domain.table_commit import (
-    REWRITING,
-    Inspected,
-    Rewriting,
-    RowsOf,
-    SwapOrder,
+    REWRITE_PROPERTY,
+    InspectedState,
+    PartitionContent,
+    PendingRewrite,
+    SwapCommit,
 )
 from lakehouse_backfill.errors import OutcomeUnknown, TooBusy, Unsupported
-from lakehouse_backfill.fault_points import around
-from lakehouse_backfill.ports.table_commits import RowProof, SwapCommits, TagCommits
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_commits import RowVerifier, SwapCommitter, TagCommitter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: What Iceberg says when another writer changed the partitions first, so that nothing landed.
-_LOST = ("Found conflicting files", "Found new conflicting delete", "Cannot determine history")
+_CONFLICT_MESSAGES = (
+    "Found conflicting files",
+    "Found new conflicting delete",
+    "Cannot determine history",
+)
 #: What Iceberg and Spark say when a table is not the one that they held.
-_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH", holding.MOVED)
+_TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH", holding.TABLE_MOVED_MARKER)
 _DAY_MS = 24 * 60 * 60 * 1000
-_STATE = "nothing was published; readers see what they saw before"
+_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 
 
 @dataclass(frozen=True)
@@ -61,17 +69,19 @@ class PreparedRewrite:
         for key, text in self.summary.items():
             writer = writer.option(f"snapshot-property.{key}", text)
         try:
-            with guard.own_writes(), around("Publisher.swap"):
+            with guard.allow_own_writes(), commit_window("Publisher.swap"):
                 writer.overwrite(self.rows)
         except Exception as error:
-            if any(words in str(error) for words in (*_LOST, *_OTHER_TABLE)):
+            if any(
+                words in str(error) for words in (*_CONFLICT_MESSAGES, *_TABLE_CHANGED_MESSAGES)
+            ):
                 raise TooBusy(f"{self.table} moved since it was inspected", fix="try again") from (
                     error
                 )
             raise
 
 
-class SparkRewrites(SwapCommits, TagCommits, RowProof):
+class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
     """Swaps by rows, and tags by SQL, on the tables of one catalog."""
 
     writes_rows = True
@@ -80,52 +90,56 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
         self._open = spark
         self._catalog = catalog
 
-    def prepare(self, order: SwapOrder) -> PreparedRewrite:
+    def prepare(self, order: SwapCommit) -> PreparedRewrite:
         """Work out the rows of a swap: exactly those of its partitions, under the target's columns.
 
         Raises TooBusy when the table moved since it was inspected, or was fenced by another
         process; Unsupported for what needs a commit of another kind.
         """
         if order.operation == "append":
-            raise _unfit(order, "an append, which streaming readers follow")
-        name = full_name(self._catalog, order.base.table)
-        with translated(f"preparing {order.base.table}"):
+            raise _unsupported_order(order, "an append, which streaming readers follow")
+        name = quoted_table_name(self._catalog, order.base.table)
+        with spark_errors(f"preparing {order.base.table}"):
             held = self._fresh(name)
             _require_as_inspected(self._shown(name), order.base)
             frames = [self._rows(one, held) for one in order.contents if one.table is not None]
             frame = reduce(lambda left, right: left.unionByName(right), frames, held)
-        left = Rewriting(contents=order.contents, before=_before(order), after=order.after)
+        left = PendingRewrite(contents=order.contents, before=_before_tag(order), after=order.after)
         return PreparedRewrite(
             table=order.base.table,
             name=name,
             frame=frame,
-            rows=filters.condition(_ranges(order.contents)),
+            rows=filters.range_filter(_ranges(order.contents)),
             head_id=order.base.head_id,
-            summary={**order.summary, REWRITING: left.model_dump_json()},
+            summary={**order.summary, REWRITE_PROPERTY: left.model_dump_json()},
         )
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
         """Set the tag, or drop it (None); ages are kept in whole days, the longest as it is."""
-        alter = f"ALTER TABLE {full_name(self._catalog, table)}"
+        alter = f"ALTER TABLE {quoted_table_name(self._catalog, table)}"
         # Days that are too many for milliseconds mean the longest age there is.
         days = max_age_ms // _DAY_MS + 1
-        done = f"CREATE OR REPLACE TAG {quoted(name)} AS OF VERSION {int(snapshot_id or 0)}"
+        done = (
+            f"CREATE OR REPLACE TAG {quote_identifier(name)} AS OF VERSION {int(snapshot_id or 0)}"
+        )
         text = f"{alter} {done} RETAIN {days} DAYS"
         if snapshot_id is None:
-            text = f"{alter} DROP TAG {quoted(name)}"
-        with translated(f"tagging {table}"), guard.own_writes(), around("Pins.tag"):
+            text = f"{alter} DROP TAG {quote_identifier(name)}"
+        with spark_errors(f"tagging {table}"), guard.allow_own_writes(), commit_window("Pins.tag"):
             self._open().sql(text)
 
-    def require_equal(self, table: str, snapshot_id: int, contents: tuple[RowsOf, ...]) -> None:
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+    ) -> None:
         """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
         for one in contents:
-            with translated(f"proving {table}"):
+            with spark_errors(f"proving {table}"):
                 wanted = self._checksum(one, one.table, one.snapshot_id, table)
                 found = self._checksum(one, table, snapshot_id, table)
             if (wanted.rows, wanted.text) != (found.rows, found.text):
                 raise OutcomeUnknown(
                     f"{table}@{snapshot_id} holds {found.rows} rows ({found.text}) of "
-                    f"{partitions.describe(one.scope.partitions)}, the candidate {wanted.rows} "
+                    f"{partitions.describe_labels(one.scope.partitions)}, the candidate {wanted.rows} "
                     f"({wanted.text})",
                     state="the snapshot is visible, and not accepted",
                     fix="look at who wrote to the table, and set it back by hand",
@@ -134,66 +148,66 @@ class SparkRewrites(SwapCommits, TagCommits, RowProof):
     def _fresh(self, name: str) -> DataFrame:
         """Hold the table as it is now: a server may cache what it loaded before."""
         spark = self._open()
-        with guard.own_writes():
+        with guard.allow_own_writes():
             spark.catalog.refreshTable(name)
-        return holding.held(spark, name)
+        return holding.pin_table_identity(spark, name)
 
     def _shown(self, name: str) -> dict[str, str]:
-        with guard.own_writes():
+        with guard.allow_own_writes():
             shown = self._open().sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row["key"]: row["value"] for row in shown}
 
-    def _rows(self, one: RowsOf, target: DataFrame) -> DataFrame:
+    def _rows(self, one: PartitionContent, target: DataFrame) -> DataFrame:
         """Read the rows, and no other: Spark would append those of other partitions."""
         table = str(one.table)
-        frame = readers.read(self._open(), self._catalog, table, one.snapshot_id)
+        frame = readers.read_table(self._open(), self._catalog, table, one.snapshot_id)
         if [(f.name, f.dataType) for f in frame.schema] != [
             (f.name, f.dataType) for f in target.schema
         ]:
             raise Unsupported(
                 f"{table}@{one.snapshot_id} has other columns than the table it is written into",
-                state=_STATE,
+                state=_NOTHING_PUBLISHED,
                 fix="repeat the command: it looks at the columns again",
             )
-        ranges = partitions.ranges(one.scope)
-        rows = readers.restricted(self._open(), self._catalog, table, frame, ranges)
-        return rows.select(*(column(name) for name in target.columns))
+        ranges = partitions.scope_row_ranges(one.scope)
+        rows = readers.restrict_to_ranges(self._open(), self._catalog, table, frame, ranges)
+        return rows.select(*(quoted_column(name) for name in target.columns))
 
     def _checksum(
-        self, one: RowsOf, table: str | None, snapshot_id: int | None, like: str
+        self, one: PartitionContent, table: str | None, snapshot_id: int | None, like: str
     ) -> Checksum:
         spark = self._open()
         if table is None:
-            schema = readers.read(spark, self._catalog, like, None).schema
-            frame = readers.no_rows(spark, schema)
+            schema = readers.read_table(spark, self._catalog, like, None).schema
+            frame = readers.empty_frame(spark, schema)
         else:
             frame = readers.read_scope(spark, self._catalog, table, snapshot_id, one.scope)
-        found = frame.agg(*rowhash.checksum_columns(frame.schema)).collect()[0].asDict()
-        return rowhash.to_checksum(found, rowhash.shape(frame.schema))
+        found = frame.agg(*rowhash.checksum_aggregates(frame.schema)).collect()[0].asDict()
+        return rowhash.to_checksum(found, rowhash.shape_digest(frame.schema))
 
 
-def _require_as_inspected(shown: Mapping[str, str], base: Inspected) -> None:
+def _require_as_inspected(shown: Mapping[str, str], base: InspectedState) -> None:
     """Compare head and fence; Spark shows no UUID but the one that a fence has left."""
     head = "none" if base.head_id is None else str(base.head_id)
     # A clone has no epoch until it is fenced itself, and may name the fence of what it is of.
-    fenced = shown.get(FENCE_UUID) if EPOCH in shown else None
+    fenced = shown.get(FENCE_UUID_PROPERTY) if EPOCH_PROPERTY in shown else None
     if fenced not in (None, base.uuid):
         raise TooBusy(f"{base.table} was fenced since it was inspected", fix="try again")
     if shown["current-snapshot-id"] != head:
         raise TooBusy(f"{base.table} moved since it was inspected", fix="try again")
 
 
-def _before(order: SwapOrder) -> str | None:
+def _before_tag(order: SwapCommit) -> str | None:
     return next(iter(order.tags), None)
 
 
-def _ranges(contents: tuple[RowsOf, ...]) -> list[RowRange]:
-    return [rows for one in contents for rows in partitions.ranges(one.scope)]
+def _ranges(contents: tuple[PartitionContent, ...]) -> list[RowRange]:
+    return [rows for one in contents for rows in partitions.scope_row_ranges(one.scope)]
 
 
-def _unfit(order: SwapOrder, what: str) -> Unsupported:
+def _unsupported_order(order: SwapCommit, what: str) -> Unsupported:
     return Unsupported(
         f"{order.base.table} is written by Spark row by row, which cannot commit {what}",
-        state=_STATE,
+        state=_NOTHING_PUBLISHED,
         fix="run the command with a Spark of its own: remove spark.remote from the profile",
     )

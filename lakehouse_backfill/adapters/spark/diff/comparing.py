@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.spark.names import column, quoted
+from lakehouse_backfill.adapters.spark.names import quote_identifier, quoted_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +29,9 @@ def key_names(key: Sequence[object]) -> list[str]:
 
 def narrow(frame: DataFrame, label: Column, key: Sequence[str], hashed: Column) -> DataFrame:
     """Reduce rows to partition label, key and row hash."""
-    named = [column(name).alias(short) for name, short in zip(key, key_names(key), strict=True)]
+    named = [
+        quoted_column(name).alias(short) for name, short in zip(key, key_names(key), strict=True)
+    ]
     return frame.select(label.alias(LABEL), *named, hashed.alias(HASH))
 
 
@@ -49,7 +51,7 @@ def classified(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     alike = rows.withColumn(_SAME, F.least(OLD, NEW))
     if key:
         by_key = [LABEL, *key_names(key)]
-        alike = alike.groupBy(*map(column, by_key)).agg(
+        alike = alike.groupBy(*map(quoted_column, by_key)).agg(
             *(F.sum(name).alias(name) for name in (OLD, NEW, _SAME))
         )
     return _classified(alike, keyed=bool(key))
@@ -62,8 +64,8 @@ def distinct_rows(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFra
     sides = _sided(old, 1, 0).unionByName(_sided(new, 0, 1))
     by_key = [LABEL, *key_names(key)]
     # By key already, so that grouping by key afterwards moves no row again.
-    rows = sides.repartition(*map(column, by_key)) if key else sides
-    return rows.groupBy(*map(column, [*by_key, HASH])).agg(
+    rows = sides.repartition(*map(quoted_column, by_key)) if key else sides
+    return rows.groupBy(*map(quoted_column, [*by_key, HASH])).agg(
         F.sum(OLD).alias(OLD), F.sum(NEW).alias(NEW)
     )
 
@@ -99,6 +101,6 @@ def same_keys(left: str, right: str, names: Sequence[str]) -> Column:
 
     condition = F.lit(True)  # noqa: FBT003 (a Spark literal)
     for name in names:
-        mine, theirs = (F.col(f"{side}.{quoted(name)}") for side in (left, right))
+        mine, theirs = (F.col(f"{side}.{quote_identifier(name)}") for side in (left, right))
         condition = condition & mine.eqNullSafe(theirs)
     return condition

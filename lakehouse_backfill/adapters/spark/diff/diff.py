@@ -15,13 +15,13 @@ from lakehouse_backfill.adapters.spark.diff import (
 )
 from lakehouse_backfill.adapters.spark.diff.diff_found import Found, Wide
 from lakehouse_backfill.adapters.spark.diff.diff_sides import DiffSides
-from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.failures import spark_errors
 from lakehouse_backfill.adapters.spark.session import guard
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CellDiff, Diff, PartitionDiff
 from lakehouse_backfill.domain.preview import DiffPreview
-from lakehouse_backfill.domain.rollout import Differing
-from lakehouse_backfill.domain.rules_schema_change import added
+from lakehouse_backfill.domain.rollout import DifferingRow
+from lakehouse_backfill.domain.rules_schema_change import added_column_names
 from lakehouse_backfill.domain.schema_change import AddedColumn
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.diffing import DiffRequest
@@ -55,20 +55,20 @@ class SparkDiffer:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
         doing = f"comparing {request.old_table} with {request.new_table}"
         # A job's code may be at work on another thread; this reads layouts by DESCRIBE.
-        with translated(doing), guard.own_writes():
+        with spark_errors(doing), guard.allow_own_writes():
             sides = DiffSides(self._spark, self._catalog, request)
             return _Comparison(sides, request).run()
 
-    def differing(self, request: DiffRequest) -> Iterator[Differing]:
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every row that differs, whole; only one partition of the result is here at once."""
         doing = f"comparing {request.old_table} with {request.new_table}"
-        with translated(doing), guard.own_writes():
+        with spark_errors(doing), guard.allow_own_writes():
             yield from differing.differing(DiffSides(self._spark, self._catalog, request))
 
     def weigh(self, request: DiffRequest) -> int:
         """Tell from metadata how many bytes of files a diff would read: those of one side only."""
         doing = f"weighing {request.old_table} against {request.new_table}"
-        with translated(doing), guard.own_writes():
+        with spark_errors(doing), guard.allow_own_writes():
             return DiffSides(self._spark, self._catalog, request).split.differing_bytes
 
     def preview(self, request: DiffRequest) -> DiffPreview:
@@ -141,7 +141,7 @@ class _Comparison:
     def _added(self, new: DataFrame) -> tuple[AddedColumn, ...]:
         from pyspark.sql import functions as F
 
-        names = added(self._request.change)
+        names = added_column_names(self._request.change)
         if not names:
             return ()
         slots = {each.name: each.slot for each in self._sides.columns}
@@ -189,7 +189,7 @@ class _Comparison:
         shared = self._sides.shared_rows()
         field = self._sides.layout.field
         known = [label for label in {*by_label, *shared} if label is not None]
-        ordered = sorted(known, key=partitions.sort_key(field) if field else None)
+        ordered = sorted(known, key=partitions.label_sort_key(field) if field else None)
         nothing: list[str | None] = [None] if None in {*by_label, *shared} else []
         return tuple(
             _partition(label, by_label.get(label, {}), shared.get(label, 0))

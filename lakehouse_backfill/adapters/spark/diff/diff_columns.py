@@ -6,8 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.core.comparison.tolerances import require_fitting, require_known
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.core.comparison.tolerances import (
+    require_applicable_tolerances,
+    require_ignored_columns_exist,
+)
 from lakehouse_backfill.domain.tolerance import Tolerance
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
@@ -57,7 +60,7 @@ class DiffColumn:
         common = common_type(self.old, self.new)
         if own is None:
             return F.lit(None).cast(common or "string")
-        value = column(self.name)
+        value = quoted_column(self.name)
         if common is not None:
             return _fitted(value, own, common)
         # Values of different types never equal each other; their text says which type it was.
@@ -75,7 +78,7 @@ def columns_of_diff(
     column, Unsupported when the types of a key column cannot be matched.
     """
     sides = [{field.name: field.dataType for field in schema.fields} for schema in (old, new)]
-    require_known(ignore, sides)
+    require_ignored_columns_exist(ignore, sides)
     for name in key:
         _require_key(name, sides)
     limits = {one.column: one for one in tolerances}
@@ -87,7 +90,7 @@ def columns_of_diff(
         types = sides[0].get(name), sides[1].get(name)
         columns.append(DiffColumn(name, f"c{len(columns)}", use, *types, limits.get(name)))
     kinds = {column.name: column.kind for column in columns if column.use == "compared"}
-    require_fitting(tolerances, kinds, key)
+    require_applicable_tolerances(tolerances, kinds, key)
     return tuple(columns)
 
 

@@ -71,7 +71,7 @@ class Counting:
         for slot, ends in ranges.items():
             exponent = self._exponents[slot]
             self._cells.append(_Cell(slot, _SCALED))
-            if not scaled_bins.are_finer(exponent, *ends):
+            if not scaled_bins.are_scaled_bins_finer(exponent, *ends):
                 # A product with a power of two is exact.
                 self._cells.append(_Cell(slot, _EQUAL, factor=2.0**-exponent))
 
@@ -108,7 +108,7 @@ class Counting:
             scaled = counted.get((slot, _SCALED), Counter())
             equal = counted.get((slot, _EQUAL))
             if equal is None:
-                equal = Counter(scaled_bins.equal_counts(scaled, self._exponents[slot]))
+                equal = Counter(scaled_bins.equal_width_counts(scaled, self._exponents[slot]))
             spreads[slot].histogram.add(*ends, equal, scaled)
 
 
@@ -138,7 +138,11 @@ def _scaled(double: Column) -> Column:
     """
     from pyspark.sql import functions as F
 
-    size, least, per_power = F.abs(double), scaled_bins.LEAST, scaled_bins.PER_POWER
+    size, least, per_power = (
+        F.abs(double),
+        scaled_bins.MIN_SCALED_EXPONENT,
+        scaled_bins.BINS_PER_POWER,
+    )
     power = F.least(F.floor(F.log2(size)), F.lit(sys.float_info.max_exp - 1)).cast("double")
     digits = F.floor(size / F.pow(F.lit(2.0), power) * per_power)
     number = (power.cast("bigint") - least) * per_power + digits - per_power + 1

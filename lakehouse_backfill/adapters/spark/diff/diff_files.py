@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.diff.diff_layout import Layout
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.filters import literal
-from lakehouse_backfill.adapters.spark.names import full_name, quoted
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.filters import typed_literal
+from lakehouse_backfill.adapters.spark.names import quote_identifier, quoted_table_name
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import SharedFiles
 from lakehouse_backfill.domain.scope import NULL_LABEL, Scope
@@ -152,8 +152,8 @@ def files_of(
     """
     if snapshot_id is None:
         return Files()
-    with translated(f"listing the files of {table}"):
-        name = f"{full_name(catalog, table)}.`files`"
+    with spark_errors(f"listing the files of {table}"):
+        name = f"{quoted_table_name(catalog, table)}.`files`"
         frame = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
         part = layout.of_files(frame)
         place = "to_json(partition)" if "partition" in frame.columns else "''"
@@ -185,18 +185,22 @@ def _may_hold(files: DataFrame, scope: Scope) -> Column:
     known: Any = files.schema["readable_metrics"].dataType
     if scope.field.column not in known.names:
         return F.lit(True)  # noqa: FBT003 (a Spark literal)
-    metrics = f"readable_metrics.{quoted(scope.field.column)}"
+    metrics = f"readable_metrics.{quote_identifier(scope.field.column)}"
     lowest, highest = (F.col(f"{metrics}.{bound}_bound") for bound in ("lower", "upper"))
     overlaps = F.col(f"{metrics}.null_value_count") > 0 if NULL_LABEL in scope.partitions else None
-    for rows in partitions.ranges(scope):
+    for rows in partitions.scope_row_ranges(scope):
         if rows.is_null:
             continue
         lower = rows.equals if rows.equals is not None else rows.lower
         upper = rows.equals if rows.equals is not None else rows.upper
         if lower is None or upper is None:
             return F.lit(True)  # noqa: FBT003 (a Spark literal)
-        below = lowest <= literal(upper) if rows.equals is not None else lowest < literal(upper)
-        one = (highest >= literal(lower)) & below
+        below = (
+            lowest <= typed_literal(upper)
+            if rows.equals is not None
+            else lowest < typed_literal(upper)
+        )
+        one = (highest >= typed_literal(lower)) & below
         overlaps = one if overlaps is None else overlaps | one
     unknown = lowest.isNull() | highest.isNull()
     return unknown if overlaps is None else unknown | overlaps
@@ -207,8 +211,8 @@ def schema_id(spark: SparkSession, catalog: str, table: str, snapshot_id: int) -
 
     Columns may swap names under equal types; only the id tells that nothing of the kind happened.
     """
-    with translated(f"reading the metadata log of {table}"):
-        log = spark.table(f"{full_name(catalog, table)}.`metadata_log_entries`")
+    with spark_errors(f"reading the metadata log of {table}"):
+        log = spark.table(f"{quoted_table_name(catalog, table)}.`metadata_log_entries`")
         found = log.where(f"latest_snapshot_id = {snapshot_id:d}").select("latest_schema_id")
         ids = {row[0] for row in found.collect()}
     return ids.pop() if len(ids) == 1 else None

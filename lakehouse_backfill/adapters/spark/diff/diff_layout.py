@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from lakehouse_backfill.adapters.spark import labels
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import full_name, quoted
-from lakehouse_backfill.domain.partitions import label_of
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quote_identifier, quoted_table_name
+from lakehouse_backfill.domain.partitions import partition_label
 from lakehouse_backfill.domain.scope import NULL_LABEL, Scope, ScopeField
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Layout:
     def label(self, raw: Any) -> str | None:
         """Give the label of what `raw` gave."""
         if self.field is not None:
-            return labels.label(self.field, raw)
+            return labels.format_label(self.field, raw)
         return self._path(json.loads(raw)) if raw else None
 
     def of_files(self, files: DataFrame) -> str | None:
@@ -77,7 +77,7 @@ class Layout:
         if kind is None or len(kind.fields) != len(self.parts) or wanted not in self.parts:
             return None
         part = kind.fields[self.parts.index(wanted)]
-        value = f"partition.{quoted(part.name)}"
+        value = f"partition.{quote_identifier(part.name)}"
         if part.dataType.typeName() in ("timestamp", "timestamp_ntz"):
             return f"unix_micros(CAST({value} AS timestamp))"
         return value
@@ -147,8 +147,8 @@ def _parts(
     spark: SparkSession, catalog: str, table: str, snapshot_id: int | None
 ) -> tuple[Part, ...]:
     """Read the partition fields; none when the snapshot's files have more than one layout."""
-    name = full_name(catalog, table)
-    with translated(f"reading the partitioning of {table}"):
+    name = quoted_table_name(catalog, table)
+    with spark_errors(f"reading the partitioning of {table}"):
         shown = spark.sql(f"DESCRIBE TABLE {name}").collect()
         files = spark.read.option("versionAsOf", str(snapshot_id)).table(f"{name}.`files`")
         parts = _described([(row["col_name"], row["data_type"]) for row in shown])
@@ -163,11 +163,11 @@ def _hold_values(spark: SparkSession, catalog: str, table: str, snapshot_id: int
     The files table shows the fields of all layouts that the table ever had. Files from before the
     first of them have no value in any: their rows have to say where they belong.
     """
-    name = full_name(catalog, table)
-    with translated(f"reading the partitioning of {table}"):
+    name = quoted_table_name(catalog, table)
+    with spark_errors(f"reading the partitioning of {table}"):
         files = spark.read.option("versionAsOf", str(snapshot_id)).table(f"{name}.`files`")
         kind: Any = files.schema["partition"].dataType
-        some = " OR ".join(f"partition.{quoted(part.name)} IS NOT NULL" for part in kind)
+        some = " OR ".join(f"partition.{quote_identifier(part.name)} IS NOT NULL" for part in kind)
         seen = f"count(DISTINCT spec_id) <= 1 AND (count(*) = 0 OR count_if({some}) > 0)"
         return bool(files.selectExpr(seen).collect()[0][0])
 
@@ -178,8 +178,8 @@ def _was_laid_out_anew(
     """Tell whether two snapshots of one table hold files of different layouts."""
     if len({table for table, _, _ in sides}) != 1:
         return False
-    name = full_name(catalog, sides[0][0])
-    with translated(f"reading the partitioning of {sides[0][0]}"):
+    name = quoted_table_name(catalog, sides[0][0])
+    with spark_errors(f"reading the partitioning of {sides[0][0]}"):
         specs = {
             row["spec_id"]
             for _, snapshot_id, _ in sides
@@ -225,14 +225,16 @@ def _value_label(by: ScopeField, value: Any) -> str:
     if by.transform in ("year", "month"):
         months = int(value) * (12 if by.transform == "year" else 1)
         start = datetime(1970 + months // 12, months % 12 + 1, 1, tzinfo=timezone.utc)
-        return label_of(by, start)
+        return partition_label(by, start)
     if by.transform == "hour":
-        return label_of(by, datetime.fromtimestamp(int(value) * 3600, timezone.utc))
+        return partition_label(by, datetime.fromtimestamp(int(value) * 3600, timezone.utc))
     if isinstance(value, date):
-        return label_of(by, datetime(value.year, value.month, value.day, tzinfo=timezone.utc))
+        return partition_label(
+            by, datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+        )
     if by.type in ("timestamp", "timestamptz"):
-        return labels.label(by, int(value))
-    return label_of(by, value)
+        return labels.format_label(by, int(value))
+    return partition_label(by, value)
 
 
 def _human(transform: str, value: Any) -> str:

@@ -12,7 +12,7 @@ from lakehouse_backfill.adapters.spark.diff import comparing, tolerating
 from lakehouse_backfill.adapters.spark.diff.diff_columns import DiffColumn, common_type
 from lakehouse_backfill.adapters.spark.diff.diff_found import TIMES, Found, Wide
 from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,10 +63,10 @@ def _as_samples(
 ) -> list[DiffSample]:
     found: list[DiffSample] = []
     for row in rows:
-        values = plain_value({each.name: row[each.slot] for each in wide.compared})
+        values = to_json_value({each.name: row[each.slot] for each in wide.compared})
         sample = DiffSample(
             kind=kind,
-            key=plain_value({each.name: row[each.slot] for each in wide.key}),
+            key=to_json_value({each.name: row[each.slot] for each in wide.key}),
             old=None if kind == "added" else values,
             new=values if kind == "added" else None,
         )
@@ -87,9 +87,9 @@ def _changed_samples(wide: Wide, found: Found, limit: int) -> list[DiffSample]:
         shown.append(
             DiffSample(
                 kind="changed",
-                key=plain_value({each.name: row[short] for each, short in keys}),
-                old=plain_value({each.name: row[f"o_{each.slot}"] for each in differing}),
-                new=plain_value({each.name: row[f"n_{each.slot}"] for each in differing}),
+                key=to_json_value({each.name: row[short] for each, short in keys}),
+                old=to_json_value({each.name: row[f"o_{each.slot}"] for each in differing}),
+                new=to_json_value({each.name: row[f"n_{each.slot}"] for each in differing}),
             )
         )
     return shown
@@ -139,7 +139,7 @@ def _hashed(column: DiffColumn, name: str) -> Column:
     from pyspark.sql import types as T
 
     kind = common_type(column.old, column.new) or T.StringType()
-    return rowhash.row_hash(T.StructType([T.StructField(name, kind)]))
+    return rowhash.row_hash_column(T.StructType([T.StructField(name, kind)]))
 
 
 def _order(names: Sequence[str]) -> list[Column]:

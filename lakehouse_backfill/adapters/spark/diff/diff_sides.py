@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.adapters.spark import evolving, readers, rowhash
 from lakehouse_backfill.adapters.spark.diff import comparing, diff_columns, diff_files, diff_layout
-from lakehouse_backfill.core.comparison.where import columns_of, render
+from lakehouse_backfill.core.comparison.where import condition_columns, render_condition
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.rules_schema_change import added
+from lakehouse_backfill.domain.rules_schema_change import added_column_names
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.diffing import DiffRequest
@@ -43,7 +43,7 @@ class DiffSides:
         self._new = self._side("new", request.new_table, request.new_snapshot_id)
         self.columns = diff_columns.columns_of_diff(
             self._old.schema, self._new.schema, request.key,
-            (*request.ignore, *added(request.change)), self._asked() | set(added(request.change)),
+            (*request.ignore, *added_column_names(request.change)), self._asked() | set(added_column_names(request.change)),
             request.tolerances,
         )  # fmt: skip
         both = [(side.table, side.snapshot_id, side.schema) for side in (self._old, self._new)]
@@ -61,7 +61,7 @@ class DiffSides:
         side = self._named(name)
         frame = self._aligned(side, self._rows(side, shared=False))
         left_out = [each.slot for each in self.columns if each.use != "compared"]
-        hashed = rowhash.row_hash(frame.schema, (*left_out, comparing.LABEL))
+        hashed = rowhash.row_hash_column(frame.schema, (*left_out, comparing.LABEL))
         return frame.withColumn(comparing.HASH, hashed)
 
     def shared_rows(self) -> dict[str | None, int]:
@@ -86,11 +86,11 @@ class DiffSides:
 
         if snapshot_id is None:
             return _Side(name, table, None, StructType([]))
-        frame = readers.read(self._spark, self._catalog, table, snapshot_id)
+        frame = readers.read_table(self._spark, self._catalog, table, snapshot_id)
         return _Side(name, table, snapshot_id, self._changed(name, frame).schema)
 
     def _changed(self, name: SideName, frame: DataFrame) -> DataFrame:
-        return evolving.as_changed(frame, self._request.change) if name == "old" else frame
+        return evolving.apply_schema_change(frame, self._request.change) if name == "old" else frame
 
     def _aligned(self, side: _Side, frame: DataFrame) -> DataFrame:
         """Give rows as label and short names, cut to the request's condition."""
@@ -100,7 +100,7 @@ class DiffSides:
         if self._request.where is None:
             return found
         slots = {each.name: each.slot for each in self.columns}
-        text = render(self._request.where, slots, "spark")
+        text = render_condition(self._request.where, slots, "spark")
         return found.where(_condition(found, text, self._request.where))
 
     def _rows(self, side: _Side, *, shared: bool) -> DataFrame:
@@ -108,8 +108,8 @@ class DiffSides:
         from pyspark.sql import functions as F
 
         if side.snapshot_id is None:
-            return readers.no_rows(self._spark, side.schema)
-        frame = readers.read(self._spark, self._catalog, side.table, side.snapshot_id)
+            return readers.empty_frame(self._spark, side.schema)
+        frame = readers.read_table(self._spark, self._catalog, side.table, side.snapshot_id)
         frame = self._pruned(side.table, frame, shared=shared)
         if self.split.skipped:
             is_skipped = F.col("_file").isin(sorted(self.split.skipped))
@@ -127,8 +127,8 @@ class DiffSides:
             return frame.where(F.lit(False))  # noqa: FBT003 (a Spark literal)
         if wanted is None or self.layout.field is None:
             return frame
-        rows = partitions.ranges(Scope(field=self.layout.field, partitions=wanted))
-        return readers.restricted(self._spark, self._catalog, table, frame, rows)
+        rows = partitions.scope_row_ranges(Scope(field=self.layout.field, partitions=wanted))
+        return readers.restrict_to_ranges(self._spark, self._catalog, table, frame, rows)
 
     def _split_files(self) -> diff_files.Split:
         lake = (self._spark, self._catalog)
@@ -161,7 +161,7 @@ class DiffSides:
         """Name the columns that the condition reads, in the tables' own spelling."""
         if self._request.where is None:
             return frozenset()
-        asked = {name.lower() for name in columns_of(self._request.where)}
+        asked = {name.lower() for name in condition_columns(self._request.where)}
         names = {*self._old.schema.names, *self._new.schema.names}
         return frozenset(name for name in names if name.lower() in asked)
 

@@ -57,7 +57,7 @@ def column_diffs(
         _described(each, sides[0][each.slot], sides[1][each.slot], changed.get(each.name, 0), moved)
         for each in wide.compared
     )
-    return distributions.drawn(described)
+    return distributions.limit_columns_with_bars(described)
 
 
 def _described(
@@ -92,11 +92,11 @@ def _distribution(
     column: DiffColumn, old: Spread, new: Spread, *, draw: bool
 ) -> Distribution | None:
     if column.kind == "number":
-        return distributions.of_numbers(
+        return distributions.number_distribution(
             old.histogram, new.histogram, draw=draw, whole=column.is_whole
         )
     if column.kind == "category" and old.counts is not None and new.counts is not None:
-        return distributions.of_categories(old.categories, new.categories, draw=draw)
+        return distributions.category_distribution(old.categories, new.categories, draw=draw)
     return None
 
 

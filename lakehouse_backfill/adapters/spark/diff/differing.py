@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.adapters.spark.diff import comparing
 from lakehouse_backfill.adapters.spark.diff.diff_columns import DiffColumn
 from lakehouse_backfill.adapters.spark.diff.diff_sides import DiffSides
-from lakehouse_backfill.domain.plain import plain_value
-from lakehouse_backfill.domain.rollout import Differing
+from lakehouse_backfill.domain.plain import to_json_value
+from lakehouse_backfill.domain.rollout import DifferingRow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OLD, _NEW = "lhb_old", "lhb_new"
 
 
-def differing(sides: DiffSides) -> Iterator[Differing]:
+def differing(sides: DiffSides) -> Iterator[DifferingRow]:
     """Yield changed, added and removed rows; those of one partition are here at a time.
 
     A key that a side holds more than once is not paired, as in the local engine.
@@ -34,7 +34,7 @@ def differing(sides: DiffSides) -> Iterator[Differing]:
                 before, after = (_named(row[side], [*keys, *values]) for side in (_OLD, _NEW))
                 whole = before or after or {}
                 key = {column.name: whole[column.name] for column in keys} if keys else whole
-                yield Differing(sides.layout.label(raw), key, before, after)
+                yield DifferingRow(sides.layout.label(raw), key, before, after)
     finally:
         found.unpersist()
 
@@ -115,4 +115,4 @@ def _all(conditions: list[Column]) -> Column:
 def _named(row: Any, columns: list[DiffColumn]) -> dict[str, Any] | None:
     if row is None:
         return None
-    return {column.name: plain_value(row[column.slot]) for column in columns}
+    return {column.name: to_json_value(row[column.slot]) for column in columns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark.diff.diff_columns import DiffColumn
-from lakehouse_backfill.core.comparison.tolerances import EXACT_DIGITS, plain_digits
+from lakehouse_backfill.core.comparison.tolerances import EXACT_DIGITS, format_decimal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -22,7 +22,7 @@ def differs(column: DiffColumn, old: Column, new: Column) -> Column:
     exactly = ~old.eqNullSafe(new)
     if tolerance is None:
         return exactly
-    limit, exact = plain_digits(tolerance.limit), _exact(column)
+    limit, exact = format_decimal(tolerance.limit), _exact(column)
     if tolerance.is_relative or exact is None:
         one, other = old.cast("double"), new.cast("double")
         bound = F.lit(limit).cast("double")

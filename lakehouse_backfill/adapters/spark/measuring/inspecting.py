@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import labels, readers
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.adapters.spark.staging.inputs import Inputs, pin_named
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs, find_pin
 from lakehouse_backfill.domain.inspection import ChunkFacts, Period
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LABEL, _ROWS, _TWICE, _NULLS = "lhb_label", "lhb_rows", "lhb_twice", "lhb_nulls_"
-_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
 class SparkInspecting:
@@ -26,18 +26,18 @@ class SparkInspecting:
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
-        self._inputs = Inputs(spark, catalog)
+        self._inputs = PinnedInputs(spark, catalog)
 
     def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
         """Label the hours, days or months of which an input holds a row, where the run reads it.
 
         One aggregate over one column. Raises ConfigError for hours of a column that holds dates.
         """
-        pin = pin_named(plan, name)
+        pin = find_pin(plan, name)
         if pin.range is None:
             raise NotFound(f"{name} is read whole: it has no range that could have gaps")
         frame = self._inputs.needed(pin, plan.resolved.scope)
-        kind = _TYPES.get(frame.schema[pin.range.column].dataType.typeName())
+        kind = _ICEBERG_TIME_TYPES.get(frame.schema[pin.range.column].dataType.typeName())
         if kind == "date" and unit == "hour":
             raise ConfigError(
                 f"sources.{name}.complete is hour, but {pin.range.column} holds dates",
@@ -46,9 +46,9 @@ class SparkInspecting:
         field = ScopeField.model_validate(
             {"column": pin.range.column, "transform": unit, "type": kind}
         )
-        with translated(f"looking for gaps in {name}"):
+        with spark_errors(f"looking for gaps in {name}"):
             found = frame.select(labels.raw_label(field).alias(_LABEL)).distinct().collect()
-        return tuple(sorted(labels.label(field, row[_LABEL]) for row in found))
+        return tuple(sorted(labels.format_label(field, row[_LABEL]) for row in found))
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
         """Count the rows that the shadow holds of a chunk, and look at their keys.
@@ -57,16 +57,16 @@ class SparkInspecting:
         """
         frame, field = self.rows(plan, chunk, snapshot_id), plan.resolved.scope.field
         key = plan.resolved.contract.key
-        with translated(f"checking chunk {chunk.chunk_id}"):
+        with spark_errors(f"checking chunk {chunk.chunk_id}"):
             if not key or field.column in key:
-                found = _by_label(frame, field, key)
+                found = _key_facts_by_partition(frame, field, key)
                 twice = sum(row[_TWICE] for row in found)
             else:
-                found = _by_label(frame, field, key, keys_lie_inside=False)
+                found = _key_facts_by_partition(frame, field, key, keys_lie_inside=False)
                 twice = _duplicates(frame, key)
         nulls = {name: sum(row[f"{_NULLS}{at}"] for row in found) for at, name in enumerate(key)}
         return ChunkFacts(
-            rows={labels.label(field, row[_LABEL]): row[_ROWS] for row in found},
+            rows={labels.format_label(field, row[_LABEL]): row[_ROWS] for row in found},
             null_keys={name: count for name, count in nulls.items() if count},
             duplicate_keys=twice,
         )
@@ -74,7 +74,7 @@ class SparkInspecting:
     def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
         """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
         if scope is None:
-            return readers.read(self._spark, self._catalog, table, snapshot_id)
+            return readers.read_table(self._spark, self._catalog, table, snapshot_id)
         return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> DataFrame:
@@ -87,7 +87,7 @@ class SparkInspecting:
         return readers.read_scope(self._spark, self._catalog, plan.shadow_table, snapshot_id, scope)
 
 
-def _by_label(
+def _key_facts_by_partition(
     frame: DataFrame, field: ScopeField, key: tuple[str, ...], *, keys_lie_inside: bool = True
 ) -> list[Any]:
     """Give one row for each partition: its rows, nulls by key column, keys that stand twice.
@@ -96,14 +96,16 @@ def _by_label(
     """
     from pyspark.sql import functions as F
 
-    named = [column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
+    named = [quoted_column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
     rows = frame.select(labels.raw_label(field).alias(_LABEL), *named)
     count = F.lit(1)
     if keys_lie_inside and key:
         rows = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias(_ROWS))
-        count = column(_ROWS)
+        count = quoted_column(_ROWS)
     nulls = [
-        F.sum(F.when(column(f"lhb_key_{at}").isNull(), count).otherwise(0)).alias(f"{_NULLS}{at}")
+        F.sum(F.when(quoted_column(f"lhb_key_{at}").isNull(), count).otherwise(0)).alias(
+            f"{_NULLS}{at}"
+        )
         for at in range(len(key))
     ]
     twice = F.sum(F.when(count > 1, 1).otherwise(0)).alias(_TWICE)
@@ -113,5 +115,7 @@ def _by_label(
 def _duplicates(frame: DataFrame, key: tuple[str, ...]) -> int:
     from pyspark.sql import functions as F
 
-    counted = frame.groupBy(*(column(name) for name in key)).agg(F.count(F.lit(1)).alias(_ROWS))
-    return int(counted.where(column(_ROWS) > 1).count())
+    counted = frame.groupBy(*(quoted_column(name) for name in key)).agg(
+        F.count(F.lit(1)).alias(_ROWS)
+    )
+    return int(counted.where(quoted_column(_ROWS) > 1).count())

@@ -7,21 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from typing import Any
 
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import Sums
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import PartitionSums
 from lakehouse_backfill.domain.checks import CheckResult, MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 
 #: Sums by partition: the values of all measures by label.
-ByLabel = Mapping[str, tuple[Any, ...]]
+ValuesByLabel = Mapping[str, tuple[Any, ...]]
 #: Spark's decimals have 38 digits; their sums and products must not be rounded.
-_DIGITS = 100
+_DECIMAL_DIGITS = 100
 #: Differing partitions that are named.
-_NAMED = 3
+_MAX_PARTITIONS_NAMED = 3
 
 
-def totals(
-    measures: tuple[Measure, ...], labels: tuple[str, ...], old: ByLabel | None, new: ByLabel | None
+def total_by_measure(
+    measures: tuple[Measure, ...],
+    labels: tuple[str, ...],
+    old: ValuesByLabel | None,
+    new: ValuesByLabel | None,
 ) -> tuple[MeasureTotal, ...]:
     """Add up the partitions of both sides (None: the side does not exist), measure by measure.
 
@@ -30,13 +33,15 @@ def totals(
     found: list[MeasureTotal] = []
     for at, measure in enumerate(measures):
         if measure.counts_by:
-            found += _by_state(measure, at, labels, old, new)
+            found += _totals_by_state(measure, at, labels, old, new)
         else:
-            found.append(_of(measure.name, measure, at, labels, old, new))
+            found.append(_measure_total(measure.name, measure, at, labels, old, new))
     return tuple(found)
 
 
-def earlier(measures: tuple[Measure, ...], history: Sums) -> dict[str, dict[str, Any]]:
+def earlier_values(
+    measures: tuple[Measure, ...], history: PartitionSums
+) -> dict[str, dict[str, Any]]:
     """Give rows and measures of earlier partitions: by label, then by the total's name."""
     states = {
         at: {state for values in history.measures.values() for state in values[at]}
@@ -48,20 +53,24 @@ def earlier(measures: tuple[Measure, ...], history: Sums) -> dict[str, dict[str,
         numbers: dict[str, Any] = {"rows": history.rows[label]}
         for at, measure in enumerate(measures):
             if at in states:
-                numbers |= {state_name(measure, s): values[at][s] for s in states[at]}
+                numbers |= {state_total_name(measure, s): values[at][s] for s in states[at]}
             else:
-                numbers[measure.name] = _plain(values[at])
+                numbers[measure.name] = _decimal_as_text(values[at])
         found[label] = numbers
     return found
 
 
-def state_name(measure: Measure, state: str) -> str:
+def state_total_name(measure: Measure, state: str) -> str:
     """Name the total of one counted value."""
     return f"{measure.name}: {state}"
 
 
-def _by_state(
-    measure: Measure, at: int, labels: tuple[str, ...], old: ByLabel | None, new: ByLabel | None
+def _totals_by_state(
+    measure: Measure,
+    at: int,
+    labels: tuple[str, ...],
+    old: ValuesByLabel | None,
+    new: ValuesByLabel | None,
 ) -> list[MeasureTotal]:
     """Give one total for each value that a side holds; a partition with rows, but none of it: 0."""
     sides = (old, new)
@@ -72,23 +81,23 @@ def _by_state(
             None if side is None else {label: (found[at][state],) for label, found in side.items()}
             for side in sides
         )
-        total = _of(state_name(measure, state), measure, 0, labels, one, other)
+        total = _measure_total(state_total_name(measure, state), measure, 0, labels, one, other)
         totals.append(total.model_copy(update={"of": measure.name}))
     return totals
 
 
-def _of(
+def _measure_total(
     name: str,
     measure: Measure,
     at: int,
     labels: tuple[str, ...],
-    old: ByLabel | None,
-    new: ByLabel | None,
+    old: ValuesByLabel | None,
+    new: ValuesByLabel | None,
 ) -> MeasureTotal:
     return MeasureTotal(
         name=name,
-        old=_total(measure, at, old),
-        new=_total(measure, at, new),
+        old=_side_total(measure, at, old),
+        new=_side_total(measure, at, new),
         series=tuple(
             MeasurePoint(partition=label, old=_point(old, label, at), new=_point(new, label, at))
             for label in labels
@@ -96,19 +105,19 @@ def _of(
     )
 
 
-def against_source(total: SourceTotal, ours: Any, theirs: Any) -> CheckResult:
+def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResult:
     """Judge a total of the candidate by that of a source; NaN and infinities equal nothing."""
     return CheckResult(
         name=f"{total.measure} of the candidate equals {total.sum or 'rows'} of {total.source}",
         group="reconciliation",
         passed=_is_close(ours, theirs, total.tolerance),
-        detail=f"candidate {plain_value(ours)}, source {plain_value(theirs)}",
-        observed=plain_value(ours),
-        limit=plain_value(theirs),
+        detail=f"candidate {to_json_value(ours)}, source {to_json_value(theirs)}",
+        observed=to_json_value(ours),
+        limit=to_json_value(theirs),
     )
 
 
-def against_source_by_partition(
+def check_source_partitions(
     total: SourceTotal,
     ours: Sequence[MeasureTotal],
     theirs: Mapping[str, Mapping[str, Any]],
@@ -126,15 +135,19 @@ def against_source_by_partition(
     }  # fmt: skip
     wrong = [
         place for place in sorted({*mine, *other})
-        if not _is_close(_exact(mine.get(place)), other.get(place), total.tolerance)
+        if not _is_close(_parse_decimal(mine.get(place)), other.get(place), total.tolerance)
     ]  # fmt: skip
     compared = f"{len(labels)} partitions compared, {len({at for at, _ in wrong})} differ"
     said = [
-        f"{label}, {name}: candidate {plain_value(mine.get((label, name)))}, "
-        f"source {plain_value(other.get((label, name)))}"
-        for label, name in wrong[:_NAMED]
+        f"{label}, {name}: candidate {to_json_value(mine.get((label, name)))}, "
+        f"source {to_json_value(other.get((label, name)))}"
+        for label, name in wrong[:_MAX_PARTITIONS_NAMED]
     ]
-    said += [f"and {len(wrong) - _NAMED} more"] if len(wrong) > _NAMED else []
+    said += (
+        [f"and {len(wrong) - _MAX_PARTITIONS_NAMED} more"]
+        if len(wrong) > _MAX_PARTITIONS_NAMED
+        else []
+    )
     column = total.sum or (f"rows by {total.counts_by}" if total.counts_by else "rows")
     return CheckResult(
         name=f"{total.measure} of each partition equals {column} of {total.source}",
@@ -146,7 +159,7 @@ def against_source_by_partition(
     )
 
 
-def _exact(value: Any) -> Any:
+def _parse_decimal(value: Any) -> Any:
     """Totals hold decimals as text."""
     return Decimal(value) if isinstance(value, str) else value
 
@@ -155,28 +168,28 @@ def _is_close(ours: Any, theirs: Any, tolerance: float) -> bool:
     if not all(math.isfinite(value or 0) for value in (ours, theirs)):
         return False
     with localcontext() as exact:
-        exact.prec = _DIGITS
+        exact.prec = _DECIMAL_DIGITS
         mine, other = (Decimal(str(value or 0)) for value in (ours, theirs))
         return abs(mine - other) <= abs(other) * Decimal(str(tolerance))
 
 
-def _point(side: ByLabel | None, label: str, at: int) -> Any:
-    return _plain(side[label][at]) if side is not None and label in side else None
+def _point(side: ValuesByLabel | None, label: str, at: int) -> Any:
+    return _decimal_as_text(side[label][at]) if side is not None and label in side else None
 
 
-def _total(measure: Measure, at: int, side: ByLabel | None) -> Any:
+def _side_total(measure: Measure, at: int, side: ValuesByLabel | None) -> Any:
     if side is None:
         return None
     values = [values[at] for values in side.values() if values[at] is not None]
-    return _plain(_sum(values)) if values or not measure.sum else None
+    return _decimal_as_text(_exact_sum(values)) if values or not measure.sum else None
 
 
-def _sum(values: Iterable[Any]) -> Any:
+def _exact_sum(values: Iterable[Any]) -> Any:
     with localcontext() as exact:
-        exact.prec = _DIGITS
+        exact.prec = _DECIMAL_DIGITS
         return sum(values)
 
 
-def _plain(value: Any) -> Any:
+def _decimal_as_text(value: Any) -> Any:
     """Decimals as text: JSON has no exact ones."""
-    return plain_value(value) if isinstance(value, Decimal) else value
+    return to_json_value(value) if isinstance(value, Decimal) else value

@@ -6,27 +6,27 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import readers
-from lakehouse_backfill.adapters.spark.evolving import as_changed
-from lakehouse_backfill.adapters.spark.failures import translated
+from lakehouse_backfill.adapters.spark.evolving import apply_schema_change
+from lakehouse_backfill.adapters.spark.failures import spark_errors
 from lakehouse_backfill.adapters.spark.measuring import measured
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
     FILE_COLUMN,
-    Sums,
-    partition_sums,
+    PartitionSums,
+    sum_partitions,
 )
 from lakehouse_backfill.adapters.spark.measuring.source_sums import SourceSums
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.adapters.spark.session.together import beside
-from lakehouse_backfill.adapters.spark.staging.carrying import named
-from lakehouse_backfill.adapters.spark.staging.inputs import Inputs, pin_named
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.adapters.spark.session.together import run_concurrently
+from lakehouse_backfill.adapters.spark.staging.carrying import matches_predicate
+from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs, find_pin
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import Predicate
+from lakehouse_backfill.domain.predicate import RowPredicate
 from lakehouse_backfill.domain.schema_change import SchemaChange
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.ports.compute import Measured
+from lakehouse_backfill.ports.compute import MeasuredSides
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,7 +40,7 @@ class SparkMeasuring:
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
-        self._inputs = Inputs(spark, catalog)
+        self._inputs = PinnedInputs(spark, catalog)
 
     def checksums(
         self,
@@ -48,7 +48,7 @@ class SparkMeasuring:
         snapshot_id: int | None,
         scope: Scope,
         ignore: tuple[str, ...] = (),
-        beside: Predicate | None = None,
+        beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
         """Checksum of each partition of the scope; partitions without rows are left out.
 
@@ -56,9 +56,11 @@ class SparkMeasuring:
         """
         frames = self._frames({_NEW: (table, snapshot_id)}, scope)
         if beside is not None:
-            frames = {side: frame.where(~named(beside)) for side, frame in frames.items()}
-        with translated(f"measuring {table}"):
-            return partition_sums(frames, scope.field, ignore).get(_NEW, Sums()).checksums
+            frames = {
+                side: frame.where(~matches_predicate(beside)) for side, frame in frames.items()
+            }
+        with spark_errors(f"measuring {table}"):
+            return sum_partitions(frames, scope.field, ignore).get(_NEW, PartitionSums()).checksums
 
     def by_file(
         self,
@@ -75,9 +77,9 @@ class SparkMeasuring:
         """
         frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
         if skip:
-            frame = frame.where(~column(FILE_COLUMN).isin(sorted(skip)))
-        with translated(f"measuring {table}"):
-            return partition_sums({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].files
+            frame = frame.where(~quoted_column(FILE_COLUMN).isin(sorted(skip)))
+        with spark_errors(f"measuring {table}"):
+            return sum_partitions({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].files
 
     def measure(
         self,
@@ -91,7 +93,7 @@ class SparkMeasuring:
         old_is_known: bool = False,
         old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
-    ) -> Measured:
+    ) -> MeasuredSides:
         """Checksums and declared measures of the scope's partitions on both sides, in one job.
 
         Measures and rows of `earlier` partitions of the old side are added up in the same job.
@@ -108,19 +110,19 @@ class SparkMeasuring:
             before = Scope(field=scope.field, partitions=earlier)
             frames[_EARLIER] = self._frames({_OLD: old}, before, change)[_OLD]
             unhashed.append(_EARLIER)
-        with translated(f"measuring {old[0]}, {new[0]}"):
-            sums = partition_sums(frames, scope.field, ignore, measures, told, unhashed)
-        found = {side: sums.get(side, Sums()) for side in sides}
-        return Measured(
+        with spark_errors(f"measuring {old[0]}, {new[0]}"):
+            sums = sum_partitions(frames, scope.field, ignore, measures, told, unhashed)
+        found = {side: sums.get(side, PartitionSums()) for side in sides}
+        return MeasuredSides(
             old={} if old_is_known else found[_OLD].checksums,
             new=found[_NEW].checksums,
             old_files=found[_OLD].files,
             new_files=found[_NEW].files,
-            earlier=measured.earlier(measures, sums.get(_EARLIER, Sums())),
-            totals=measured.totals(
+            earlier=measured.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
+            totals=measured.total_by_measure(
                 measures,
                 scope.partitions,
-                None if old[1] is None else _known(old_measures, found[_OLD]),
+                None if old[1] is None else _known_or_read(old_measures, found[_OLD]),
                 None if new[1] is None else found[_NEW].measures,
             ),
         )
@@ -147,12 +149,14 @@ class SparkMeasuring:
         if not wanted:
             return ()
         by_name = {measure.name: measure for measure in measures}
-        candidate = readers.read(self._spark, self._catalog, plan.shadow_table, None)
+        candidate = readers.read_table(self._spark, self._catalog, plan.shadow_table, None)
         ours = [by_name[total.measure] for total in wanted]
-        with beside(lambda: _aggregated(candidate, [_aggregate(each) for each in ours])) as summing:
+        with run_concurrently(
+            lambda: _collect_aggregates(candidate, [_measure_aggregate(each) for each in ours])
+        ) as summing:
             theirs = self._of_sources(plan, wanted)
         return tuple(
-            measured.against_source(total, mine, other)
+            measured.check_source_total(total, mine, other)
             for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
         )
 
@@ -163,15 +167,15 @@ class SparkMeasuring:
 
     def input(self, plan: Plan, name: str) -> DataFrame:
         """One pinned input within its range, for the suites."""
-        return self._inputs.declared(pin_named(plan, name))
+        return self._inputs.declared(find_pin(plan, name))
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
         """Distinct non-null values of a column of a pinned input, for suite parameters."""
         return self._distinct(self.input(plan, name), column)
 
     def _distinct(self, frame: DataFrame, name: str) -> list[Any]:
-        value = column(name)
-        with translated(f"reading the values of {name}"):
+        value = quoted_column(name)
+        with spark_errors(f"reading the values of {name}"):
             found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in found.collect()), key=repr)
 
@@ -189,37 +193,43 @@ class SparkMeasuring:
             if snapshot_id is not None and side not in without
         }
         if _OLD in frames:
-            frames[_OLD] = as_changed(frames[_OLD], change)
+            frames[_OLD] = apply_schema_change(frames[_OLD], change)
         return frames
 
     def _of_sources(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
         found: list[Any] = [None] * len(wanted)
         for source in dict.fromkeys(total.source for total in wanted):
             places = [at for at, total in enumerate(wanted) if total.source == source]
-            frame = self._inputs.whole(pin_named(plan, source))
-            sums = _aggregated(frame, [_of_source(wanted[at]) for at in places])
+            frame = self._inputs.whole(find_pin(plan, source))
+            sums = _collect_aggregates(frame, [_source_aggregate(wanted[at]) for at in places])
             for at, value in zip(places, sums, strict=True):
                 found[at] = value
         return found
 
 
-def _known(given: Mapping[str, tuple[Any, ...]] | None, read: Sums) -> measured.ByLabel:
+def _known_or_read(
+    given: Mapping[str, tuple[Any, ...]] | None, read: PartitionSums
+) -> measured.ValuesByLabel:
     return read.measures if given is None else given
 
 
-def _aggregated(frame: DataFrame, aggregates: list[Column]) -> list[Any]:
+def _collect_aggregates(frame: DataFrame, aggregates: list[Column]) -> list[Any]:
     named = [each.alias(f"m{at}") for at, each in enumerate(aggregates)]
-    with translated("comparing totals with the sources"):
+    with spark_errors("comparing totals with the sources"):
         return list(frame.agg(*named).collect()[0])
 
 
-def _of_source(total: SourceTotal) -> Column:
+def _source_aggregate(total: SourceTotal) -> Column:
     from pyspark.sql import functions as F
 
-    return F.sum(column(total.sum)) if total.sum else F.count(F.lit(1))
+    return F.sum(quoted_column(total.sum)) if total.sum else F.count(F.lit(1))
 
 
-def _aggregate(measure: Measure) -> Column:
+def _measure_aggregate(measure: Measure) -> Column:
     from pyspark.sql import functions as F
 
-    return F.sum(column(measure.sum)) if measure.sum else F.count(column(measure.count or ""))
+    return (
+        F.sum(quoted_column(measure.sum))
+        if measure.sum
+        else F.count(quoted_column(measure.count or ""))
+    )

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import labels, rowhash
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.scope import ScopeField
@@ -36,7 +36,7 @@ _DIGITS = 100
 
 
 @dataclass(frozen=True)
-class Sums:
+class PartitionSums:
     """What one frame holds: by label the checksum, and the measures in the order asked for.
 
     Partitions without rows are left out. `files` are the checksums by label and file.
@@ -58,14 +58,14 @@ class Sums:
         self.measures[label] = tuple(values if before is None else map(_plus, before, values))
 
 
-def partition_sums(
+def sum_partitions(
     frames: Mapping[str, DataFrame],
     by: ScopeField,
     ignore: Sequence[str] = (),
     measures: Sequence[Measure] = (),
     told: Collection[str] = (),
     unhashed: Collection[str] = (),
-) -> dict[str, Sums]:
+) -> dict[str, PartitionSums]:
     """Give checksums and measures by partition, of each named frame, in one job.
 
     `ignore` names columns that take no part in checksums. A column that a frame lacks has no value
@@ -76,28 +76,28 @@ def partition_sums(
 
     if not frames:
         return {}
-    shapes = {name: rowhash.shape(frame.schema, ignore) for name, frame in frames.items()}
+    shapes = {name: rowhash.shape_digest(frame.schema, ignore) for name, frame in frames.items()}
     narrow = [
-        _narrow(name, frame, by, measures, *_marks(name, frame, ignore, told, unhashed))
+        _narrow(name, frame, by, measures, *_hash_and_file(name, frame, ignore, told, unhashed))
         for name, frame in frames.items()
     ]
     rows = reduce(lambda one, other: one.unionAll(other), narrow)
-    sums = [_sum(each, at) for at, each in enumerate(measures) if not each.counts_by]
+    sums = [_sum_column(each, at) for at, each in enumerate(measures) if not each.counts_by]
     states = [f"{_VALUE}{at}" for at, measure in enumerate(measures) if measure.counts_by]
     grouped = rows.groupBy(_SIDE, _LABEL, _FILE, *states).agg(
-        *rowhash.sums(column(_HASH)), F.count(F.lit(1)).alias(_ROWS), *sums
+        *rowhash.hash_aggregates(quoted_column(_HASH)), F.count(F.lit(1)).alias(_ROWS), *sums
     )
-    found = {name: Sums() for name in frames}
-    for row in _few(grouped, measures) if states else grouped.collect():
+    found = {name: PartitionSums() for name in frames}
+    for row in _collect_state_groups(grouped, measures) if states else grouped.collect():
         checksum = rowhash.to_checksum(row.asDict(), shapes[row[_SIDE]])
-        values = [_found(row, measure, at) for at, measure in enumerate(measures)]
-        side, label = found[row[_SIDE]], labels.label(by, row[_LABEL])
+        values = [_group_value(row, measure, at) for at, measure in enumerate(measures)]
+        side, label = found[row[_SIDE]], labels.format_label(by, row[_LABEL])
         side.add(label, row[_FILE], checksum, values)
         side.rows[label] = side.rows.get(label, 0) + row[_ROWS]
     return found
 
 
-def _few(grouped: DataFrame, measures: Sequence[Measure]) -> list[Row]:
+def _collect_state_groups(grouped: DataFrame, measures: Sequence[Measure]) -> list[Row]:
     """Collect groups by state; raises ConfigError where a column has too many values for states."""
     found = grouped.limit(MAX_GROUPS + 1).collect()
     if len(found) > MAX_GROUPS:
@@ -109,15 +109,15 @@ def _few(grouped: DataFrame, measures: Sequence[Measure]) -> list[Row]:
     return found
 
 
-def _found(row: Row, measure: Measure, at: int) -> Any:
+def _group_value(row: Row, measure: Measure, at: int) -> Any:
     """Give what a group adds to a measure: a number, or the rows of one state."""
     value = row[f"{_VALUE}{at}"]
     if not measure.counts_by:
         return value
-    return Counter({state_of(value): row[_ROWS]})
+    return Counter({state_text(value): row[_ROWS]})
 
 
-def state_of(value: Any) -> str:
+def state_text(value: Any) -> str:
     """Name the state of a counted value: the text `null` is not the missing value."""
     if value is None:
         return NULL_STATE
@@ -125,7 +125,7 @@ def state_of(value: Any) -> str:
     return f"={text}" if text == NULL_STATE or text.startswith("=") else text
 
 
-def _marks(
+def _hash_and_file(
     name: str,
     frame: DataFrame,
     ignore: Sequence[str],
@@ -137,8 +137,8 @@ def _marks(
 
     no_hash, no_file = F.lit(None).cast("bigint"), F.lit(None).cast("string")
     return (
-        no_hash if name in unhashed else rowhash.row_hash(frame.schema, ignore),
-        column(FILE_COLUMN) if name in told else no_file,
+        no_hash if name in unhashed else rowhash.row_hash_column(frame.schema, ignore),
+        quoted_column(FILE_COLUMN) if name in told else no_file,
     )
 
 
@@ -153,7 +153,9 @@ def _narrow(
     """Reduce rows to what is grouped: hashed here, or each aggregate would carry the hash."""
     from pyspark.sql import functions as F
 
-    values = [_value(frame, each).alias(f"{_VALUE}{at}") for at, each in enumerate(measures)]
+    values = [
+        _measure_input(frame, each).alias(f"{_VALUE}{at}") for at, each in enumerate(measures)
+    ]
     side, label = F.lit(name).alias(_SIDE), labels.raw_label(by).alias(_LABEL)
     return frame.select(side, label, file.alias(_FILE), hashed.alias(_HASH), *values)
 
@@ -166,18 +168,18 @@ def _plus(one: Any, other: Any) -> Any:
         return one + other
 
 
-def _value(frame: DataFrame, measure: Measure) -> Column:
+def _measure_input(frame: DataFrame, measure: Measure) -> Column:
     from pyspark.sql import functions as F
 
     name = measure.sum or measure.count or measure.counts_by or ""
-    value = column(name) if name in frame.columns else F.lit(None)
+    value = quoted_column(name) if name in frame.columns else F.lit(None)
     if measure.counts_by:
         return value.cast("string")
     return value if measure.sum else value.isNotNull()
 
 
-def _sum(measure: Measure, at: int) -> Column:
+def _sum_column(measure: Measure, at: int) -> Column:
     from pyspark.sql import functions as F
 
-    value = column(f"{_VALUE}{at}")
+    value = quoted_column(f"{_VALUE}{at}")
     return (F.sum(value) if measure.sum else F.count_if(value)).alias(f"{_VALUE}{at}")

@@ -20,25 +20,25 @@ AWS_COORDINATES = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
 
 #: Properties that only PyIceberg reads, or that are translated below.
 _NOT_FOR_SPARK = ("name", "type", "py-io-impl", "py-catalog-impl", "echo", "pool_pre_ping")
-_WAIT_MS = 30_000
+_LOCK_TIMEOUT_MS = 30_000
 
 
-def resolve(catalog: Mapping[str, str], project: Path) -> dict[str, str]:
+def expand_project_folder(catalog: Mapping[str, str], project: Path) -> dict[str, str]:
     """Replace `${project}` in every property by the project's absolute folder."""
     folder = str(project.resolve())
     return {key: value.replace("${project}", folder) for key, value in catalog.items()}
 
 
-def spark_catalog(properties: Mapping[str, str]) -> dict[str, str]:
+def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Give the properties of Iceberg's `SparkCatalog` for PyIceberg's (already resolved).
 
     Raises ConfigError when the catalog's type or uri has no counterpart in Spark.
     """
     kind = catalog_type(properties)
-    if kind not in ("sql", *_ALIKE):
+    if kind not in ("sql", *_SHARED_CATALOG_TYPES):
         raise ConfigError(
             f"catalog type {kind!r} is not known to Spark",
-            fix=f"use one of {', '.join(_ALIKE)}, sql in the profile's catalog",
+            fix=f"use one of {', '.join(_SHARED_CATALOG_TYPES)}, sql in the profile's catalog",
         )
     rest = {
         key: value
@@ -46,11 +46,11 @@ def spark_catalog(properties: Mapping[str, str]) -> dict[str, str]:
         if key not in _NOT_FOR_SPARK and not key.startswith(("s3.", "client."))
     }
     # A cached table shows old data to a session for as long as it keeps reading (pitfall 45).
-    own = _sql(properties) if kind == "sql" else {"type": kind}
-    return {**rest, **own, **_object_store(properties), "cache-enabled": "false"}
+    own = _jdbc_catalog_properties(properties) if kind == "sql" else {"type": kind}
+    return {**rest, **own, **_object_store_properties(properties), "cache-enabled": "false"}
 
 
-def coordinates(properties: Mapping[str, str]) -> tuple[str, ...]:
+def maven_coordinates(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Name the Maven artifacts, with exact versions, that the catalog and its store need."""
     uri = properties.get("uri", "")
     wanted = [ICEBERG_COORDINATES]
@@ -80,7 +80,7 @@ def jdbc_settings(uri: str) -> dict[str, str]:
     if scheme == "sqlite":
         return {"uri": _sqlite_uri(uri)}
     if scheme in ("postgresql", "postgres"):
-        return _postgresql(uri)
+        return _postgresql_settings(uri)
     raise ConfigError(
         f"the SQL catalog's uri has scheme {scheme!r}, which Spark's JDBC catalog cannot open here",
         fix="use sqlite:////absolute/file.db or postgresql+psycopg2://user:password@host/database",
@@ -94,10 +94,10 @@ def _sqlite_uri(uri: str) -> str:
     locked" while the other engine commits.
     """
     path = uri.split(":///", 1)[-1].split("?", 1)[0]
-    return f"jdbc:sqlite:{Path(path).absolute()}?busy_timeout={_WAIT_MS}&journal_mode=WAL"
+    return f"jdbc:sqlite:{Path(path).absolute()}?busy_timeout={_LOCK_TIMEOUT_MS}&journal_mode=WAL"
 
 
-def _postgresql(uri: str) -> dict[str, str]:
+def _postgresql_settings(uri: str) -> dict[str, str]:
     parts = urlsplit(uri)
     place = parts.hostname or "localhost"
     port = f":{parts.port}" if parts.port else ""
@@ -112,13 +112,13 @@ def _postgresql(uri: str) -> dict[str, str]:
     return found
 
 
-def _sql(properties: Mapping[str, str]) -> dict[str, str]:
+def _jdbc_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """V1 of the schema is what PyIceberg writes, and it can hold views."""
     return {"type": "jdbc", "jdbc.schema-version": "V1", **jdbc_settings(properties["uri"])}
 
 
 #: Catalogs whose properties have the same names on both sides.
-_ALIKE = ("glue", "hive", "rest")
+_SHARED_CATALOG_TYPES = ("glue", "hive", "rest")
 
 
 def _uses_s3(properties: Mapping[str, str]) -> bool:
@@ -126,7 +126,7 @@ def _uses_s3(properties: Mapping[str, str]) -> bool:
     return warehouse.startswith(("s3:", "s3a:")) or any(key.startswith("s3.") for key in properties)
 
 
-def _object_store(properties: Mapping[str, str]) -> dict[str, str]:
+def _object_store_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if not _uses_s3(properties):
         return {}
     renamed = {"s3.region": "client.region"}

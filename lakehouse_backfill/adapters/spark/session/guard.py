@@ -20,7 +20,7 @@ from lakehouse_backfill.errors import WriteForbidden
 
 #: Module, class and members that write or change state; a missing one is skipped, because the
 #: classic and the Connect API differ.
-_FORBIDDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+_WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     *(
         (module, "DataFrame", members)
         for module in (
@@ -64,94 +64,94 @@ _FORBIDDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         for members in (("stop", "copyFromLocalToFs", "addArtifacts"),)
     ),
 )
-_SESSIONS = ("pyspark.sql.session", "pyspark.sql.connect.session")
+_SESSION_MODULES = ("pyspark.sql.session", "pyspark.sql.connect.session")
 #: What a builder may ask for when it is only used to find the session.
 _HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
 
 _lock = threading.Lock()
-_entered = 0
+_guard_depth = 0
 _originals: list[tuple[type, str, Any]] = []
-_thread = threading.local()
+_thread_state = threading.local()
 
 
 @contextmanager
-def job_code() -> Iterator[None]:
+def forbid_job_writes() -> Iterator[None]:
     """Forbid writing until the block ends; raises WriteForbidden from inside it, never later."""
-    global _entered  # Classes are patched once for the process.
+    global _guard_depth  # Classes are patched once for the process.
     with _lock:
-        if _entered == 0:
-            _install()
-        _entered += 1
+        if _guard_depth == 0:
+            _patch_pyspark()
+        _guard_depth += 1
     try:
         yield
     finally:
         with _lock:
-            _entered -= 1
-            if _entered == 0:
-                _restore()
+            _guard_depth -= 1
+            if _guard_depth == 0:
+                _unpatch_pyspark()
 
 
 @contextmanager
-def own_writes() -> Iterator[None]:
+def allow_own_writes() -> Iterator[None]:
     """Let this thread write although a job's code runs on another one."""
-    before = getattr(_thread, "trusted", False)
-    _thread.trusted = True
+    before = getattr(_thread_state, "trusted", False)
+    _thread_state.trusted = True
     try:
         yield
     finally:
-        _thread.trusted = before
+        _thread_state.trusted = before
 
 
-def _install() -> None:
-    for module, name, members in _FORBIDDEN:
-        owner = _class(module, name)
+def _patch_pyspark() -> None:
+    for module, name, members in _WRITE_MEMBERS:
+        owner = _pyspark_class(module, name)
         for member in members:
             if owner is not None and member in owner.__dict__:
-                _replace(owner, member, _forbidding(owner, member))
-    for module in _SESSIONS:
-        session = _class(module, "SparkSession")
+                _patch_member(owner, member, _forbidding_member(owner, member))
+    for module in _SESSION_MODULES:
+        session = _pyspark_class(module, "SparkSession")
         if session is not None:
-            _replace(session, "sql", _checked_sql(session.__dict__["sql"]))
+            _patch_member(session, "sql", _checked_sql(session.__dict__["sql"]))
             builder = session.Builder
-            _replace(builder, "getOrCreate", _checked_builder(builder.getOrCreate))
+            _patch_member(builder, "getOrCreate", _checked_builder(builder.getOrCreate))
 
 
-def _restore() -> None:
+def _unpatch_pyspark() -> None:
     while _originals:
         owner, member, original = _originals.pop()
         setattr(owner, member, original)
 
 
-def _replace(owner: type, member: str, replacement: Any) -> None:
+def _patch_member(owner: type, member: str, replacement: Any) -> None:
     _originals.append((owner, member, owner.__dict__[member]))
     setattr(owner, member, replacement)
 
 
-def _class(module: str, name: str) -> Any:
+def _pyspark_class(module: str, name: str) -> Any:
     """Give a class of PySpark; None for Connect's own when the session is not one of Connect.
 
     PySpark imports some of Connect's modules when they are used: here, lest a job comes first.
     """
-    if ".connect." in module and _SESSIONS[1] not in sys.modules:
+    if ".connect." in module and _SESSION_MODULES[1] not in sys.modules:
         return None
     return getattr(import_module(module), name, None)
 
 
-def _forbidding(owner: type, member: str) -> Any:
+def _forbidding_member(owner: type, member: str) -> Any:
     original = owner.__dict__[member]
     what = f"{owner.__name__}.{member}"
     if isinstance(original, property):
         getter = original.fget or _nothing
 
         def get(self: Any) -> Any:
-            _refuse(what)
+            _refuse_unless_trusted(what)
             return getter(self)
 
         return property(get)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         target = f"({args[0]!r})" if args and isinstance(args[0], str) else ""
-        _refuse(f"{what}{target}")
+        _refuse_unless_trusted(f"{what}{target}")
         return original(self, *args, **kwargs)
 
     return call
@@ -171,7 +171,7 @@ def _checked_sql(original: Callable[..., Any]) -> Callable[..., Any]:
                 parse_query(sqlQuery)
             except NotAQuery as error:
                 shown = " ".join(sqlQuery.split())[:80]
-                raise _forbidden(f"SparkSession.sql({shown!r}): {error}") from error
+                raise _write_forbidden(f"SparkSession.sql({shown!r}): {error}") from error
         return original(self, sqlQuery, *args, **kwargs)
 
     return sql
@@ -181,22 +181,24 @@ def _checked_builder(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_or_create(self: Any) -> Any:
         options = set(getattr(self, "_options", {}))
         if options - _HARMLESS_OPTIONS:
-            _refuse(f"SparkSession.builder with {', '.join(sorted(options - _HARMLESS_OPTIONS))}")
+            _refuse_unless_trusted(
+                f"SparkSession.builder with {', '.join(sorted(options - _HARMLESS_OPTIONS))}"
+            )
         return original(self)
 
     return get_or_create
 
 
 def _is_trusted() -> bool:
-    return bool(getattr(_thread, "trusted", False))
+    return bool(getattr(_thread_state, "trusted", False))
 
 
-def _refuse(what: str) -> None:
+def _refuse_unless_trusted(what: str) -> None:
     if not _is_trusted():
-        raise _forbidden(what)
+        raise _write_forbidden(what)
 
 
-def _forbidden(what: str) -> WriteForbidden:
+def _write_forbidden(what: str) -> WriteForbidden:
     return WriteForbidden(
         f"the job tried {what}; a transform returns a DataFrame and writes nothing itself",
         state="nothing was sent or written",

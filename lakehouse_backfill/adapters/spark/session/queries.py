@@ -15,8 +15,8 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 #: `spark.sql(text, name=frame)` replaces `{name}`; for parsing it stands for a table of that name.
 _FRAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: These call arbitrary Java methods from inside a query.
-_REFLECTION = frozenset({"reflect", "java_method", "try_reflect"})
-_CHANGES = (exp.DML, exp.DDL, exp.Command, exp.QueryTransform, exp.Into)
+_REFLECTION_FUNCTIONS = frozenset({"reflect", "java_method", "try_reflect"})
+_SIDE_EFFECT_NODES = (exp.DML, exp.DDL, exp.Command, exp.QueryTransform, exp.Into)
 
 
 class NotAQuery(ValueError):
@@ -34,13 +34,13 @@ def parse_query(text: str) -> exp.Query:
         raise NotAQuery(f"{len(statements)} statements instead of one query")
     statement = statements[0]
     if not isinstance(statement, exp.Query) or isinstance(statement, exp.DML):
-        raise NotAQuery(f"{_kind(statement)} instead of a query")
+        raise NotAQuery(f"{_statement_kind(statement)} instead of a query")
     for node in statement.walk():
         _refuse_side_effects(node)
     return statement
 
 
-def tables_read(query: exp.Query) -> set[str]:
+def referenced_tables(query: exp.Query) -> set[str]:
     """Name the tables that a query reads, its own common table expressions left out."""
     own = {cte.alias_or_name.lower() for cte in query.find_all(exp.CTE)}
     names = {
@@ -52,13 +52,13 @@ def tables_read(query: exp.Query) -> set[str]:
 
 
 def _refuse_side_effects(node: exp.Expr) -> None:
-    if isinstance(node, _CHANGES) and not isinstance(node, exp.Query):
-        raise NotAQuery(f"{_kind(node)} inside a query")
-    if isinstance(node, exp.Anonymous) and node.name.lower() in _REFLECTION:
+    if isinstance(node, _SIDE_EFFECT_NODES) and not isinstance(node, exp.Query):
+        raise NotAQuery(f"{_statement_kind(node)} inside a query")
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _REFLECTION_FUNCTIONS:
         raise NotAQuery(f"call of {node.name}, which runs arbitrary Java code")
 
 
-def _kind(node: exp.Expr) -> str:
+def _statement_kind(node: exp.Expr) -> str:
     if isinstance(node, exp.Command):
         return str(node.this).upper()
     return node.key.upper()

@@ -5,21 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import quoted
-from lakehouse_backfill.adapters.spark.session.settings import EXTENSIONS, SparkSettings
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quote_identifier
+from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, SparkSettings
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, EnvironmentDown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: So long may a server take to answer at first; PySpark itself would try for ten minutes.
-_ANSWERS_S = 20.0
+_CONNECT_TIMEOUT_S = 20.0
 #: What a server is started with, and refuses later.
-_STATIC = ("spark.sql.extensions", "spark.sql.catalogImplementation")
+_STATIC_SETTINGS = ("spark.sql.extensions", "spark.sql.catalogImplementation")
 
 
-def connect(settings: SparkSettings) -> SparkSession:
+def connect_to_server(settings: SparkSettings) -> SparkSession:
     """Open a session on the server: only what a running session may change is sent to it.
 
     Raises ConfigError when the profile names no server, or the server keeps a setting of its own;
@@ -31,41 +31,41 @@ def connect(settings: SparkSettings) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(address)
-    wanted = _sent(settings)
+    wanted = _runtime_settings(settings)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
-        _require_answer(address)
+        _require_reachable(address)
         session: SparkSession = builder.getOrCreate()
-        _require_taken(address, session, wanted)
+        _require_settings_applied(address, session, wanted)
     except BackfillError:
         raise
     except Exception as error:
         raise EnvironmentDown(
-            f"Spark Connect at {address} does not answer: {_said(error)}",
+            f"Spark Connect at {address} does not answer: {_connect_error_text(error)}",
             fix="start the server, or correct spark.remote in the profile",
         ) from error
     return session
 
 
-def examined(session: SparkSession, catalog: str) -> str:
+def check_server(session: SparkSession, catalog: str) -> str:
     """Say what answers, once it has listed the catalog; raises Blocked without SQL extensions."""
-    with translated("asking Spark Connect for the catalog"):
-        session.sql(f"SHOW NAMESPACES IN {quoted(catalog)}").collect()
+    with spark_errors("asking Spark Connect for the catalog"):
+        session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()
         extensions = str(session.conf.get("spark.sql.extensions", ""))
-    if EXTENSIONS not in extensions:
+    if ICEBERG_EXTENSIONS not in extensions:
         raise Blocked(
             "the server was started without Iceberg's SQL extensions: no tags can be set there",
-            fix=f"start it with --conf spark.sql.extensions={EXTENSIONS}",
+            fix=f"start it with --conf spark.sql.extensions={ICEBERG_EXTENSIONS}",
         )
     return f"Spark {session.version} answers, and reads catalog {catalog}"
 
 
-def _sent(settings: SparkSettings) -> dict[str, str]:
+def _runtime_settings(settings: SparkSettings) -> dict[str, str]:
     return {
         key: value
         for key, value in settings.options.items()
-        if key.startswith("spark.sql.") and key not in _STATIC
+        if key.startswith("spark.sql.") and key not in _STATIC_SETTINGS
     }
 
 
@@ -89,17 +89,17 @@ def _require_client() -> None:
         ) from error
 
 
-def _require_answer(address: str) -> None:
+def _require_reachable(address: str) -> None:
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     channel: Any = DefaultChannelBuilder(address).toChannel()
     try:
-        import_module("grpc").channel_ready_future(channel).result(timeout=_ANSWERS_S)
+        import_module("grpc").channel_ready_future(channel).result(timeout=_CONNECT_TIMEOUT_S)
     finally:
         channel.close()
 
 
-def _require_taken(address: str, session: SparkSession, wanted: dict[str, str]) -> None:
+def _require_settings_applied(address: str, session: SparkSession, wanted: dict[str, str]) -> None:
     """Compare with what was asked for: PySpark passes over settings that a server refuses."""
     others = [key for key, value in wanted.items() if session.conf.get(key, None) != value]
     if others:
@@ -109,5 +109,5 @@ def _require_taken(address: str, session: SparkSession, wanted: dict[str, str]) 
         )
 
 
-def _said(error: Exception) -> str:
-    return str(error) or f"nothing came in {_ANSWERS_S:g} s"
+def _connect_error_text(error: Exception) -> str:
+    return str(error) or f"nothing came in {_CONNECT_TIMEOUT_S:g} s"

@@ -38,8 +38,8 @@ _STALE = (
     "SPARK_TESTING",
 )
 _LOCK = threading.Lock()
-_OPEN: dict[str, SparkSession] = {}
-_opened = 0
+_OPEN_SESSIONS: dict[str, SparkSession] = {}
+_sessions_opened = 0
 
 
 def open_session(profile: Profile, project: Path) -> SparkSession:
@@ -49,40 +49,40 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
     JavaMissing without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and
     ConfigError when the process already has a session on another catalog.
     """
-    global _opened  # One session at a time; what was built in an earlier one is void.
+    global _sessions_opened  # One session at a time; what was built in an earlier one is void.
     settings = SparkSettings.of(profile, project)
     with _LOCK:
-        session = _OPEN.get("session")
+        session = _OPEN_SESSIONS.get("session")
         if session is None:
-            _quieten()
+            _silence_query_loggers()
             session = _start(settings) if settings.remote is None else _connect(settings)
-            _OPEN["session"] = session
-            _opened += 1
+            _OPEN_SESSIONS["session"] = session
+            _sessions_opened += 1
         else:
             _refuse_other_catalog(session, settings)
         return session
 
 
-def is_open() -> bool:
+def is_session_open() -> bool:
     """Tell whether this process has a session already."""
-    return "session" in _OPEN
+    return "session" in _OPEN_SESSIONS
 
 
 def session_number() -> int:
     """Tell the sessions of this process apart; 0 while there is none."""
-    return _opened if is_open() else 0
+    return _sessions_opened if is_session_open() else 0
 
 
 def close_session() -> None:
     """Stop this process's session, if there is one; the next `open_session` starts afresh."""
     with _LOCK:
-        session = _OPEN.pop("session", None)
+        session = _OPEN_SESSIONS.pop("session", None)
     if session is not None:
         session.stop()
-        _end_java()
+        _stop_java()
 
 
-def _end_java() -> None:
+def _stop_java() -> None:
     """End the Java process too: PySpark keeps it, and would start the next session inside."""
     from pyspark import SparkContext
 
@@ -103,7 +103,7 @@ def _start(settings: SparkSettings) -> SparkSession:
         raise
     except Exception as error:
         raise EnvironmentDown(
-            f"Spark did not start: {error}\n{_tail(log)}",
+            f"Spark did not start: {error}\n{_log_tail(log)}",
             fix="lakehouse-backfill doctor",
         ) from error
 
@@ -124,10 +124,10 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
 def _connect(settings: SparkSettings) -> SparkSession:
     for name in _STALE:
         os.environ.pop(name, None)
-    return remote.connect(settings)
+    return remote.connect_to_server(settings)
 
 
-def _quieten() -> None:
+def _silence_query_loggers() -> None:
     """PySpark prints every error of a query as JSON to stderr, besides raising it."""
     from pyspark.logger import PySparkLogger
 
@@ -189,6 +189,6 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _tail(log: IO[bytes], lines: int = 15) -> str:
+def _log_tail(log: IO[bytes], lines: int = 15) -> str:
     text = Path(log.name).read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:])

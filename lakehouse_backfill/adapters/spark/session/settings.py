@@ -11,9 +11,9 @@ from lakehouse_backfill.adapters.spark.session import catalog_settings
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 
-EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 JARS_VARIABLE = "LAKEHOUSE_BACKFILL_JARS"
-_CLONE = Path(__file__).resolve().parents[4]
+_REPOSITORY_ROOT = Path(__file__).resolve().parents[4]
 
 #: What a run's safety or the meaning of stored checksums rests on; a profile cannot change it.
 _FIXED = {
@@ -72,14 +72,14 @@ class SparkSettings:
                 f"profile sets {', '.join(refused)}, which would redirect every write",
                 fix="remove it from the profile's spark settings",
             )
-        properties = catalog_settings.resolve(profile.catalog, project)
+        properties = catalog_settings.expand_project_folder(profile.catalog, project)
         name = properties.get("name", "lake")
-        own = catalog_settings.resolve(profile.spark, project)
+        own = catalog_settings.expand_project_folder(profile.spark, project)
         options = {**_DEFAULTS, **own, **_FIXED, **_catalog_options(name, properties)}
         options["spark.sql.extensions"] = _extensions(own)
         settings = SparkSettings(catalog=name, options=options)
         if settings.remote is None:
-            options = {**options, **_jars(settings, properties, project)}
+            options = {**options, **_jar_settings(settings, properties, project)}
         if settings.is_local:
             options = {**_LOCAL_DEFAULTS, **options}
         return SparkSettings(catalog=name, options=options)
@@ -87,23 +87,25 @@ class SparkSettings:
 
 def _catalog_options(name: str, properties: Mapping[str, str]) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{name}"
-    derived = catalog_settings.spark_catalog(properties)
+    derived = catalog_settings.spark_catalog_properties(properties)
     options = {f"{prefix}.{key}": value for key, value in derived.items()}
     return {prefix: "org.apache.iceberg.spark.SparkCatalog", **options}
 
 
 def _extensions(own: Mapping[str, str]) -> str:
     wanted = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
-    return ",".join(dict.fromkeys([*wanted, EXTENSIONS]))
+    return ",".join(dict.fromkeys([*wanted, ICEBERG_EXTENSIONS]))
 
 
-def _jars(settings: SparkSettings, properties: Mapping[str, str], project: Path) -> dict[str, str]:
+def _jar_settings(
+    settings: SparkSettings, properties: Mapping[str, str], project: Path
+) -> dict[str, str]:
     """Use the jars of a folder when there is one, else let Spark fetch exact coordinates."""
     if {"spark.jars", "spark.jars.packages"} & set(settings.options):
         return {}
-    jars = local_jars(project)
+    jars = find_local_jars(project)
     if not jars:
-        return {"spark.jars.packages": ",".join(catalog_settings.coordinates(properties))}
+        return {"spark.jars.packages": ",".join(catalog_settings.maven_coordinates(properties))}
     if not settings.is_local:
         return {"spark.jars": ",".join(map(str, jars))}
     # On the class path a local session neither copies the jars nor opens a second class loader.
@@ -112,11 +114,15 @@ def _jars(settings: SparkSettings, properties: Mapping[str, str], project: Path)
     return {"spark.driver.extraClassPath": os.pathsep.join(parts)}
 
 
-def local_jars(project: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+def find_local_jars(project: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Find the jars of `LAKEHOUSE_BACKFILL_JARS`, of the project's or the clone's `.tools/jars`."""
     env = os.environ if environ is None else environ
     named = env.get(JARS_VARIABLE)
-    folders = [Path(named)] if named else [project / ".tools" / "jars", _CLONE / ".tools" / "jars"]
+    folders = (
+        [Path(named)]
+        if named
+        else [project / ".tools" / "jars", _REPOSITORY_ROOT / ".tools" / "jars"]
+    )
     for folder in folders:
         jars = tuple(sorted(folder.resolve().glob("*.jar")))
         if jars:

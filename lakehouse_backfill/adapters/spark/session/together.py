@@ -9,19 +9,19 @@ from typing import TypeVar
 
 from lakehouse_backfill.adapters.spark.session import guard
 
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 
 @contextmanager
-def beside(act: Callable[[], Found]) -> Iterator[Future[Found]]:
+def run_concurrently(act: Callable[[], ResultT]) -> Iterator[Future[ResultT]]:
     """Let `act` run on another thread meanwhile; the block ends when both have.
 
     The future's `result` gives what it found, or raises what it raised. It may write although a
     job's code runs elsewhere: it is ours.
     """
 
-    def trusted() -> Found:
-        with guard.own_writes():
+    def trusted() -> ResultT:
+        with guard.allow_own_writes():
             return act()
 
     with ThreadPoolExecutor(1, thread_name_prefix="lhb-beside") as pool:

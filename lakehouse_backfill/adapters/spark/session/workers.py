@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from lakehouse_backfill import __version__
-from lakehouse_backfill.adapters.spark.failures import first_line
+from lakehouse_backfill.adapters.spark.failures import root_cause_line
 from lakehouse_backfill.adapters.spark.session import guard
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
-from lakehouse_backfill.ports.workers import Work
+from lakehouse_backfill.ports.workers import PartFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     _Batches = Iterable[pa.RecordBatch]
 
 #: Spark divides so many numbers among all that can work at a time.
-_ASKED = 10_000
+_PROBE_ROWS = 10_000
 #: Whose objects and files both sides have to understand.
-_SENT = ("pyiceberg", "pyarrow", "duckdb")
-_known: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
+_VERSIONED_PACKAGES = ("pyiceberg", "pyarrow", "duckdb")
+_worker_counts: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
 
 class SparkWorkers:
@@ -35,24 +35,24 @@ class SparkWorkers:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def count(self, work: Work) -> int:
+    def count(self, work: PartFunction) -> int:
         """Tell how many can do this work at a time, which a session is asked once.
 
         Raises Unsupported where they lack this product, or have another version of it.
         """
-        if self._spark not in _known:
-            found, own = _versions(self._spark, work.__module__), _own_versions()
+        if self._spark not in _worker_counts:
+            found, own = _worker_versions(self._spark, work.__module__), _process_versions()
             others = sorted({each for each in found if each != own})
             if others:
                 raise Unsupported(
                     f"Spark's workers do not have {own}: {others[0]}",
                     fix="install the same on the executors, or compare by a shuffle",
                 )
-            _known[self._spark] = len(found)
-        return _known[self._spark]
+            _worker_counts[self._spark] = len(found)
+        return _worker_counts[self._spark]
 
     def answers(
-        self, work: Work, common: bytes, tasks: Sequence[Sequence[bytes]]
+        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
         """Work on each task's parts together; yields the answers in the order of the parts."""
         batches, first = [], 0
@@ -62,7 +62,7 @@ class SparkWorkers:
             first += len(parts)
         if not batches:
             return
-        with _told(), guard.own_writes():
+        with _worker_errors(), guard.allow_own_writes():
             # PySpark makes a partition of each batch of large questions. It divides the rows of
             # small ones, as Spark Connect does, by itself: into runs of consecutive parts.
             asked = self._spark.createDataFrame(pa.Table.from_batches(batches))
@@ -70,7 +70,7 @@ class SparkWorkers:
         yield from (row["answer"] for row in found.sort_by("number").to_pylist())
 
 
-def _worker(work: Work, common: bytes) -> Callable[[_Batches], _Batches]:
+def _worker(work: PartFunction, common: bytes) -> Callable[[_Batches], _Batches]:
     # A function inside a function is sent whole: workers import only what it calls.
     def run(batches: _Batches) -> _Batches:
         for batch in batches:
@@ -81,14 +81,14 @@ def _worker(work: Work, common: bytes) -> Callable[[_Batches], _Batches]:
     return run
 
 
-def _own_versions() -> str:
+def _process_versions() -> str:
     """Name what reads files and what is sent to and fro, with the versions of this process."""
-    others = (f"{name} {version(name)}" for name in _SENT)
+    others = (f"{name} {version(name)}" for name in _VERSIONED_PACKAGES)
     return ", ".join([f"lakehouse-backfill {__version__}", *others])
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _worker_errors() -> Iterator[None]:
     """Say of workers that died what can be done."""
     try:
         yield
@@ -96,18 +96,18 @@ def _told() -> Iterator[None]:
         raise
     except Exception as error:
         raise EnvironmentDown(
-            f"Spark's workers failed: {first_line(str(error))}",
+            f"Spark's workers failed: {root_cause_line(str(error))}",
             fix="give executors more spark.executor.memoryOverhead, or lower task_diff_limit_mib",
         ) from error
 
 
-def _versions(spark: SparkSession, module: str) -> list[str]:
+def _worker_versions(spark: SparkSession, module: str) -> list[str]:
     """Ask every worker for its version of this product; one that cannot import it says why."""
 
     def tell(batches: _Batches) -> _Batches:
         try:
             import_module(module)
-            found = _own_versions()
+            found = _process_versions()
         except Exception as error:  # noqa: BLE001 (whatever it is, these workers cannot)
             found = f"{type(error).__name__}: {error}"
         for _ in batches:
@@ -115,8 +115,8 @@ def _versions(spark: SparkSession, module: str) -> list[str]:
         yield pa.record_batch({"version": [found]})
 
     try:
-        with guard.own_writes():
-            answers = spark.range(_ASKED).mapInArrow(tell, "version string").toArrow()
+        with guard.allow_own_writes():
+            answers = spark.range(_PROBE_ROWS).mapInArrow(tell, "version string").toArrow()
     except Exception as error:  # noqa: BLE001 (Python itself may be missing or another one there)
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return [next((line.strip() for line in lines if "Error: " in line), lines[0])]

@@ -7,10 +7,10 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import readers
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.core.planning import row_predicate
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import Predicate, RowValue
+from lakehouse_backfill.domain.predicate import RowPredicate, RowValue
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Unsupported
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: Iceberg's names of types, by Spark's.
-_ICEBERG = {
+_ICEBERG_TYPES = {
     "byte": "int",
     "short": "int",
     "integer": "int",
@@ -28,23 +28,23 @@ _ICEBERG = {
 }
 
 
-def predicate_in(plan: Plan, schema: StructType) -> Predicate | None:
+def typed_row_predicate(plan: Plan, schema: StructType) -> RowPredicate | None:
     """Give the run's row predicate with values of the columns' types; None: it has none."""
     target = plan.resolved.manifest.target
     if not target.row_predicate:
         return None
     kinds = {field.name: field.dataType.typeName() for field in schema.fields}
-    types = {name: _ICEBERG.get(kind, kind) for name, kind in kinds.items()}
-    return row_predicate.predicate_of(target, types)
+    types = {name: _ICEBERG_TYPES.get(kind, kind) for name, kind in kinds.items()}
+    return row_predicate.resolve_row_predicate(target, types)
 
 
-def named(predicate: Predicate) -> Column:
+def matches_predicate(predicate: RowPredicate) -> Column:
     """Give true or false, never null, for whether the predicate names a row."""
-    parts = [_matches(column(name), values) for name, values in predicate.items()]
+    parts = [_matches(quoted_column(name), values) for name, values in predicate.items()]
     return reduce(lambda one, other: one & other, parts)
 
 
-def base_rows(
+def read_base_rows(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, target: StructType
 ) -> DataFrame:
     """Give the base's rows of the scope, all columns; none where the base holds no snapshot.
@@ -54,10 +54,10 @@ def base_rows(
     """
     base = plan.resolved.target
     if base.snapshot_id is None:
-        return readers.no_rows(spark, target)
+        return readers.empty_frame(spark, target)
     found = readers.read_scope(spark, catalog, base.table, base.snapshot_id, scope)
     require_same_columns(base.table, found.schema, target)
-    return found.select(*(column(field.name) for field in target.fields))
+    return found.select(*(quoted_column(field.name) for field in target.fields))
 
 
 def require_same_columns(table: str, base: StructType, target: StructType) -> None:

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import filters
-from lakehouse_backfill.adapters.spark.staging.inputs import Inputs
+from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs
 from lakehouse_backfill.adapters.spark.staging.jobs import Job, JobContext, load_job
-from lakehouse_backfill.adapters.spark.staging.merging import with_deleted
-from lakehouse_backfill.adapters.spark.staging.output_shape import fitted
+from lakehouse_backfill.adapters.spark.staging.merging import with_deletion_flag
+from lakehouse_backfill.adapters.spark.staging.output_shape import fit_to_target
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.partitions import bounds, ranges
+from lakehouse_backfill.domain.partitions import partition_row_range, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.scope import Scope
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Computing:
+class TransformRunner:
     """Loads transforms, once per run, and calls them; writes nothing."""
 
     def __init__(
-        self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: Inputs
+        self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: PinnedInputs
     ) -> None:
         """`code` is the folder in which jobs lie, or gives that of a plan."""
         self._spark = spark
@@ -49,7 +49,7 @@ class Computing:
             self.load(plan)
         output = self._jobs[_code_key(plan)].run(_context(plan, scope), frames)
         left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        return fitted(output, with_deleted(plan, target), left_out)
+        return fit_to_target(output, with_deletion_flag(plan, target), left_out)
 
     def partitions(
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
@@ -57,7 +57,7 @@ class Computing:
         """Compute exactly the scope's partitions, without writing them."""
         frames = {pin.name: self._inputs.needed(pin, scope) for pin in pins}
         output = self.output(plan, scope, frames, target)
-        rows = output.where(filters.condition(ranges(scope)))
+        rows = output.where(filters.range_filter(scope_row_ranges(scope)))
         return rows.drop(*LINEAGE_NAMES)
 
 
@@ -68,7 +68,7 @@ def _code_key(plan: Plan) -> tuple[str, str]:
 
 def _context(plan: Plan, scope: Scope) -> JobContext:
     manifest = plan.resolved.manifest
-    rows = [bounds(scope.field, label) for label in scope.partitions]
+    rows = [partition_row_range(scope.field, label) for label in scope.partitions]
     lowers = [row.lower for row in rows if row.lower is not None]
     uppers = [row.upper for row in rows if row.upper is not None]
     is_bounded = len(lowers) == len(uppers) == len(rows)

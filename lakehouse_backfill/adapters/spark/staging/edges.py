@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import filters, labels, rowhash
 from lakehouse_backfill.adapters.spark.diff import comparing
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.adapters.spark.session.together import beside
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.adapters.spark.session.together import run_concurrently
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, Measure
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _COUNTS = (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
 _ACCEPTED = "accepted"
-Rows = dict[str, tuple[int, int, int]]
-Moved = dict[tuple[str, str], tuple[int, int]]
+RowChanges = dict[str, tuple[int, int, int]]
+MeasureShifts = dict[tuple[str, str], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Edge:
     computed: DataFrame
 
 
-def compare(
+def compare_edges(
     accepted: DataFrame, found: Sequence[Edge], contract: Contract
 ) -> tuple[EdgePartition, ...]:
     """Compare by key, one result per partition, in the order of the edges and their scopes.
@@ -50,30 +50,34 @@ def compare(
         return ()
     frames: dict[str, DataFrame] = {_ACCEPTED: accepted}
     frames.update({edge.side: edge.computed for edge in found})
-    sums = partition_sums(frames, found[0].scope.field)
+    sums = sum_partitions(frames, found[0].scope.field)
     old = sums[_ACCEPTED].checksums
     results: list[EdgePartition] = []
     for edge in found:
         new = sums[edge.side].checksums
         differing = tuple(each for each in edge.scope.partitions if old.get(each) != new.get(each))
-        results += _edge(edge, *_differences(accepted, edge, contract, differing), contract)
+        results += _edge_partitions(
+            edge, *_edge_differences(accepted, edge, contract, differing), contract
+        )
     return tuple(results)
 
 
-def _differences(
+def _edge_differences(
     accepted: DataFrame, edge: Edge, contract: Contract, labels: tuple[str, ...]
-) -> tuple[Rows, Moved]:
+) -> tuple[RowChanges, MeasureShifts]:
     if not labels:
         return {}, {}
     scope = Scope(field=edge.scope.field, partitions=labels)
-    where = filters.inside(partitions.ranges(scope))
+    where = filters.is_in_ranges(partitions.scope_row_ranges(scope))
     old, new = accepted.where(where), edge.computed.where(where)
-    with beside(lambda: _measure_differences(old, new, contract, scope)) as moving:
+    with run_concurrently(lambda: _measure_differences(old, new, contract, scope)) as moving:
         rows = _row_differences(old, new, contract.key, scope)
     return rows, moving.result()
 
 
-def _edge(edge: Edge, rows: Rows, moved: Moved, contract: Contract) -> list[EdgePartition]:
+def _edge_partitions(
+    edge: Edge, rows: RowChanges, moved: MeasureShifts, contract: Contract
+) -> list[EdgePartition]:
     none = (0, 0, 0)
     return [
         EdgePartition(
@@ -93,12 +97,12 @@ def _edge(edge: Edge, rows: Rows, moved: Moved, contract: Contract) -> list[Edge
 
 def _row_differences(
     accepted: DataFrame, computed: DataFrame, key: tuple[str, ...], scope: Scope
-) -> Rows:
+) -> RowChanges:
     from pyspark.sql import functions as F
 
     label = labels.raw_label(scope.field)
     sides = [
-        comparing.narrow(frame, label, key, rowhash.row_hash(frame.schema))
+        comparing.narrow(frame, label, key, rowhash.row_hash_column(frame.schema))
         for frame in (accepted, computed)
     ]
     found = (
@@ -108,7 +112,7 @@ def _row_differences(
         .collect()
     )
     return {
-        labels.label(scope.field, row[comparing.LABEL]): (
+        labels.format_label(scope.field, row[comparing.LABEL]): (
             row[comparing.ADDED],
             row[comparing.REMOVED],
             row[comparing.CHANGED],
@@ -119,7 +123,7 @@ def _row_differences(
 
 def _measure_differences(
     accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope
-) -> Moved:
+) -> MeasureShifts:
     """Give (counted twice, lost) per partition label and measure."""
     from pyspark.sql import functions as F
 
@@ -127,7 +131,8 @@ def _measure_differences(
         return {}
     keys = [comparing.LABEL, *comparing.key_names(contract.key)]
     sides = [
-        _measured(frame, sign, contract, scope) for frame, sign in ((accepted, 1), (computed, -1))
+        _signed_measures(frame, sign, contract, scope)
+        for frame, sign in ((accepted, 1), (computed, -1))
     ]
     by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
     names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
@@ -137,40 +142,40 @@ def _measure_differences(
         *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
     )
     return {
-        (labels.label(scope.field, row[comparing.LABEL]), measure.name): (
-            _whole(row[f"{name}_twice"]),
-            _whole(row[f"{name}_lost"]),
+        (labels.format_label(scope.field, row[comparing.LABEL]), measure.name): (
+            _rounded_up(row[f"{name}_twice"]),
+            _rounded_up(row[f"{name}_lost"]),
         )
         for row in found.collect()
         for name, measure in zip(names, contract.measures, strict=True)
     }
 
 
-def _measured(frame: DataFrame, sign: int, contract: Contract, scope: Scope) -> DataFrame:
+def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Scope) -> DataFrame:
     """Give label, key, and each measure's contribution of the row, signed by side."""
     values = [
-        (measure_value(measure) * sign).alias(f"lhb_measure_{place}")
+        (measure_contribution(measure) * sign).alias(f"lhb_measure_{place}")
         for place, measure in enumerate(contract.measures)
     ]
     named = [
-        column(name).alias(short)
+        quoted_column(name).alias(short)
         for name, short in zip(contract.key, comparing.key_names(contract.key), strict=True)
     ]
     return frame.select(labels.raw_label(scope.field).alias(comparing.LABEL), *named, *values)
 
 
-def measure_value(measure: Measure) -> Column:
+def measure_contribution(measure: Measure) -> Column:
     """Give what one row adds to the measure; null adds nothing."""
     from pyspark.sql import functions as F
 
     if measure.sum is not None:
-        return F.coalesce(column(measure.sum), F.lit(0))
+        return F.coalesce(quoted_column(measure.sum), F.lit(0))
     if measure.counts_by is not None:
         return F.lit(1)  # Each row is of one value.
-    return F.when(column(measure.count or "").isNotNull(), F.lit(1)).otherwise(F.lit(0))
+    return F.when(quoted_column(measure.count or "").isNotNull(), F.lit(1)).otherwise(F.lit(0))
 
 
-def _whole(value: Any) -> int:
+def _rounded_up(value: Any) -> int:
     """Round up, so that no difference is ever shown as none."""
     if value is None:
         return 0

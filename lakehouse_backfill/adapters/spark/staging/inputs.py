@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 #: Iceberg reads up to 16 MiB in one task, while the other cores have nothing to do.
 _SMALL_BYTES = 64 * 1024 * 1024
 _SMALL_SPLITS = {"split-size": str(4 * 1024 * 1024)}
-_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
-class Inputs:
+class PinnedInputs:
     """Reads the pinned inputs of plans; nothing that was committed after a pin is ever seen."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
@@ -30,13 +30,13 @@ class Inputs:
 
     def whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
         """Give all rows of the pinned snapshot."""
-        return readers.read(self._spark, self._catalog, pin.table, pin.snapshot_id, options)
+        return readers.read_table(self._spark, self._catalog, pin.table, pin.snapshot_id, options)
 
     def declared(self, pin: SourcePin) -> DataFrame:
         """Give the rows that the run may read at most; reference data whole."""
         if pin.range is None:
             return self.whole(pin)
-        first, last = windows.instant(pin.range.from_), windows.instant(pin.range.to)
+        first, last = windows.to_utc_instant(pin.range.from_), windows.to_utc_instant(pin.range.to)
         return self._between(pin, pin.range.column, first, last)
 
     def needed(
@@ -45,7 +45,7 @@ class Inputs:
         """Give the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
             return self.whole(pin, options)
-        first, last = windows.rows_to_read(pin, scope)
+        first, last = windows.window_to_read(pin, scope)
         return self._between(pin, pin.range.column, first, last, options)
 
     def frames(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
@@ -75,7 +75,7 @@ class Inputs:
 
     def restricted(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
         """Keep the rows of a pinned input that lie in any of the ranges."""
-        return readers.restricted(self._spark, self._catalog, pin.table, frame, rows)
+        return readers.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
 
     def _between(
         self,
@@ -89,16 +89,16 @@ class Inputs:
         field = next((field for field in frame.schema.fields if field.name == name), None)
         if field is None:
             raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")
-        kind = _TYPES.get(field.dataType.typeName())
+        kind = _ICEBERG_TIME_TYPES.get(field.dataType.typeName())
         if kind is None:
             raise ConfigError(
                 f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        return self.restricted(pin, frame, windows.as_ranges(kind, name, first, last))
+        return self.restricted(pin, frame, windows.window_row_ranges(kind, name, first, last))
 
 
-def pin_named(plan: Plan, name: str) -> SourcePin:
+def find_pin(plan: Plan, name: str) -> SourcePin:
     """Give the pin of the input called `name`; raises NotFound."""
     for pin in plan.resolved.sources:
         if pin.name == name:

@@ -13,20 +13,20 @@ from pathlib import Path
 from types import ModuleType
 
 #: By folder: the modules that were imported from it, by name.
-_known: dict[Path, dict[str, ModuleType]] = {}
+_modules_by_folder: dict[Path, dict[str, ModuleType]] = {}
 
 
 @contextmanager
-def importing_from(folder: Path, job: Path) -> Iterator[None]:
+def job_imports(folder: Path, job: Path) -> Iterator[None]:
     """Let imports find the modules in `folder` and beside the job, first of all."""
     places = [str(folder), str(job.parent)]
-    own = _known.setdefault(folder, {})
-    names = _names(folder, job)
+    own = _modules_by_folder.setdefault(folder, {})
+    names = _importable_names(folder, job)
     hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.modules.update(own)
     sys.path[:0] = places
     try:
-        with _travelling(names):
+        with _pickling_by_value(names):
             yield
     finally:
         # Packages without a file look their places up in sys.path: asked before it changes.
@@ -35,13 +35,13 @@ def importing_from(folder: Path, job: Path) -> Iterator[None]:
             sys.path.remove(place)
         for name, module in imported.items():
             if name not in own:
-                _travels(module)
+                _pickle_by_value(module)
             own[name] = module
             del sys.modules[name]
         sys.modules.update(hidden)
 
 
-def _names(folder: Path, job: Path) -> set[str]:
+def _importable_names(folder: Path, job: Path) -> set[str]:
     """Give the names under which the folder's modules, and their packages, may be imported."""
     found: set[str] = set()
     for root in (folder, job.parent):
@@ -58,11 +58,11 @@ def _imported(folder: Path) -> dict[str, ModuleType]:
         name: module
         # A list of its items is not made at once: other threads import meanwhile.
         for name, module in sys.modules.copy().items()
-        if not name.startswith("lakehouse_backfill_job_") and _lies_in(module, folder)
+        if not name.startswith("lakehouse_backfill_job_") and _is_in_folder(module, folder)
     }
 
 
-def _lies_in(module: ModuleType, folder: Path) -> bool:
+def _is_in_folder(module: ModuleType, folder: Path) -> bool:
     try:
         places = [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
     except (AttributeError, KeyError, TypeError):
@@ -72,7 +72,7 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 
 
 @contextmanager
-def _travelling(names: set[str]) -> Iterator[None]:
+def _pickling_by_value(names: set[str]) -> Iterator[None]:
     """Let what the block imports travel with tasks that the same block makes.
 
     A module is known only once it is imported, and the public function takes no name: so the names
@@ -89,7 +89,7 @@ def _travelling(names: set[str]) -> Iterator[None]:
         registry -= new
 
 
-def _travels(module: ModuleType) -> None:
+def _pickle_by_value(module: ModuleType) -> None:
     """Executors do not have the file: what it holds travels with the tasks."""
     from pyspark import cloudpickle
 

@@ -15,7 +15,7 @@ _REFLECTION = re.compile(r"\b(reflect|java_method|try_reflect)\s*\(", re.IGNOREC
 _REFLECTION_NAMES = frozenset({"reflect", "java_method", "try_reflect"})
 
 
-def check_source(text: str, file: str) -> None:
+def check_job_source(text: str, file: str) -> None:
     """Refuse a Python job that reaches past the DataFrame API: ConfigError with all faults."""
     try:
         tree = ast.parse(text, filename=file)
@@ -23,7 +23,7 @@ def check_source(text: str, file: str) -> None:
         fault = Fault(file, error.lineno or 1, "transform", error.msg, "correct the Python code")
         raise ConfigError("the job file is not Python", faults=(fault,)) from error
     faults = tuple(
-        Fault(file, getattr(node, "lineno", 1), found, "is not open to jobs", _FIX)
+        Fault(file, getattr(node, "lineno", 1), found, "is not open to jobs", _DATAFRAME_API_FIX)
         for node in ast.walk(tree)
         if (found := _forbidden(node))
     )
@@ -31,7 +31,7 @@ def check_source(text: str, file: str) -> None:
         raise ConfigError("the job reaches past the DataFrame API", faults=faults)
 
 
-_FIX = "use the DataFrame API or SQL; both run on Spark Connect too"
+_DATAFRAME_API_FIX = "use the DataFrame API or SQL; both run on Spark Connect too"
 
 
 def _forbidden(node: ast.AST) -> str | None:

@@ -13,11 +13,15 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.failures import CORRECT_JOB
+from lakehouse_backfill.adapters.spark.failures import CORRECT_JOB_FIX
 from lakehouse_backfill.adapters.spark.session import guard
-from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query, tables_read
-from lakehouse_backfill.adapters.spark.staging.job_modules import importing_from
-from lakehouse_backfill.adapters.spark.staging.job_scan import check_source
+from lakehouse_backfill.adapters.spark.session.queries import (
+    NotAQuery,
+    parse_query,
+    referenced_tables,
+)
+from lakehouse_backfill.adapters.spark.staging.job_modules import job_imports
+from lakehouse_backfill.adapters.spark.staging.job_scan import check_job_source
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.domain.scope import Bound
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
@@ -62,7 +66,7 @@ class Job:
         DataFrame; nothing was written then.
         """
         try:
-            with guard.job_code():
+            with guard.forbid_job_writes():
                 found = self.compute(context, frames)
                 if hasattr(found, "writeTo"):
                     # Spark Connect finds out what is wrong with it when it is first asked.
@@ -86,7 +90,7 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     Raises NotFound without the file, ConfigError when the file holds something else or reaches for
     what is not open to jobs.
     """
-    path = _inside(project, wanted.file)
+    path = _job_path(project, wanted.file)
     text = path.read_text(encoding="utf-8")
     is_python = path.suffix == ".py"
     if not is_python and path.suffix != ".sql":
@@ -114,7 +118,7 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     return job
 
 
-def _inside(project: Path, file: str) -> Path:
+def _job_path(project: Path, file: str) -> Path:
     root = project.resolve()
     path = (root / file).resolve()
     if not path.is_relative_to(root):
@@ -125,25 +129,28 @@ def _inside(project: Path, file: str) -> Path:
 
 
 def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
-    check_source(text, file)
-    with importing_from(root, path):
-        module = _import(path, file, text)
+    check_job_source(text, file)
+    with job_imports(root, path):
+        module = _import_job_module(path, file, text)
     found = [(info, value) for value in vars(module).values() if (info := transform_info(value))]
-    return [Job(info, file, _caller(function, info, (root, path))) for info, function in found]
+    return [
+        Job(info, file, _compute_with_imports(function, info, (root, path)))
+        for info, function in found
+    ]
 
 
-def _caller(
+def _compute_with_imports(
     function: Callable[..., Any], info: TransformInfo, code: tuple[Path, Path]
 ) -> Callable[..., Any]:
     def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
         # It may import its modules only now.
-        with importing_from(*code):
+        with job_imports(*code):
             return function(context, *(frames[name] for name in info.inputs))
 
     return compute
 
 
-def _import(path: Path, file: str, text: str) -> ModuleType:
+def _import_job_module(path: Path, file: str, text: str) -> ModuleType:
     from pyspark import cloudpickle
 
     identity = hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()[:16]
@@ -158,7 +165,7 @@ def _import(path: Path, file: str, text: str) -> ModuleType:
     # Executors do not have the file: its functions travel with the tasks.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        with guard.job_code():
+        with guard.forbid_job_writes():
             spec.loader.exec_module(module)
     except BackfillError:
         del sys.modules[name]
@@ -175,7 +182,7 @@ def _sql_jobs(spark: SparkSession, file: str, text: str) -> list[Job]:
         query = parse_query(text)
     except NotAQuery as error:
         raise ConfigError(f"{file} is no query: {error}", fix="write one SELECT") from error
-    unpinned = sorted(tables_read(query) - set(info.inputs))
+    unpinned = sorted(referenced_tables(query) - set(info.inputs))
     if unpinned:
         raise ConfigError(
             f"{file} reads {', '.join(unpinned)}, which is not pinned by the run",
@@ -215,10 +222,10 @@ def _parameters(context: JobContext) -> dict[str, Any]:
         "publish_to": context.publish_to,
     }
     given = {**context.config, **own}
-    return {name: _instant(value) for name, value in given.items()}
+    return {name: _with_utc(value) for name, value in given.items()}
 
 
-def _instant(value: Any) -> Any:
+def _with_utc(value: Any) -> Any:
     """Instants without a zone become UTC, the session's: else PySpark takes the local zone."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
@@ -238,8 +245,8 @@ def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
 
 def _how_to_correct(error: Exception) -> str:
     if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
-        return f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB}"
-    return CORRECT_JOB
+        return f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB_FIX}"
+    return CORRECT_JOB_FIX
 
 
 def _line_in(file: str, error: Exception) -> int:

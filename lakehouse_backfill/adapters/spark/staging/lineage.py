@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-PREFIX = "lakehouse-backfill."
-CHUNK_ID = f"{PREFIX}chunk-id"
-ATTEMPT_ID = f"{PREFIX}attempt-id"
-OUTSIDE_ROWS = f"{PREFIX}outside-rows"
-EPOCH = f"{PREFIX}epoch"
-FENCE_UUID = f"{PREFIX}fence-uuid"
+PROPERTY_PREFIX = "lakehouse-backfill."
+CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
+ATTEMPT_ID_PROPERTY = f"{PROPERTY_PREFIX}attempt-id"
+OUTSIDE_ROWS = f"{PROPERTY_PREFIX}outside-rows"
+EPOCH_PROPERTY = f"{PROPERTY_PREFIX}epoch"
+FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
 
 
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
     """Give the widest half-open instants that the scope reads of any source."""
     read = [
-        windows.rows_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
+        windows.window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
     ]
     if not read:
         return None
     return min(first for first, _ in read), max(last for _, last in read)
 
 
-def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int) -> dict[str, str]:
+def snapshot_properties(
+    plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int
+) -> dict[str, str]:
     """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
     manifest = plan.resolved.manifest
     window = input_window(plan, scope)
@@ -49,29 +51,34 @@ def summary(plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int)
         "manifest-hash": plan.manifest_hash,
         "transform": manifest.transform.name,
         "transform-version": manifest.transform.version,
-        "input-snapshot-ids": _versions(plan, "source", inputs),
+        "input-snapshot-ids": _snapshot_ids_text(plan, "source", inputs),
         "carried-from": origin.run_id if origin else None,
         "input-range-start": window[0].isoformat() if window else None,
         "input-range-end": window[1].isoformat() if window else None,
         "processing-mode": manifest.run.mode,
-        "reference-data-version": _versions(plan, "reference", inputs),
+        "reference-data-version": _snapshot_ids_text(plan, "reference", inputs),
         "restatement-reason": manifest.run.reason,
     }
-    return {f"{PREFIX}{name}": value for name, value in said.items() if value is not None}
+    return {f"{PROPERTY_PREFIX}{name}": value for name, value in said.items() if value is not None}
 
 
-def with_lineage(frame: DataFrame, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+def add_lineage_columns(
+    frame: DataFrame, plan: Plan, scope: Scope, target: StructType
+) -> DataFrame:
     """Add the lineage columns to the rows, in the target's own types."""
     from pyspark.sql import functions as F
 
-    values = _values(plan, scope)
+    values = _lineage_values(plan, scope)
     types = {field.name: field.dataType for field in target.fields}
     return frame.withColumns(
-        {name: F.lit(_text(values[name])).cast(types.get(name, "string")) for name in LINEAGE_NAMES}
+        {
+            name: F.lit(_literal_value(values[name])).cast(types.get(name, "string"))
+            for name in LINEAGE_NAMES
+        }
     )
 
 
-def _values(plan: Plan, scope: Scope) -> dict[str, Any]:
+def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
     manifest = plan.resolved.manifest
     window = input_window(plan, scope)
     sources = [pin for pin in plan.resolved.sources if pin.role == "source"]
@@ -83,18 +90,20 @@ def _values(plan: Plan, scope: Scope) -> dict[str, Any]:
         "input_range_start": window[0] if window else None,
         "input_range_end": window[1] if window else None,
         "processing_mode": manifest.run.mode,
-        "reference_data_version": _versions(plan, "reference"),
+        "reference_data_version": _snapshot_ids_text(plan, "reference"),
         "restatement_reason": manifest.run.reason,
         "produced_at": datetime.now(timezone.utc),
     }
 
 
-def _text(value: Any) -> str | int | None:
+def _literal_value(value: Any) -> str | int | None:
     """Instants as text with their offset: Spark reads those in no local time zone."""
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value
 
 
-def _versions(plan: Plan, role: str, inputs: Mapping[str, int] | None = None) -> str | None:
+def _snapshot_ids_text(
+    plan: Plan, role: str, inputs: Mapping[str, int] | None = None
+) -> str | None:
     """Name the inputs of a role with their snapshots; those in `inputs` were other ones."""
     pins = [pin for pin in plan.resolved.sources if pin.role == role]
     found = {pin.name: pin.snapshot_id for pin in pins} | {

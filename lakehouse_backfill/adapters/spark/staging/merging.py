@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import filters, readers, rowhash
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.adapters.spark.staging import carrying
 from lakehouse_backfill.core.planning import merging
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
 from lakehouse_backfill.domain.manifest import MergeBy
-from lakehouse_backfill.domain.plain import plain_value
+from lakehouse_backfill.domain.plain import to_json_value
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import ChecksFailed
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: Keys that an error shows.
-_SHOWN = 5
-_FROM, _GONE, _SIGN = "lhb_from", "lhb_gone", "lhb_sign"
-_BASE, _ELSEWHERE, _CHANGE, _BEYOND = "base", "elsewhere", "change", "beyond"
-_FATE, _TOP = "lhb_fate", "lhb_top_version"
-_KEPT, _PUT = "kept", "put"
+_MAX_KEYS_SHOWN = 5
+_ORIGIN, _DELETED, _SIGNATURE = "lhb_from", "lhb_gone", "lhb_sign"
+_BASE, _OTHER_PARTITION, _CHANGE, _OUTSIDE_SCOPE = "base", "elsewhere", "change", "beyond"
+_OUTCOME, _TOP_VERSION = "lhb_fate", "lhb_top_version"
+_CARRIED_OVER, _UPSERT = "kept", "put"
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedChunk:
     """The partitions' rows after the merge; rows of the job outside them that say nothing."""
 
     rows: DataFrame
-    counts: Counts
+    counts: ChunkCounts
     outside_rows: int
 
 
-def with_deleted(plan: Plan, target: StructType) -> StructType:
+def with_deletion_flag(plan: Plan, target: StructType) -> StructType:
     """Give the columns that the job's rows have: the target's, and the flag of deletion."""
     from pyspark.sql import types as T
 
@@ -53,14 +53,14 @@ def with_deleted(plan: Plan, target: StructType) -> StructType:
 
 
 @contextmanager
-def merged(
+def merge_changes(
     spark: SparkSession,
     catalog: str,
     plan: Plan,
     scope: Scope,
     job: DataFrame,
     target: StructType,
-) -> Iterator[Merged]:
+) -> Iterator[MergedChunk]:
     """Merge change rows into the base's rows of the scope; see docs/modes.md for the rules.
 
     Raises ChecksFailed, naming keys, for changes without key or version, for an equal version with
@@ -69,63 +69,67 @@ def merged(
     merge = plan.resolved.manifest.target.merge
     if merge is None:
         raise ValueError("a merge without the columns that decide")
-    decided = _decided(_tagged(spark, catalog, plan, scope, job, target), plan, merge).persist()
+    decided = _with_outcome(
+        _with_origin(spark, catalog, plan, scope, job, target), plan, merge
+    ).persist()
     try:
-        with translated("merging the changes"):
-            found = decided.groupBy(_FATE).count().collect()
-        fates = {row[_FATE]: int(row["count"]) for row in found}
-        _refuse(decided, plan, fates)
-        put = column(_FATE).isin(_KEPT, *(f"{_PUT} {how}" for how in ("new", "newer")))
-        rows = decided.where(put).select(*(column(field.name) for field in target.fields))
-        yield Merged(rows, _counts(fates), fates.get("outside", 0))
+        with spark_errors("merging the changes"):
+            found = decided.groupBy(_OUTCOME).count().collect()
+        fates = {row[_OUTCOME]: int(row["count"]) for row in found}
+        _refuse_unmergeable(decided, plan, fates)
+        put = quoted_column(_OUTCOME).isin(
+            _CARRIED_OVER, *(f"{_UPSERT} {how}" for how in ("new", "newer"))
+        )
+        rows = decided.where(put).select(*(quoted_column(field.name) for field in target.fields))
+        yield MergedChunk(rows, _count_outcomes(fates), fates.get("outside", 0))
     finally:
         decided.unpersist()
 
 
-def _counts(fates: dict[str, int]) -> Counts:
+def _count_outcomes(fates: dict[str, int]) -> ChunkCounts:
     def of(*names: str) -> int:
         return sum(fates.get(name, 0) for name in names)
 
-    return Counts(
-        carried_rows=of(_KEPT),
-        inserted_rows=of(f"{_PUT} new"),
-        updated_rows=of(f"{_PUT} newer"),
+    return ChunkCounts(
+        carried_rows=of(_CARRIED_OVER),
+        inserted_rows=of(f"{_UPSERT} new"),
+        updated_rows=of(f"{_UPSERT} newer"),
         deleted_rows=of("deletes"),
         ignored_rows=of("older", "known", "deletes nothing"),
     )
 
 
-def _tagged(
+def _with_origin(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, job: DataFrame, target: StructType
 ) -> DataFrame:
     """Put base and changes one above the other, each row with where it came from."""
     from pyspark.sql import functions as F
 
     merge, contract = plan.resolved.manifest.target.merge, plan.resolved.contract
-    flag = column(merge.deleted) if merge and merge.deleted else F.lit(False)  # noqa: FBT003 (a Spark literal)
+    flag = quoted_column(merge.deleted) if merge and merge.deleted else F.lit(False)  # noqa: FBT003 (a Spark literal)
     gone = F.coalesce(flag, F.lit(False))  # noqa: FBT003 (a Spark literal)
-    inside = filters.inside(partitions.ranges(scope))
-    columns = [column(field.name) for field in target.fields]
-    origin = F.when(inside, F.lit(_CHANGE)).otherwise(F.lit(_BEYOND))
-    changes = job.select(*columns, origin.alias(_FROM), gone.alias(_GONE))
-    base = carrying.base_rows(spark, catalog, plan, scope, target)
-    never = F.lit(False).alias(_GONE)  # noqa: FBT003 (a Spark literal)
-    rows = changes.unionByName(base.select(*columns, F.lit(_BASE).alias(_FROM), never))
-    if not merging.stays_in_partition(contract, scope.field.column):
-        others = _elsewhere(spark, catalog, plan, scope, job)
+    inside = filters.is_in_ranges(partitions.scope_row_ranges(scope))
+    columns = [quoted_column(field.name) for field in target.fields]
+    origin = F.when(inside, F.lit(_CHANGE)).otherwise(F.lit(_OUTSIDE_SCOPE))
+    changes = job.select(*columns, origin.alias(_ORIGIN), gone.alias(_DELETED))
+    base = carrying.read_base_rows(spark, catalog, plan, scope, target)
+    never = F.lit(False).alias(_DELETED)  # noqa: FBT003 (a Spark literal)
+    rows = changes.unionByName(base.select(*columns, F.lit(_BASE).alias(_ORIGIN), never))
+    if not merging.key_stays_in_partition(contract, scope.field.column):
+        others = _rows_in_other_partitions(spark, catalog, plan, scope, job)
         if others is not None:
             rows = rows.unionByName(
-                others.select("*", F.lit(_ELSEWHERE).alias(_FROM), never),
+                others.select("*", F.lit(_OTHER_PARTITION).alias(_ORIGIN), never),
                 allowMissingColumns=True,
             )
-    hashed = rowhash.row_hash(target, LINEAGE_NAMES)
+    hashed = rowhash.row_hash_column(target, LINEAGE_NAMES)
     # A deletion says nothing of other columns; a row elsewhere is in another partition.
-    sign = F.when(column(_GONE), F.lit("gone")).otherwise(hashed.cast("string"))
-    sign = F.when(column(_FROM) == _ELSEWHERE, F.lit("elsewhere")).otherwise(sign)
-    return rows.withColumn(_SIGN, sign)
+    sign = F.when(quoted_column(_DELETED), F.lit("gone")).otherwise(hashed.cast("string"))
+    sign = F.when(quoted_column(_ORIGIN) == _OTHER_PARTITION, F.lit("elsewhere")).otherwise(sign)
+    return rows.withColumn(_SIGNATURE, sign)
 
 
-def _elsewhere(
+def _rows_in_other_partitions(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, job: DataFrame
 ) -> DataFrame | None:
     """Give key and version of the base's rows outside the scope that a change may be about."""
@@ -133,38 +137,42 @@ def _elsewhere(
     if base.snapshot_id is None or merge is None:
         return None
     key = list(plan.resolved.contract.key)
-    read = readers.read(spark, catalog, base.table, base.snapshot_id)
-    others = read.where(~filters.inside(partitions.ranges(scope)))
-    kept = others.select(*(column(name) for name in dict.fromkeys([*key, merge.version])))
-    return kept.join(job.select(*(column(name) for name in key)).distinct(), key, "left_semi")
+    read = readers.read_table(spark, catalog, base.table, base.snapshot_id)
+    others = read.where(~filters.is_in_ranges(partitions.scope_row_ranges(scope)))
+    kept = others.select(*(quoted_column(name) for name in dict.fromkeys([*key, merge.version])))
+    return kept.join(
+        job.select(*(quoted_column(name) for name in key)).distinct(), key, "left_semi"
+    )
 
 
-def _decided(rows: DataFrame, plan: Plan, merge: MergeBy) -> DataFrame:
+def _with_outcome(rows: DataFrame, plan: Plan, merge: MergeBy) -> DataFrame:
     """Give every row its fate. Rows of one key meet in one window; nothing is joined."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    key = [column(name) for name in plan.resolved.contract.key]
-    version, origin = column(merge.version), column(_FROM)
+    key = [quoted_column(name) for name in plan.resolved.contract.key]
+    version, origin = quoted_column(merge.version), quoted_column(_ORIGIN)
     together = Window.partitionBy(*key)
     # First of all: a window's function cannot stand inside another one's.
-    rows = rows.withColumn(_TOP, F.max(version).over(together))
-    is_change = origin.isin(_CHANGE, _BEYOND)
-    is_top = version.eqNullSafe(column(_TOP))
+    rows = rows.withColumn(_TOP_VERSION, F.max(version).over(together))
+    is_change = origin.isin(_CHANGE, _OUTSIDE_SCOPE)
+    is_top = version.eqNullSafe(quoted_column(_TOP_VERSION))
 
     def any_of(condition: Column) -> Column:
         return F.max(F.coalesce(condition, F.lit(False))).over(together)  # noqa: FBT003 (a Spark literal)
 
     changes_top = any_of(is_change & is_top)
-    signs = F.size(F.collect_set(F.when(is_top, column(_SIGN))).over(together))
-    in_base, elsewhere = any_of(origin == _BASE), any_of(origin == _ELSEWHERE)
-    base_top = any_of(origin.isin(_BASE, _ELSEWHERE) & is_top)
+    signs = F.size(F.collect_set(F.when(is_top, quoted_column(_SIGNATURE))).over(together))
+    in_base, elsewhere = any_of(origin == _BASE), any_of(origin == _OTHER_PARTITION)
+    base_top = any_of(origin.isin(_BASE, _OTHER_PARTITION) & is_top)
     # A deletion may lie anywhere: often it carries nothing but the key.
-    leaves = any_of((origin == _BEYOND) & is_top & ~column(_GONE))
+    leaves = any_of((origin == _OUTSIDE_SCOPE) & is_top & ~quoted_column(_DELETED))
     arrives = any_of((origin == _CHANGE) & is_top)
     within = any_of(origin.isin(_BASE, _CHANGE))
     moves = ~base_top & ((leaves & within) | (arrives & elsewhere))
-    first = F.row_number().over(together.orderBy(is_change.desc(), is_top.desc(), column(_SIGN)))
+    first = F.row_number().over(
+        together.orderBy(is_change.desc(), is_top.desc(), quoted_column(_SIGNATURE))
+    )
     facts = rows.select(
         "*",
         first.alias("lhb_first"),
@@ -173,43 +181,46 @@ def _decided(rows: DataFrame, plan: Plan, merge: MergeBy) -> DataFrame:
             "in_base": in_base, "base_top": base_top, "moves": moves, "within": within,
         }.items()),
     )  # fmt: skip
-    return facts.withColumn(_FATE, _fate(plan, merge))
+    return facts.withColumn(_OUTCOME, _outcome_column(plan, merge))
 
 
-def _fate(plan: Plan, merge: MergeBy) -> Column:
+def _outcome_column(plan: Plan, merge: MergeBy) -> Column:
     """Say what becomes of a row, by what its key's window showed."""
     from pyspark.sql import functions as F
 
-    origin = column(_FROM)
-    is_change, is_top = column("lhb_change"), column("lhb_top")
-    nameless = [column(name).isNull() for name in plan.resolved.contract.key]
+    origin = quoted_column(_ORIGIN)
+    is_change, is_top = quoted_column("lhb_change"), quoted_column("lhb_top")
+    nameless = [quoted_column(name).isNull() for name in plan.resolved.contract.key]
     no_key = nameless[0]
     for one in nameless[1:]:
         no_key = no_key | one
-    clash = column("lhb_changes_top") & (column("lhb_signs") > 1)
-    stays = ~column("lhb_changes_top") | column("lhb_base_top")
-    winner = is_change & is_top & (column("lhb_first") == 1)
-    outside = (origin == _BEYOND) & (~column("lhb_within") | no_key)
+    clash = quoted_column("lhb_changes_top") & (quoted_column("lhb_signs") > 1)
+    stays = ~quoted_column("lhb_changes_top") | quoted_column("lhb_base_top")
+    winner = is_change & is_top & (quoted_column("lhb_first") == 1)
+    outside = (origin == _OUTSIDE_SCOPE) & (~quoted_column("lhb_within") | no_key)
     return (
         F.when(outside, F.lit("outside"))
         .when(is_change & no_key, F.lit("no key"))
-        .when(no_key, F.lit(_KEPT))
-        .when(is_change & column(merge.version).isNull(), F.lit("no version"))
+        .when(no_key, F.lit(_CARRIED_OVER))
+        .when(is_change & quoted_column(merge.version).isNull(), F.lit("no version"))
         .when(winner & clash, F.lit("clashes"))
-        .when(winner & column("lhb_moves"), F.lit("moves"))
-        .when(origin == _ELSEWHERE, F.lit("elsewhere"))
-        .when((origin == _BASE) & stays, F.lit(_KEPT))
+        .when(winner & quoted_column("lhb_moves"), F.lit("moves"))
+        .when(origin == _OTHER_PARTITION, F.lit("elsewhere"))
+        .when((origin == _BASE) & stays, F.lit(_CARRIED_OVER))
         .when(origin == _BASE, F.lit("replaced"))
         .when(is_change & ~is_top, F.lit("older"))
-        .when(is_change & (column("lhb_base_top") | (column("lhb_first") > 1)), F.lit("known"))
-        .when(column(_GONE) & column("lhb_in_base"), F.lit("deletes"))
-        .when(column(_GONE), F.lit("deletes nothing"))
-        .when(column("lhb_in_base"), F.lit(f"{_PUT} newer"))
-        .otherwise(F.lit(f"{_PUT} new"))
+        .when(
+            is_change & (quoted_column("lhb_base_top") | (quoted_column("lhb_first") > 1)),
+            F.lit("known"),
+        )
+        .when(quoted_column(_DELETED) & quoted_column("lhb_in_base"), F.lit("deletes"))
+        .when(quoted_column(_DELETED), F.lit("deletes nothing"))
+        .when(quoted_column("lhb_in_base"), F.lit(f"{_UPSERT} newer"))
+        .otherwise(F.lit(f"{_UPSERT} new"))
     )
 
 
-_PROBLEMS = {
+_REFUSED_OUTCOMES = {
     "no key": (
         "change rows without a key",
         "let the transform drop them, or give them a key",
@@ -229,26 +240,34 @@ _PROBLEMS = {
 }
 
 
-def _refuse(decided: DataFrame, plan: Plan, fates: dict[str, int]) -> None:
-    wrong = [fate for fate in _PROBLEMS if fates.get(fate)]
+def _refuse_unmergeable(decided: DataFrame, plan: Plan, fates: dict[str, int]) -> None:
+    wrong = [fate for fate in _REFUSED_OUTCOMES if fates.get(fate)]
     if not wrong:
         return
-    said = [f"{fates[fate]} {_PROBLEMS[fate][0]}: {_shown(decided, plan, fate)}" for fate in wrong]
+    said = [
+        f"{fates[fate]} {_REFUSED_OUTCOMES[fate][0]}: {_example_keys(decided, plan, fate)}"
+        for fate in wrong
+    ]
     raise ChecksFailed(
         "the changes cannot be merged: " + "; ".join(said),
         state="nothing of this chunk was written; readers see what they saw before",
-        fix="; ".join(_PROBLEMS[fate][1] for fate in wrong),
+        fix="; ".join(_REFUSED_OUTCOMES[fate][1] for fate in wrong),
     )
 
 
-def _shown(decided: DataFrame, plan: Plan, fate: str) -> str:
+def _example_keys(decided: DataFrame, plan: Plan, fate: str) -> str:
     key = plan.resolved.contract.key
-    names = [column(name) for name in key]
-    with translated("naming the keys of changes"):
-        found = decided.where(column(_FATE) == fate).select(*names).orderBy(*names).limit(_SHOWN)
+    names = [quoted_column(name) for name in key]
+    with spark_errors("naming the keys of changes"):
+        found = (
+            decided.where(quoted_column(_OUTCOME) == fate)
+            .select(*names)
+            .orderBy(*names)
+            .limit(_MAX_KEYS_SHOWN)
+        )
         rows = found.collect()
-    return ", ".join(_text(dict(zip(key, row, strict=True))) for row in rows)
+    return ", ".join(_key_text(dict(zip(key, row, strict=True))) for row in rows)
 
 
-def _text(key: dict[str, Any]) -> str:
-    return " ".join(f"{name}={plain_value(value)}" for name, value in key.items())
+def _key_text(key: dict[str, Any]) -> str:
+    return " ".join(f"{name}={to_json_value(value)}" for name, value in key.items())

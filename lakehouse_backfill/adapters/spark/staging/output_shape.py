@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.spark.names import column
+from lakehouse_backfill.adapters.spark.names import quoted_column
 from lakehouse_backfill.errors import ChecksFailed
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ _FLOATS = ("float", "double")
 _TEXTS = ("string", "char", "varchar")
 
 
-def fitted(frame: DataFrame, target: StructType, left_out: Collection[str] = ()) -> DataFrame:
+def fit_to_target(
+    frame: DataFrame, target: StructType, left_out: Collection[str] = ()
+) -> DataFrame:
     """Give the output in the target's column order and types; only lossless widening is done.
 
     Raises ChecksFailed that names every missing, extra and clashing column.
@@ -49,7 +51,7 @@ def _faults(given: dict[str, StructField], wanted: list[StructField], width: int
 
 
 def _as_target(given: StructField, wanted: StructField) -> Column:
-    value = column(given.name)
+    value = quoted_column(given.name)
     if given.dataType.simpleString() == wanted.dataType.simpleString():
         return value
     return value.cast(wanted.dataType).alias(wanted.name)

@@ -6,10 +6,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import filters, readers
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.adapters.spark.staging.leaving_out import LeavingOut
-from lakehouse_backfill.adapters.spark.staging.lineage import ATTEMPT_ID, CHUNK_ID
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.adapters.spark.staging.leaving_out import DeletedRowFilter
+from lakehouse_backfill.adapters.spark.staging.lineage import ATTEMPT_ID_PROPERTY, CHUNK_ID_PROPERTY
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.restoring import RestoreChunk
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: What Hadoop, S3 and Iceberg say when a file that a snapshot lists is not there.
-_GONE = ("FileNotFoundException", "NotFoundException", "FILE_NOT_EXIST", "NoSuchKey")
-_STATE = "nothing was rolled back; readers see what they saw before"
+_MISSING_FILE_MESSAGES = (
+    "FileNotFoundException",
+    "NotFoundException",
+    "FILE_NOT_EXIST",
+    "NoSuchKey",
+)
+_NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw before"
 
 
 class SparkRestoring:
@@ -30,7 +35,7 @@ class SparkRestoring:
         self._spark = spark
         self._catalog = catalog
         self._writer = ShadowWriter(spark, catalog)
-        self._leaving_out = LeavingOut(spark, catalog)
+        self._leaving_out = DeletedRowFilter(spark, catalog)
 
     def restore(self, chunk: RestoreChunk) -> int:
         """Overwrite exactly the chunk's partitions by their rows in the snapshot, in one commit.
@@ -39,21 +44,21 @@ class SparkRestoring:
         snapshot. Raises NotFound when a file of the old snapshot is gone from storage,
         ChecksFailed when the shadow does not hold as many rows afterwards.
         """
-        rows = partitions.ranges(chunk.scope)
-        properties = {CHUNK_ID: chunk.chunk_id, ATTEMPT_ID: str(uuid.uuid4())}
+        rows = partitions.scope_row_ranges(chunk.scope)
+        properties = {CHUNK_ID_PROPERTY: chunk.chunk_id, ATTEMPT_ID_PROPERTY: str(uuid.uuid4())}
         try:
-            with translated(f"restoring {chunk.table}@{chunk.snapshot_id}"):
+            with spark_errors(f"restoring {chunk.table}@{chunk.snapshot_id}"):
                 frame = self._content(chunk)
             commit = self._writer.overwrite(
-                frame.where(filters.inside(rows)),
+                frame.where(filters.is_in_ranges(rows)),
                 chunk.shadow,
-                filters.condition(rows),
+                filters.range_filter(rows),
                 {**chunk.properties, **properties},
                 epoch=0,
             )
         except Exception as error:
-            if any(words in _said(error) for words in _GONE):
-                raise _gone(chunk) from error
+            if any(words in _error_chain_text(error) for words in _MISSING_FILE_MESSAGES):
+                raise _missing_file_error(chunk) from error
             raise
         return self._checked(chunk, commit.snapshot_id)
 
@@ -61,9 +66,9 @@ class SparkRestoring:
         """Give the old rows under the shadow's columns; those that came later are null."""
         from pyspark.sql import functions as F
 
-        target = readers.read(self._spark, self._catalog, chunk.shadow, None).schema
+        target = readers.read_table(self._spark, self._catalog, chunk.shadow, None).schema
         if chunk.snapshot_id is None:
-            return readers.no_rows(self._spark, target)
+            return readers.empty_frame(self._spark, target)
         frame = readers.read_scope(
             self._spark, self._catalog, chunk.table, chunk.snapshot_id, chunk.scope
         )
@@ -71,7 +76,7 @@ class SparkRestoring:
         chosen = []
         for field in target.fields:
             old = was.get(field.name)
-            value = F.lit(None) if old is None else column(old)
+            value = F.lit(None) if old is None else quoted_column(old)
             chosen.append(value.cast(field.dataType).alias(field.name))
         frame = frame.select(*chosen)
         return frame if chunk.left_out is None else self._leaving_out.kept(frame, chunk.left_out)
@@ -80,7 +85,7 @@ class SparkRestoring:
         """Count both sides: what the shadow holds now is what the old snapshot held."""
         if chunk.snapshot_id is None:
             return snapshot_id
-        with translated(f"checking {chunk.shadow}"):
+        with spark_errors(f"checking {chunk.shadow}"):
             old = self._content(chunk).count()
             new = readers.read_scope(
                 self._spark, self._catalog, chunk.shadow, snapshot_id, chunk.scope
@@ -88,13 +93,13 @@ class SparkRestoring:
         if old != new:
             raise ChecksFailed(
                 f"{chunk.shadow} holds {new} rows, {chunk.table}@{chunk.snapshot_id} holds {old}",
-                state=_STATE,
+                state=_NOTHING_ROLLED_BACK,
                 fix="repeat the command",
             )
         return snapshot_id
 
 
-def _said(error: BaseException) -> str:
+def _error_chain_text(error: BaseException) -> str:
     """Give what the error and all its causes say."""
     texts = []
     found: BaseException | None = error
@@ -104,11 +109,11 @@ def _said(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def _gone(chunk: RestoreChunk) -> NotFound:
+def _missing_file_error(chunk: RestoreChunk) -> NotFound:
     return NotFound(
         f"a file of {chunk.table}@{chunk.snapshot_id} is gone from storage: what "
-        f"{partitions.describe(chunk.scope.partitions)} held then cannot be read",
-        state=_STATE,
+        f"{partitions.describe_labels(chunk.scope.partitions)} held then cannot be read",
+        state=_NOTHING_ROLLED_BACK,
         fix="restore the file from the store's own history, or restate the partitions: "
         "lakehouse-backfill new PRODUCT --from P --to P --reason TEXT",
     )

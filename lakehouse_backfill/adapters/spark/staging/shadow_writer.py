@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark import holding
-from lakehouse_backfill.adapters.spark.failures import translate, translated
-from lakehouse_backfill.adapters.spark.names import full_name
+from lakehouse_backfill.adapters.spark.failures import spark_errors, translate_spark_error
+from lakehouse_backfill.adapters.spark.names import quoted_table_name
 from lakehouse_backfill.adapters.spark.session import guard
-from lakehouse_backfill.adapters.spark.staging.lineage import ATTEMPT_ID, EPOCH
+from lakehouse_backfill.adapters.spark.staging.lineage import ATTEMPT_ID_PROPERTY, EPOCH_PROPERTY
 from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
-from lakehouse_backfill.fault_points import around
+from lakehouse_backfill.fault_points import commit_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: What Iceberg and Spark say when a table is not the one that they held.
-_OTHER_TABLE = ("UUID does not match", "TABLE_ID_MISMATCH")
+_TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH")
 
 
 @dataclass(frozen=True)
-class Commit:
+class ShadowCommit:
     """A snapshot of the shadow, and the rows that Iceberg says it added."""
 
     snapshot_id: int
@@ -38,7 +38,7 @@ class ShadowWriter:
 
     def overwrite(
         self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str], epoch: int
-    ) -> Commit:
+    ) -> ShadowCommit:
         """Replace what the shadow holds where `rows` is true, also by nothing.
 
         `frame` must hold no other rows: Spark would append them. Validated serializably from the
@@ -48,9 +48,9 @@ class ShadowWriter:
         Raises RunMoved, and commits nothing, when the shadow was fenced by a later epoch: before
         the write by the shadow's property, from then on by its UUID.
         """
-        name = full_name(self._catalog, shadow)
-        with translated(f"reading {shadow}"):
-            held = holding.held(self._spark, name)
+        name = quoted_table_name(self._catalog, shadow)
+        with spark_errors(f"reading {shadow}"):
+            held = holding.pin_table_identity(self._spark, name)
         head = self._require_epoch(shadow, epoch)
         writer = frame.unionByName(held).writeTo(name)
         writer = writer.option("isolation-level", "serializable")
@@ -60,40 +60,42 @@ class ShadowWriter:
             writer = writer.option(f"snapshot-property.{key}", value)
         failure: Exception | None = None
         try:
-            with guard.own_writes(), around("Spark.overwrite"):
+            with guard.allow_own_writes(), commit_window("Spark.overwrite"):
                 writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
             failure = error
-        if failure is not None and holding.MOVED in str(failure):
+        if failure is not None and holding.TABLE_MOVED_MARKER in str(failure):
             raise self._moved(shadow, epoch) from failure
-        return self._outcome(shadow, properties[ATTEMPT_ID], failure)
+        return self._outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
         """Give the head (None: no snapshot); raises RunMoved when a later epoch has fenced it."""
         shown = self._shown(shadow)
-        fenced = int(shown.get(EPOCH, 0))
+        fenced = int(shown.get(EPOCH_PROPERTY, 0))
         if fenced > epoch:
-            raise _overtaken(shadow, f"epoch {fenced} is at work, this process is of epoch {epoch}")
+            raise _taken_over_error(
+                shadow, f"epoch {fenced} is at work, this process is of epoch {epoch}"
+            )
         head = shown["current-snapshot-id"]
         return None if head == "none" else int(head)
 
     def _shown(self, shadow: str) -> dict[str, str]:
         # A command on the driver: the `refs` table would start a job.
-        command = f"SHOW TBLPROPERTIES {full_name(self._catalog, shadow)}"
-        with translated(f"reading {shadow}"), guard.own_writes():
+        command = f"SHOW TBLPROPERTIES {quoted_table_name(self._catalog, shadow)}"
+        with spark_errors(f"reading {shadow}"), guard.allow_own_writes():
             return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
 
     def _moved(self, shadow: str, epoch: int) -> BackfillError:
         """Say who committed between the look and the write, which was not begun."""
-        if int(self._shown(shadow).get(EPOCH, 0)) > epoch:
-            return _overtaken(shadow, "it was fenced during the write")
+        if int(self._shown(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
+            return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
             f"{shadow} was committed to while a chunk was about to be written",
             state="the chunk was not written; the target was not touched",
             fix="run the step again",
         )
 
-    def _outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> Commit:
+    def _outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> ShadowCommit:
         doing = f"writing a chunk to {shadow}"
         try:
             found = self._attempt(shadow, attempt_id)
@@ -111,22 +113,24 @@ class ShadowWriter:
                 state="the target was not touched",
                 fix="run the step again: it looks before it writes",
             )
-        if any(words in str(failure) for words in _OTHER_TABLE):
-            raise _overtaken(shadow, "it was fenced during the write") from failure
-        raise translate(failure, doing) from failure
+        if any(words in str(failure) for words in _TABLE_CHANGED_MESSAGES):
+            raise _taken_over_error(shadow, "it was fenced during the write") from failure
+        raise translate_spark_error(failure, doing) from failure
 
-    def _attempt(self, shadow: str, attempt_id: str) -> Commit | None:
-        with translated(f"reading the snapshots of {shadow}"):
-            snapshots = self._spark.table(f"{full_name(self._catalog, shadow)}.`snapshots`")
-            own = snapshots.where(f"summary['{ATTEMPT_ID}'] = '{attempt_id}'")
+    def _attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
+        with spark_errors(f"reading the snapshots of {shadow}"):
+            snapshots = self._spark.table(f"{quoted_table_name(self._catalog, shadow)}.`snapshots`")
+            own = snapshots.where(f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'")
             found = own.select("snapshot_id", "summary").collect()
         if not found:
             return None
         row = max(found, key=lambda each: each["snapshot_id"])
-        return Commit(int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0)))
+        return ShadowCommit(
+            int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0))
+        )
 
 
-def _overtaken(shadow: str, how: str) -> RunMoved:
+def _taken_over_error(shadow: str, how: str) -> RunMoved:
     return RunMoved(
         f"another process took the run over: {how} on {shadow}",
         state="that process goes on; this one changed nothing in the shadow since",

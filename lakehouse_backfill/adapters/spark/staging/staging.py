@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import evolving, filters, readers, rowhash
-from lakehouse_backfill.adapters.spark.failures import translated
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import partition_sums
-from lakehouse_backfill.adapters.spark.names import column
-from lakehouse_backfill.adapters.spark.session.together import beside
+from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
+from lakehouse_backfill.adapters.spark.names import quoted_column
+from lakehouse_backfill.adapters.spark.session.together import run_concurrently
 from lakehouse_backfill.adapters.spark.staging import carrying, lineage
-from lakehouse_backfill.adapters.spark.staging.composing import Composed, Composing
-from lakehouse_backfill.adapters.spark.staging.computing import Computing
-from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare
-from lakehouse_backfill.adapters.spark.staging.inputs import Inputs
-from lakehouse_backfill.adapters.spark.staging.leaving_out import LeavingOut
-from lakehouse_backfill.adapters.spark.staging.shadow_writer import Commit, ShadowWriter
+from lakehouse_backfill.adapters.spark.staging.composing import ChunkComposer, ComposedChunk
+from lakehouse_backfill.adapters.spark.staging.computing import TransformRunner
+from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare_edges
+from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs
+from lakehouse_backfill.adapters.spark.staging.leaving_out import DeletedRowFilter
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.core.planning import catching_up, windows
 from lakehouse_backfill.domain import partitions, rules_schema_change
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
@@ -41,7 +41,7 @@ _HASH = "lhb_hash"
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _ObservedChunk:
     """What flowed into a commit: rows and checksum of the chunk, rows that fell outside it."""
 
     checksum: Checksum
@@ -57,10 +57,10 @@ class SparkStaging:
         """`code` is the folder in which jobs lie, or gives that of a plan."""
         self._spark = spark
         self._catalog = catalog
-        self._inputs = Inputs(spark, catalog)
-        self._computing = Computing(spark, code, self._inputs)
-        self._composing = Composing(spark, catalog)
-        self._leaving_out = LeavingOut(spark, catalog)
+        self._inputs = PinnedInputs(spark, catalog)
+        self._computing = TransformRunner(spark, code, self._inputs)
+        self._composing = ChunkComposer(spark, catalog)
+        self._leaving_out = DeletedRowFilter(spark, catalog)
         self._writer = ShadowWriter(spark, catalog)
 
     def load(self, plan: Plan) -> None:
@@ -78,10 +78,10 @@ class SparkStaging:
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         target = self._schema(plan.shadow_table)
         frames = self._inputs.frames(plan, scope)
-        with translated(f"computing chunk {chunk.chunk_id}"):
+        with spark_errors(f"computing chunk {chunk.chunk_id}"):
             output = self._computing.output(plan, scope, frames, target)
         with (
-            beside(lambda: self._count(plan, chunk, frames)) as counting,
+            run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
             self._composing.composed(plan, scope, output, target) as made,
             self._leaving_out.composed(plan, chunk, made) as composed,
         ):
@@ -109,7 +109,7 @@ class SparkStaging:
         """
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        with translated(f"measuring chunk {chunk.chunk_id}"):
+        with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = self._stored(plan.shadow_table, snapshot_id, scope)
         input_rows = self._count(plan, chunk, self._inputs.frames(plan, scope))
         return ChunkRecord(
@@ -144,45 +144,49 @@ class SparkStaging:
         accepted = self._accepted(plan, Scope(field=field, partitions=everything))
         target, coming = (
             accepted.schema,
-            rules_schema_change.added(rules_schema_change.of_plan(plan)),
+            rules_schema_change.added_column_names(
+                rules_schema_change.declared_schema_change(plan)
+            ),
         )
         if coming:
             target = self._schema(plan.shadow_table)
-        with translated("checking the edges"):
+        with spark_errors("checking the edges"):
             found = [
                 Edge(side, scope, self._computed(plan, scope, target).drop(*coming))
                 for side, scope in scopes.items()
             ]
-            return compare(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+            return compare_edges(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
         """Compute partitions beyond the scope, and only sum their rows; those without are out."""
         scopes, base = _scopes(plan, around), plan.resolved.target
-        target = readers.read(self._spark, self._catalog, base.table, base.snapshot_id).schema
-        with translated("checking the edges"):
+        target = readers.read_table(self._spark, self._catalog, base.table, base.snapshot_id).schema
+        with spark_errors("checking the edges"):
             computed = {str(side): self._computed(plan, scopes[side], target) for side in scopes}
-            sums = partition_sums(computed, plan.resolved.scope.field)
+            sums = sum_partitions(computed, plan.resolved.scope.field)
         return {label: one for side in sums.values() for label, one in side.checksums.items()}
 
     def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
         """Keep the rows that the run's row predicate names; all where it has none."""
-        predicate = carrying.predicate_in(plan, frame.schema)
-        return frame if predicate is None else frame.where(carrying.named(predicate))
+        predicate = carrying.typed_row_predicate(plan, frame.schema)
+        return frame if predicate is None else frame.where(carrying.matches_predicate(predicate))
 
     def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
-            return readers.no_rows(self._spark, self._schema(plan.shadow_table))
+            return readers.empty_frame(self._spark, self._schema(plan.shadow_table))
         read = readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
-        rows = evolving.as_changed(self._named(plan, read), rules_schema_change.of_plan(plan))
-        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
+        rows = evolving.apply_schema_change(
+            self._named(plan, read), rules_schema_change.declared_schema_change(plan)
+        )
+        return self._leaving_out.kept(rows, catching_up.excluded_rows(plan.resolved))
 
     def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
         rows = self._named(plan, self._computing.partitions(plan, scope, target, sources))
-        return self._leaving_out.kept(rows, catching_up.left_out(plan.resolved))
+        return self._leaving_out.kept(rows, catching_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
@@ -197,14 +201,14 @@ class SparkStaging:
                 f"{base.table} does not exist yet, so nothing says what the output must look like",
                 fix="plan without --prove-warm-up",
             )
-        if rules_schema_change.of_plan(plan):
+        if rules_schema_change.declared_schema_change(plan):
             raise Unsupported(
                 f"the run changes columns of {base.table}, which no table has yet",
                 fix="plan without --prove-warm-up",
             )
         target = self._schema(base.table)
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
-        with translated("proving the warm-up"):
+        with spark_errors("proving the warm-up"):
             found = [
                 self._checksum(self._computing.partitions(plan, scope, target, pins))
                 for pins in (plan.resolved.sources, doubled)
@@ -212,34 +216,34 @@ class SparkStaging:
         return found[0], found[1]
 
     def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
-        with translated(f"counting the input of chunk {chunk.chunk_id}"):
+        with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
             return self._inputs.count(plan, frames)
 
     def _write(
-        self, plan: Plan, chunk: Chunk, epoch: int, composed: Composed
-    ) -> tuple[Commit, _Counted]:
+        self, plan: Plan, chunk: Chunk, epoch: int, composed: ComposedChunk
+    ) -> tuple[ShadowCommit, _ObservedChunk]:
         from pyspark.sql import Observation
 
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        rows = partitions.ranges(scope)
+        rows = partitions.scope_row_ranges(scope)
         observation = Observation(f"chunk {uuid.uuid4()}")
-        observed = _observed(composed.rows, filters.inside(rows), observation)
+        observed = _with_observation(composed.rows, filters.is_in_ranges(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
-        written = observed.where(filters.condition(rows))
-        properties = lineage.summary(plan, chunk, scope, str(uuid.uuid4()), epoch)
+        written = observed.where(filters.range_filter(rows))
+        properties = lineage.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties
         commit = self._writer.overwrite(
-            written, plan.shadow_table, filters.condition(rows), properties, epoch
+            written, plan.shadow_table, filters.range_filter(rows), properties, epoch
         )
-        with translated(f"measuring chunk {chunk.chunk_id}"):
-            counted = _counted(observation, composed.rows.schema)
+        with spark_errors(f"measuring chunk {chunk.chunk_id}"):
+            counted = _observed_chunk(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks count twice, and an optimised-away plan not at all.
-                outside = ~filters.inside(rows)
+                outside = ~filters.is_in_ranges(rows)
                 rows_there = composed.rows.where(outside)
                 outside_rows = counted.outside_rows if counted else rows_there.count()
                 stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
-                counted = _Counted(stored, outside_rows)
+                counted = _ObservedChunk(stored, outside_rows)
         return commit, counted
 
     def _stored(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
@@ -247,12 +251,12 @@ class SparkStaging:
         return self._checksum(frame)
 
     def _checksum(self, frame: DataFrame) -> Checksum:
-        columns = rowhash.checksum_columns(frame.schema, LINEAGE_NAMES)
+        columns = rowhash.checksum_aggregates(frame.schema, LINEAGE_NAMES)
         found = frame.agg(*columns).collect()[0].asDict()
-        return rowhash.to_checksum(found, rowhash.shape(frame.schema, LINEAGE_NAMES))
+        return rowhash.to_checksum(found, rowhash.shape_digest(frame.schema, LINEAGE_NAMES))
 
     def _schema(self, table: str) -> StructType:
-        return readers.read(self._spark, self._catalog, table, None).schema
+        return readers.read_table(self._spark, self._catalog, table, None).schema
 
 
 def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
@@ -262,18 +266,20 @@ def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[Edge
     }
 
 
-def _observed(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
+def _with_observation(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
     """Count and sum the rows as they flow by: those inside by hash, the others by number."""
     from pyspark.sql import functions as F
 
     # Hashed once per row: in an Observation each aggregate would work out the whole hash again.
-    hashed = F.when(inside, rowhash.row_hash(output.schema, LINEAGE_NAMES))
-    outside = F.count(F.when(column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
+    hashed = F.when(inside, rowhash.row_hash_column(output.schema, LINEAGE_NAMES))
+    outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
     with_hash = output.withColumn(_HASH, hashed)
-    return with_hash.observe(observation, outside, *rowhash.sums(column(_HASH))).drop(_HASH)
+    return with_hash.observe(
+        observation, outside, *rowhash.hash_aggregates(quoted_column(_HASH))
+    ).drop(_HASH)
 
 
-def _counted(observation: Any, schema: StructType) -> _Counted | None:
+def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | None:
     """Give what was counted; None when Spark optimised the observed part of the plan away."""
     try:
         found = dict(observation.get)
@@ -281,8 +287,8 @@ def _counted(observation: Any, schema: StructType) -> _Counted | None:
         return None
     if _OUTSIDE not in found:
         return None
-    shape = rowhash.shape(schema, LINEAGE_NAMES)
-    return _Counted(rowhash.to_checksum(found, shape), int(found[_OUTSIDE]))
+    shape = rowhash.shape_digest(schema, LINEAGE_NAMES)
+    return _ObservedChunk(rowhash.to_checksum(found, shape), int(found[_OUTSIDE]))
 
 
 def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
@@ -294,8 +300,8 @@ def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
             "cool_down_days": 2 * pin.cool_down_days,
         }
     )
-    window = windows.needed(more, scope)
-    if window is not None and not windows.covers(pin.range, window):
+    window = windows.needed_window(more, scope)
+    if window is not None and not windows.range_covers_window(pin.range, window):
         first, last = window[0].date(), window[1].date() + timedelta(days=1)
         raise ConfigError(
             f"twice the warm-up of {pin.name} lies outside its declared range",

@@ -14,7 +14,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.adapters.iceberg.content import Content, swapped_in
+from lakehouse_backfill.adapters.iceberg.content import ScopeFiles, plan_swap
 
 PATH_ID = 2147483546
 _KINDS = {
@@ -72,19 +72,19 @@ APPLIES = {
 @pytest.mark.req("U11")
 @pytest.mark.parametrize(("delete", "applies"), APPLIES.values(), ids=APPLIES)
 def test_a_delete_file_applies_as_the_format_says(delete: ManifestEntry, applies: bool) -> None:
-    content = Content(live(entry("file")), live(delete))
+    content = ScopeFiles(live(entry("file")), live(delete))
     assert content.hidden_by == {"file": frozenset({"d"} if applies else ())}
 
 
 @pytest.mark.req("U11")
 def test_nothing_that_is_there_applies_to_what_is_about_to_be_committed() -> None:
-    content = Content(live(entry("file", number=None)), live(entry("d", "position", 99)))
+    content = ScopeFiles(live(entry("file", number=None)), live(entry("d", "position", 99)))
     assert content.hidden_by == {"file": frozenset()}
 
 
 @pytest.mark.req("U11", "U12")
 def test_delete_files_go_when_no_file_that_they_apply_to_stays() -> None:
-    now = Content(
+    now = ScopeFiles(
         live(entry("a"), entry("b")),
         live(
             entry("of a", "position", 2, names=("a", "a")),
@@ -94,8 +94,8 @@ def test_delete_files_go_when_no_file_that_they_apply_to_stays() -> None:
         ),
     )
 
-    some = swapped_in(now, live(entry("b"), entry("new", number=None)))
-    every = swapped_in(now, live(entry("new", number=None)))
+    some = plan_swap(now, live(entry("b"), entry("new", number=None)))
+    every = plan_swap(now, live(entry("new", number=None)))
 
     assert set(some.removed) == {"a", "of a", "stale"}
     assert set(every.removed) == {"a", "b", "of a", "of both", "stale"}
@@ -104,11 +104,11 @@ def test_delete_files_go_when_no_file_that_they_apply_to_stays() -> None:
 
 @pytest.mark.req("U12")
 def test_a_file_that_comes_back_beside_deletes_that_may_name_it_is_ambiguous() -> None:
-    now = Content(
+    now = ScopeFiles(
         live(entry("b", number=5)),
         live(entry("of both", "position", 7), entry("everywhere", "equality", 1, (), 7)),
     )
-    found = swapped_in(now, live(entry("b", number=5), entry("a", number=3)))
+    found = plan_swap(now, live(entry("b", number=5), entry("a", number=3)))
     # By its number the equality delete does not apply; an engine that ignores numbers applies it.
     assert found.ambiguous == {"a": frozenset({"of both", "everywhere"})}
 
@@ -126,13 +126,13 @@ def test_a_file_that_comes_back_beside_deletes_that_may_name_it_is_ambiguous() -
 def test_rows_that_readers_see_are_known_within_bounds(
     delete: ManifestEntry, rows: tuple[int, int]
 ) -> None:
-    assert Content(live(entry("file")), live(delete)).rows == rows
+    assert ScopeFiles(live(entry("file")), live(delete)).rows == rows
 
 
 def test_each_listing_of_a_file_is_kept_with_the_deletes_that_apply_to_it() -> None:
     first, second, third = (entry("file", number=number) for number in (1, 3, 5))
     other, delete = entry("other", number=1), entry("d", "position", 3)
-    content = Content(deletes=live(delete))
+    content = ScopeFiles(deletes=live(delete))
     content.add_data([first, other])
     content.add_data([second, third])
     hidden = frozenset({"d"})

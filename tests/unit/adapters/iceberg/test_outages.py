@@ -15,8 +15,16 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
 )
 
-from lakehouse_backfill.adapters.iceberg.catalog import is_locked, load, translated
-from lakehouse_backfill.adapters.iceberg.patience import attempts, lost_race, until_committed
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    is_sqlite_locked,
+    load_table,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.patience import (
+    commit_with_retry,
+    is_lost_race,
+    retry_attempts,
+)
 from lakehouse_backfill.errors import CatalogDown, NotFound, TooBusy
 
 
@@ -32,7 +40,7 @@ from lakehouse_backfill.errors import CatalogDown, NotFound, TooBusy
     ids=["conflict", "seaweedfs", "bad request", "unknown", "connection"],
 )
 def test_only_a_commit_that_certainly_lost_is_repeated(error, expected):
-    assert lost_race(error) is expected
+    assert is_lost_race(error) is expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,7 @@ def test_only_a_commit_that_certainly_lost_is_repeated(error, expected):
     ],
 )
 def test_library_errors_become_ours_and_bugs_stay_bugs(error, expected):
-    with pytest.raises(expected), translated():
+    with pytest.raises(expected), translate_errors():
         raise error
 
 
@@ -61,7 +69,7 @@ def test_library_errors_become_ours_and_bugs_stay_bugs(error, expected):
     ids=["catalog", "permission", "file system"],
 )
 def test_a_lake_that_cannot_be_written_is_said_to_be_read_only(error):
-    with pytest.raises(CatalogDown, match="the lake is read-only here"), translated():
+    with pytest.raises(CatalogDown, match="the lake is read-only here"), translate_errors():
         raise error
 
 
@@ -71,9 +79,9 @@ def test_a_lock_that_is_held_too_long_is_an_outage_that_a_retry_may_help(tmp_pat
     holder.execute("BEGIN EXCLUSIVE")
 
     with pytest.raises(CatalogDown) as down:
-        load(catalog, "a.b")
+        load_table(catalog, "a.b")
 
-    assert is_locked(down.value.__cause__)
+    assert is_sqlite_locked(down.value.__cause__)
     assert down.value.retry_may_help
     holder.close()
 
@@ -81,7 +89,7 @@ def test_a_lock_that_is_held_too_long_is_an_outage_that_a_retry_may_help(tmp_pat
 def test_attempts_end_with_the_budget():
     started = time.monotonic()
 
-    numbers = list(attempts(0.1))
+    numbers = list(retry_attempts(0.1))
 
     assert numbers == list(range(1, len(numbers) + 1))
     assert time.monotonic() - started < 5
@@ -90,4 +98,4 @@ def test_attempts_end_with_the_budget():
         raise CommitFailedException("409")
 
     with pytest.raises(TooBusy, match=r"for 0 s: pin x"):
-        until_committed(lose, "pin x", budget_s=0.01)
+        commit_with_retry(lose, "pin x", budget_s=0.01)

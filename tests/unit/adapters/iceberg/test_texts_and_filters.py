@@ -8,14 +8,14 @@ import pytest
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, Or
 
 from lakehouse_backfill.adapters.iceberg.filters import (
-    absent,
-    at_least,
-    below,
-    equal,
-    one_of,
-    row_filter,
+    at_least_term,
+    below_term,
+    equal_term,
+    in_term,
+    null_term,
+    row_range_filter,
 )
-from lakehouse_backfill.adapters.iceberg.type_text import TypeText
+from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
 from lakehouse_backfill.domain.scope import RowRange
 from lakehouse_backfill.errors import ConfigError
 
@@ -28,21 +28,21 @@ NOON = datetime(2013, 2, 1, 12, tzinfo=timezone.utc)
     [
         ((), AlwaysFalse()),
         ((RowRange("d"),), AlwaysTrue()),
-        ((RowRange("d", lower=D1, upper=D2),), And(at_least("d", D1), below("d", D2))),
-        ((RowRange("d", lower=D1),), at_least("d", D1)),
-        ((RowRange("d", upper=D2),), below("d", D2)),
-        ((RowRange("d", is_null=True),), absent("d")),
-        ((RowRange("r", equals="x"),), equal("r", "x")),
-        ((RowRange("ts", equals=NOON),), equal("ts", NOON)),
-        ((RowRange("r", equals="x"), RowRange("r", equals="y")), one_of("r", {"x", "y"})),
+        ((RowRange("d", lower=D1, upper=D2),), And(at_least_term("d", D1), below_term("d", D2))),
+        ((RowRange("d", lower=D1),), at_least_term("d", D1)),
+        ((RowRange("d", upper=D2),), below_term("d", D2)),
+        ((RowRange("d", is_null=True),), null_term("d")),
+        ((RowRange("r", equals="x"),), equal_term("r", "x")),
+        ((RowRange("ts", equals=NOON),), equal_term("ts", NOON)),
+        ((RowRange("r", equals="x"), RowRange("r", equals="y")), in_term("r", {"x", "y"})),
         (
             (RowRange("r", equals="x"), RowRange("r", is_null=True)),
-            Or(absent("r"), equal("r", "x")),
+            Or(null_term("r"), equal_term("r", "x")),
         ),
     ],
 )
 def test_row_ranges_become_the_expression_of_their_union(ranges, expected):
-    assert row_filter(ranges) == expected
+    assert row_range_filter(ranges) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_row_ranges_become_the_expression_of_their_union(ranges, expected):
     ],
 )
 def test_type_texts_are_read_as_written(text, expected):
-    assert str(TypeText().parse(text)) == expected
+    assert str(TypeParser().parse(text)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "varchar(3)", "decimal(0, 0)", "list<>", "struct<a>", "x<y>"])
 def test_texts_that_name_no_type_are_refused(text):
     with pytest.raises(ConfigError):
-        TypeText().parse(text)
+        TypeParser().parse(text)

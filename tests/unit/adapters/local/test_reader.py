@@ -15,7 +15,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DecimalType, LongType, NestedField
 
-from lakehouse_backfill.adapters.local.reader import accepted_arrow, accepted_duckdb, rows_by_key
+from lakehouse_backfill.adapters.local.reader import (
+    open_snapshot_duckdb,
+    read_snapshot_arrow,
+    rows_by_key,
+)
 from lakehouse_backfill.domain.scope import RowRange
 from lakehouse_backfill.errors import ConfigError, NotFound
 
@@ -48,19 +52,19 @@ def table(tmp_path: Path) -> tuple[SqlCatalog, int, int]:
 
 
 def test_a_snapshot_is_read_with_its_own_names(table: tuple[SqlCatalog, int, int]) -> None:
-    found = accepted_arrow(table[0], "n.t", table[1])
+    found = read_snapshot_arrow(table[0], "n.t", table[1])
     assert sorted(found.to_pylist(), key=lambda row: row["k"]) == ROWS
 
 
 def test_a_range_limits_what_is_read(table: tuple[SqlCatalog, int, int]) -> None:
     null = RowRange("d", is_null=True)
-    assert accepted_arrow(table[0], "n.t", table[1], (DAY,)).num_rows == 9
-    assert accepted_arrow(table[0], "n.t", table[1], (null,)).num_rows == 3
-    assert accepted_arrow(table[0], "n.t", table[1], (DAY, null)).num_rows == 12
+    assert read_snapshot_arrow(table[0], "n.t", table[1], (DAY,)).num_rows == 9
+    assert read_snapshot_arrow(table[0], "n.t", table[1], (null,)).num_rows == 3
+    assert read_snapshot_arrow(table[0], "n.t", table[1], (DAY, null)).num_rows == 12
 
 
 def test_a_duckdb_relation_answers_more_than_once(table: tuple[SqlCatalog, int, int]) -> None:
-    relation = accepted_duckdb(table[0], "n.t", table[2], (DAY, RowRange("d", is_null=True)))
+    relation = open_snapshot_duckdb(table[0], "n.t", table[2], (DAY, RowRange("d", is_null=True)))
     gc.collect()
     assert relation.aggregate("count(*)").fetchall() == [(13,)]
     assert relation.filter("d IS NULL").aggregate("sum(k)").fetchall() == [(93,)]
@@ -90,4 +94,4 @@ def test_no_snapshot_has_no_rows(table: tuple[SqlCatalog, int, int]) -> None:
 @pytest.mark.parametrize("name", ["n.nope", "no.t"])
 def test_an_unknown_table_is_not_found(table: tuple[SqlCatalog, int, int], name: str) -> None:
     with pytest.raises(NotFound, match=name):
-        accepted_arrow(table[0], name, table[1])
+        read_snapshot_arrow(table[0], name, table[1])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.system import driver
-from lakehouse_backfill.adapters.system.driver import is_alive, this_driver
+from lakehouse_backfill.adapters.system.driver import is_driver_alive, this_driver
 
 HOST = socket.gethostname()
 pytestmark = [
@@ -49,45 +49,45 @@ def test_this_process_is_named_with_host_pid_and_start_and_lives():
     name = this_driver()
     assert name.startswith(f"{HOST}:{os.getpid()}@")
     assert name == this_driver()
-    assert is_alive(name)
+    assert is_driver_alive(name)
 
 
 def test_a_process_that_runs_is_alive_until_it_has_gone(sleeper):
     name = driver_of(sleeper)
-    assert is_alive(name)
+    assert is_driver_alive(name)
     sleeper.kill()
     sleeper.wait()
-    assert not is_alive(name)
+    assert not is_driver_alive(name)
 
 
 def test_a_killed_process_that_nobody_reaped_is_dead(sleeper):
     name = driver_of(sleeper)
     sleeper.kill()
     wait_for_state(sleeper, "Z")
-    assert not is_alive(name)
+    assert not is_driver_alive(name)
 
 
 def test_a_stopped_process_is_not_alive_and_is_again_when_it_goes_on(sleeper):
     name = driver_of(sleeper)
     sleeper.send_signal(signal.SIGSTOP)
     wait_for_state(sleeper, "T")
-    assert not is_alive(name)
+    assert not is_driver_alive(name)
     sleeper.send_signal(signal.SIGCONT)
     wait_for_state(sleeper, "S")
-    assert is_alive(name)
+    assert is_driver_alive(name)
 
 
 def test_another_process_with_the_same_pid_is_not_the_driver(sleeper):
     host_and_pid = driver_of(sleeper).partition("@")[0]
-    assert not is_alive(f"{host_and_pid}@1")
+    assert not is_driver_alive(f"{host_and_pid}@1")
 
 
 def test_a_name_without_a_start_goes_by_the_pid_alone(sleeper):
     name = driver_of(sleeper).partition("@")[0]
-    assert is_alive(name)
+    assert is_driver_alive(name)
     sleeper.kill()
     sleeper.wait()
-    assert not is_alive(name)
+    assert not is_driver_alive(name)
 
 
 def test_a_driver_of_another_namespace_or_boot_is_taken_for_alive(sleeper):
@@ -97,16 +97,17 @@ def test_a_driver_of_another_namespace_or_boot_is_taken_for_alive(sleeper):
     assert len(boot) == 8
     assert len(own) <= len(f"{HOST}:{os.getpid()}@") + 40
     for other in (f"{boot}-{int(namespace, 16) + 1:x}", f"{'0' * 8}-{namespace}"):
-        assert is_alive(f"{HOST}:{sleeper.pid}@1/{other}")
-    assert not is_alive(f"{HOST}:{sleeper.pid}@1/{place}")
-    assert is_alive(f"{driver_of(sleeper)}/{place}")
+        assert is_driver_alive(f"{HOST}:{sleeper.pid}@1/{other}")
+    assert not is_driver_alive(f"{HOST}:{sleeper.pid}@1/{place}")
+    assert is_driver_alive(f"{driver_of(sleeper)}/{place}")
 
 
 def test_a_driver_in_another_container_of_the_same_host_name_is_taken_for_alive():
     """A process that counts its pids anew does not know ours, and cannot tell that we live."""
     code = (
-        "import sys; from lakehouse_backfill.adapters.system.driver import is_alive, this_driver; "
-        "print(is_alive(sys.argv[1]), this_driver())"
+        "import sys; "
+        "from lakehouse_backfill.adapters.system.driver import is_driver_alive, this_driver; "
+        "print(is_driver_alive(sys.argv[1]), this_driver())"
     )
     inside = ["unshare", "-r", "-p", "-f", "--mount-proc", sys.executable, "-c", code]
     found = subprocess.run([*inside, this_driver()], capture_output=True, text=True, check=False)
@@ -114,12 +115,12 @@ def test_a_driver_in_another_container_of_the_same_host_name_is_taken_for_alive(
         pytest.skip("this machine makes no namespaces")
     alive, _, name = found.stdout.strip().partition(" ")
     assert alive == "True"
-    assert is_alive(name)  # It has gone, which only its lease can tell from here.
+    assert is_driver_alive(name)  # It has gone, which only its lease can tell from here.
 
 
 @pytest.mark.parametrize("name", ["elsewhere:1@2", "elsewhere:1", "no driver", "", f"{HOST}:x"])
 def test_what_cannot_be_looked_at_is_taken_for_alive(name: str):
-    assert is_alive(name)
+    assert is_driver_alive(name)
 
 
 def test_a_command_may_be_named_anything(sleeper, tmp_path: Path):
@@ -127,16 +128,16 @@ def test_a_command_may_be_named_anything(sleeper, tmp_path: Path):
     odd.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(odd), "60"])
     try:
-        assert is_alive(driver_of(process))
+        assert is_driver_alive(driver_of(process))
     finally:
         process.kill()
         process.wait()
 
 
 def test_without_proc_a_process_is_known_by_its_pid_alone(sleeper, monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(driver, "_PROC", tmp_path / "absent")
+    monkeypatch.setattr(driver, "_PROC_FOLDER", tmp_path / "absent")
     assert this_driver() == f"{HOST}:{os.getpid()}"
-    assert is_alive(f"{HOST}:{sleeper.pid}")
+    assert is_driver_alive(f"{HOST}:{sleeper.pid}")
     sleeper.kill()
     sleeper.wait()
-    assert not is_alive(f"{HOST}:{sleeper.pid}")
+    assert not is_driver_alive(f"{HOST}:{sleeper.pid}")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.system.clock import SystemClock
-from lakehouse_backfill.adapters.system.journal import LABELS, JsonJournal
+from lakehouse_backfill.adapters.system.journal import LOG_LABELS, JsonJournal
 from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.adapters.system.redact import plain
+from lakehouse_backfill.adapters.system.redact import redact_value
 from lakehouse_backfill.errors import TooBusy
 from lakehouse_backfill.ports.clock import Clock
 from lakehouse_backfill.ports.progress import Journal, Progress
@@ -66,7 +66,7 @@ def test_a_line_has_every_label_and_what_was_bound(tmp_path: Path) -> None:
         "product": "a.b",
         "rows": 3,
     }
-    assert set(LABELS) <= line.keys()
+    assert set(LOG_LABELS) <= line.keys()
 
 
 def test_spans_nest_and_say_how_long_and_how_it_ended(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_record_trace_holds_key_old_and_new(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_is_hidden_wherever_it_stands(given: dict[str, Any], written: object) -> None:
-    assert plain(given) == written
+    assert redact_value(given) == written
 
 
 def test_a_log_that_cannot_be_written_stops_nothing_and_is_told_once(

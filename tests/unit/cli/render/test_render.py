@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.clean import clean
-from lakehouse_backfill.cli.render import VIEWS, render
-from lakehouse_backfill.cli.render.page import moment, size, span
+from lakehouse_backfill.cli.clean import clean_text
+from lakehouse_backfill.cli.render import VIEWS, render_result
+from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
 from tests.fakes.project import ANSWERS, RUN
 
 VERBS = {
@@ -37,7 +37,7 @@ class Screen(io.StringIO):
 
 def drawn(command: str, data: dict[str, Any], stream: io.StringIO | None = None) -> str:
     page = stream or io.StringIO()
-    render(command, data, page)
+    render_result(command, data, page)
     return page.getvalue()
 
 
@@ -143,16 +143,16 @@ def test_a_publication_names_the_hooks_that_were_called_and_how_they_ended() -> 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (clean("a\x1b[2Jb\tc\nd"), "a\\x1b[2Jb\\tc\nd"),
-        (str(moment("2026-03-01T12:00:00.123456+00:00")), "2026-03-01 12:00:00Z"),
-        (str(moment("2026-03-01T12:00:00Z")), "2026-03-01 12:00:00Z"),
-        (str(moment(None)), "-"),
-        (size(999), "999 B"),
-        (size(1_500_000), "1.5 MB"),
-        (size(None), None),
-        (span([]), "none"),
-        (span(["a", "b"]), "a, b"),
-        (span(list("abcd")), "4 partitions, a to d"),
+        (clean_text("a\x1b[2Jb\tc\nd"), "a\\x1b[2Jb\\tc\nd"),
+        (str(format_moment("2026-03-01T12:00:00.123456+00:00")), "2026-03-01 12:00:00Z"),
+        (str(format_moment("2026-03-01T12:00:00Z")), "2026-03-01 12:00:00Z"),
+        (str(format_moment(None)), "-"),
+        (format_size(999), "999 B"),
+        (format_size(1_500_000), "1.5 MB"),
+        (format_size(None), None),
+        (format_partitions([]), "none"),
+        (format_partitions(["a", "b"]), "a, b"),
+        (format_partitions(list("abcd")), "4 partitions, a to d"),
     ],
 )
 def test_a_value_is_drawn_as_people_write_it(found: object, expected: object) -> None:

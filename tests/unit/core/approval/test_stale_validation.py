@@ -13,18 +13,18 @@ from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.approval.waive import waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import MeasureTotal
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, NotAllowed, TargetChanged
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 from tests.fakes.lake import FakeLake
 
 
-def accepted(found: Workbench) -> str:
+def accepted(found: Context) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
@@ -69,7 +69,7 @@ def test_what_moved_since_it_was_judged_is_not_published(
         publish(found, run_id, "bob")
     assert where.tables[PRODUCT].content(where.tables[PRODUCT].head) == before
     assert found.versions.pointer(PRODUCT).pending is None
-    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.runs.status(run_id).state is RunState.ACCEPTED
 
 
 @pytest.mark.req("Q5", "U11")
@@ -79,11 +79,11 @@ def test_what_moved_elsewhere_does_not_make_a_validation_stale() -> None:
     run_id = accepted(found)
     where.write(PRODUCT, "2020-01-05", "live")
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     assert where.tables[PRODUCT].content(where.tables[PRODUCT].head)["2020-01-05"] == {"live"}
 
 
-def reviewed(**changes: object) -> tuple[Workbench, str]:
+def reviewed(**changes: object) -> tuple[Context, str]:
     """A run whose total fell by more than the owner lets pass unseen."""
     where = lake()
     compute = FakeCompute(where)
@@ -98,7 +98,7 @@ def reviewed(**changes: object) -> tuple[Workbench, str]:
     plan, _ = register_plan(found, make_plan(found, declared(contract=watched), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
-    assert validate(found, plan.run_id, "bob")[0].state is State.REJECTED
+    assert validate(found, plan.run_id, "bob")[0].state is RunState.REJECTED
     return found, plan.run_id
 
 
@@ -110,7 +110,7 @@ def test_a_threshold_needs_the_review_of_an_owner_in_the_role() -> None:
     found, run_id = reviewed()
     with pytest.raises(NotAllowed):
         waive(found, run_id, GATE, "bob", "looks fine to me")
-    assert waive(found, run_id, GATE, "olga", "a price cut in May").state is State.VALIDATED
+    assert waive(found, run_id, GATE, "olga", "a price cut in May").state is RunState.VALIDATED
 
 
 @pytest.mark.req("Q6", "Q8")

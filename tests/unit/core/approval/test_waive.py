@@ -11,12 +11,12 @@ from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.approval.waive import failed_gates, waive
 from lakehouse_backfill.core.evidence import look
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.drive import drive
+from lakehouse_backfill.core.publication.drive import run_until_decision
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     Blocked,
@@ -36,16 +36,16 @@ ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "b
 EDGES, KEYS = "edges are closed", "keys are unique"
 
 
-def rejected(found: Workbench, **changes: Any) -> str:
+def rejected(found: Context, **changes: Any) -> str:
     """A run whose validation failed."""
     plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
-    assert validate(found, plan.run_id, "bob")[0].state is State.REJECTED
+    assert validate(found, plan.run_id, "bob")[0].state is RunState.REJECTED
     return plan.run_id
 
 
-def open_edge(**changes: Any) -> tuple[Workbench, str]:
+def open_edge(**changes: Any) -> tuple[Context, str]:
     """A run that one gate stopped: rows before its range would change."""
     where = lake()
     found = bench(where, FakeCompute(where, open_edges={"2020-01-01"}))
@@ -65,10 +65,10 @@ def test_a_failed_gate_blocks_acceptance_and_publication() -> None:
 def test_a_waived_gate_lets_the_result_be_accepted_and_published() -> None:
     found, run_id = open_edge()
     status = waive(found, run_id, EDGES, "ana", "the day before is restated by bf-2")
-    assert status.state is State.VALIDATED
+    assert status.state is RunState.VALIDATED
     decide.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 @pytest.mark.req("Q8")
@@ -83,7 +83,7 @@ def test_a_waiver_is_recorded_with_gate_scope_content_number_and_reason() -> Non
     assert said == {
         "gate": EDGES, "group": "edge", "scope": "result", "bound_to": digest, "reason": "known",
     }  # fmt: skip
-    (shown,) = look.evidence(found, run_id)["waivers"]
+    (shown,) = look.evidence_document(found, run_id)["waivers"]
     assert (shown["gate"], shown["by"], shown["bound_to"]) == (EDGES, "ana", digest)
 
 
@@ -92,9 +92,9 @@ def test_every_closed_gate_needs_its_own_waiver() -> None:
     where = lake()
     found = bench(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
     run_id = rejected(found)
-    assert waive(found, run_id, EDGES, "ana", "known").state is State.REJECTED
+    assert waive(found, run_id, EDGES, "ana", "known").state is RunState.REJECTED
     assert [gate.waived_by for gate in failed_gates(found, run_id)] == [None, "ana"]
-    assert waive(found, run_id, KEYS, "ana", "known").state is State.VALIDATED
+    assert waive(found, run_id, KEYS, "ana", "known").state is RunState.VALIDATED
     assert failed_gates(found, run_id) == ()
 
 
@@ -116,9 +116,9 @@ def test_another_result_needs_another_waiver() -> None:
     found = bench(where, compute)
     run_id = rejected(found)
     waive(found, run_id, EDGES, "ana", "known")
-    assert validate(found, run_id, "bob")[0].state is State.VALIDATED  # The same result.
+    assert validate(found, run_id, "bob")[0].state is RunState.VALIDATED  # The same result.
     compute.open_edges.add("2020-01-04")
-    assert validate(found, run_id, "bob")[0].state is State.REJECTED
+    assert validate(found, run_id, "bob")[0].state is RunState.REJECTED
 
 
 @pytest.mark.req("Q8")
@@ -130,12 +130,12 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
     for go_on in (
         lambda: waive(found, run_id, EDGES, "ana", "known"),
         lambda: validate(found, run_id, "bob"),
-        lambda: drive(found, run_id, "bob"),
+        lambda: run_until_decision(found, run_id, "bob"),
     ):
         with pytest.raises(ApprovalMissing, match=f"ana rejected {run_id}: no") as said:
             go_on()
         assert said.value.fix.startswith(f"lakehouse-backfill plan m.yaml --revise {run_id}")
-    assert look.waived(found.runs.events(run_id)) == []
+    assert look.waiver_records(found.runs.events(run_id)) == []
     assert found.runs.events(run_id) == before
 
 
@@ -166,7 +166,7 @@ def test_a_verdict_that_was_edited_is_refused_and_can_be_judged_again(old: str, 
         with pytest.raises(Tampered, match=f"the validation of {run_id} was edited") as caught:
             look_at_it()
         assert str(caught.value.fix).startswith(f"lakehouse-backfill validate {run_id}")
-    assert validate(found, run_id, "bob")[0].state is State.REJECTED
+    assert validate(found, run_id, "bob")[0].state is RunState.REJECTED
     with pytest.raises(Blocked, match="cannot be waived"):
         waive(found, run_id, "stored rows are the computed rows", "ana", "hush")
 
@@ -176,7 +176,7 @@ def test_only_those_whom_the_contract_names_may_waive() -> None:
     found, run_id = open_edge(contract=contract(roles={"waive": ["owner"]}))
     with pytest.raises(NotAllowed, match="owner"):
         waive(found, run_id, EDGES, "ana", "known")
-    assert waive(found, run_id, EDGES, "owner", "known").state is State.VALIDATED
+    assert waive(found, run_id, EDGES, "owner", "known").state is RunState.VALIDATED
 
 
 @pytest.mark.req("Q8")
@@ -281,7 +281,7 @@ def test_a_run_is_cancelled_by_who_asked_for_it_or_by_who_may_decide_on_it() -> 
         wanted = declared(contract=contract(roles=roles))
         plan, _ = register_plan(found, make_plan(found, wanted, "pat", None), "pat")
         if may:
-            assert decide.cancel(found, plan.run_id, who, "").state is State.CANCELLED
+            assert decide.cancel(found, plan.run_id, who, "").state is RunState.CANCELLED
         else:
             with pytest.raises(NotAllowed, match="lead, bot"):
                 decide.cancel(found, plan.run_id, who, "")
@@ -293,4 +293,4 @@ def test_a_run_that_fails_its_validation_again_is_left_to_whoever_comes_next() -
     validate(found, run_id, "bob")
     assert found.runs.status(run_id).driver is None
     other = dataclasses.replace(found, driver="here:2")
-    assert waive(other, run_id, EDGES, "ana", "known").state is State.VALIDATED
+    assert waive(other, run_id, EDGES, "ana", "known").state is RunState.VALIDATED

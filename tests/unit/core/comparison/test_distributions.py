@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.comparison import distributions
-from lakehouse_backfill.core.comparison.distributions import BINS, Histogram, bin_exponent
+from lakehouse_backfill.core.comparison.distributions import MAX_BINS, Histogram, bin_exponent
 from lakehouse_backfill.core.comparison.scaled_bins import scaled_bin
 from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff
-from lakehouse_backfill.domain.watched import Bar, Distribution
+from lakehouse_backfill.domain.watched import Distribution, DistributionBar
 
 pytestmark = pytest.mark.req("Q5")
 NUMBERS = st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=60)
@@ -45,28 +45,28 @@ def test_bins_fit_the_range_and_no_narrower_ones_do(values: list[float]) -> None
     low, high = min(values), max(values)
     exponent = bin_exponent(low, high)
     span = math.floor(high * 2.0**-exponent) - math.floor(low * 2.0**-exponent)
-    assert span < BINS
-    assert span >= BINS // 2 - 1 or low == high or abs(high - low) < 1e-10 * max(1, abs(high))
+    assert span < MAX_BINS
+    assert span >= MAX_BINS // 2 - 1 or low == high or abs(high - low) < 1e-10 * max(1, abs(high))
 
 
 @pytest.mark.parametrize("low", [0.0, -1.0, -sys.float_info.max])
 @pytest.mark.parametrize("high", [2.0**1009, 1.7e308, sys.float_info.max])
 def test_bins_fit_the_widest_ranges(low: float, high: float) -> None:
     factor = 2.0 ** -bin_exponent(low, high)
-    assert math.floor(high * factor) - math.floor(low * factor) < BINS
+    assert math.floor(high * factor) - math.floor(low * factor) < MAX_BINS
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 7))
 def test_the_distance_does_not_depend_on_batches(
     old: list[float], new: list[float], batch: int
 ) -> None:
-    whole = distributions.of_numbers(histogram(old), histogram(new))
-    assert distributions.of_numbers(histogram(old, batch), histogram(new, batch)) == whole
+    whole = distributions.number_distribution(histogram(old), histogram(new))
+    assert distributions.number_distribution(histogram(old, batch), histogram(new, batch)) == whole
 
 
 @given(NUMBERS, NUMBERS)
 def test_the_distance_never_exceeds_that_of_the_values(old: list[float], new: list[float]) -> None:
-    found = distributions.of_numbers(histogram(old), histogram(new))
+    found = distributions.number_distribution(histogram(old), histogram(new))
     assert found is not None
     assert found.value <= exact(old, new) + 1e-6
 
@@ -75,7 +75,7 @@ def test_numbers_in_bins_of_their_own_give_the_exact_distance() -> None:
     chance = random.Random(7)
     old = [float(chance.randrange(100)) for _ in range(500)]
     new = [float(chance.randrange(20, 120)) for _ in range(400)]
-    found = distributions.of_numbers(histogram(old), histogram(new))
+    found = distributions.number_distribution(histogram(old), histogram(new))
     assert found is not None
     assert found.value == pytest.approx(exact(old, new), abs=1e-6)
     assert found.is_shifted
@@ -85,7 +85,7 @@ def test_numbers_in_bins_of_their_own_give_the_exact_distance() -> None:
 def test_samples_of_one_distribution_are_not_shifted(seed: int) -> None:
     chance = random.Random(seed)
     sides = [[chance.gauss(0, 1) for _ in range(300)] for _ in range(2)]
-    found = distributions.of_numbers(histogram(sides[0]), histogram(sides[1]))
+    found = distributions.number_distribution(histogram(sides[0]), histogram(sides[1]))
     assert found is not None
     assert not found.is_shifted
 
@@ -93,8 +93,10 @@ def test_samples_of_one_distribution_are_not_shifted(seed: int) -> None:
 @pytest.mark.parametrize("far", [999_999_999.0, -999_999_999.0, 1.7e308])
 def test_one_value_far_away_hides_no_shift(far: float) -> None:
     old = [float(n % 100) for n in range(10_000)]
-    near = distributions.of_numbers(histogram(old), histogram([3 * v for v in old]))
-    found = distributions.of_numbers(histogram(old), histogram([*(3 * v for v in old), far]))
+    near = distributions.number_distribution(histogram(old), histogram([3 * v for v in old]))
+    found = distributions.number_distribution(
+        histogram(old), histogram([*(3 * v for v in old), far])
+    )
     assert near is not None
     assert found is not None
     assert found.value == pytest.approx(near.value, abs=1e-2)
@@ -105,15 +107,15 @@ def test_what_one_range_holds_beside_a_value_far_away_is_named_as_not_judged() -
     """Moments within a day, beside one 0: neither scale tells them apart."""
     old = [1.7e9 + n for n in range(10_000)]
     new = [*(v + 5000 for v in old), 0.0]
-    found = distributions.of_numbers(histogram(old), histogram(new))
+    found = distributions.number_distribution(histogram(old), histogram(new))
     assert found is not None
     assert (found.is_shifted, found.is_unjudged) == (False, True)
     column = ColumnDiff(name="at", changed=1, old={}, new={}, distribution=found)
-    said = distributions.check([column], "block")
+    said = distributions.check_distributions([column], "block")
     assert said.detail == (
         "0 of 1 columns shifted; not judged: at (one range holds nearly all values)"
     )
-    still = distributions.of_numbers(histogram(old), histogram(old), draw=False)
+    still = distributions.number_distribution(histogram(old), histogram(old), draw=False)
     assert still is not None
     assert not still.is_unjudged
 
@@ -123,44 +125,44 @@ def test_what_one_range_holds_beside_a_value_far_away_is_named_as_not_judged() -
 )
 def test_a_bin_that_holds_one_value_is_judged(value: float, whole: bool, is_unjudged: bool) -> None:
     sides = [[value] * 9_900 + [float(n % 7) for n in range(100 + more)] for more in (0, 1)]
-    found = distributions.of_numbers(histogram(sides[0]), histogram(sides[1]), whole=whole)
+    found = distributions.number_distribution(histogram(sides[0]), histogram(sides[1]), whole=whole)
     assert found is not None
     assert found.is_unjudged is is_unjudged
 
 
 def test_few_rows_need_a_greater_distance() -> None:
-    few = distributions.of_numbers(histogram([1.0, 2, 3]), histogram([2.0, 3, 4]))
+    few = distributions.number_distribution(histogram([1.0, 2, 3]), histogram([2.0, 3, 4]))
     assert few is not None
     assert (few.limit, few.is_shifted) == (1.0, False)
 
 
 def test_a_side_without_numbers_has_no_distance() -> None:
-    assert distributions.of_numbers(histogram([1.0]), Histogram()) is None
-    assert distributions.of_categories({}, {"=a": 1}) is None
+    assert distributions.number_distribution(histogram([1.0]), Histogram()) is None
+    assert distributions.category_distribution({}, {"=a": 1}) is None
 
 
 def test_bars_are_shares_of_both_sides() -> None:
-    found = distributions.of_numbers(histogram([0.0, 1, 1, 3]), histogram([1.0, 1]))
+    found = distributions.number_distribution(histogram([0.0, 1, 1, 3]), histogram([1.0, 1]))
     assert found is not None
     shares = {bar.low: (bar.old, bar.new) for bar in found.bars if bar.old or bar.new}
     assert shares == {0.0: (0.25, 0.0), 1.0: (0.5, 1.0), 3.0: (0.25, 0.0)}
-    assert len(found.bars) <= distributions.BARS
+    assert len(found.bars) <= distributions.MAX_BARS
 
 
 def test_categories_are_compared_by_their_index() -> None:
     old, new = {"=a": 900, "=b": 100}, {"=a": 500, "=b": 500}
-    found = distributions.of_categories(old, new)
+    found = distributions.category_distribution(old, new)
     index = round(0.4 * math.log(5) + 0.4 * math.log(9 / 5), 6)
     assert found == Distribution(
         test="psi", value=index, limit=0.2,
-        bars=(Bar(name="a", old=0.9, new=0.5), Bar(name="b", old=0.1, new=0.5)),
+        bars=(DistributionBar(name="a", old=0.9, new=0.5), DistributionBar(name="b", old=0.1, new=0.5)),
     )  # fmt: skip
 
 
 def test_rare_categories_are_one_group() -> None:
     old = {f"={n}": 1000 for n in range(20)} | {f"=rare {n}": 1 for n in range(500)}
     new = {f"={n}": 1000 for n in range(20)} | {f"=other {n}": 1 for n in range(500)}
-    found = distributions.of_categories(old, new)
+    found = distributions.category_distribution(old, new)
     assert found is not None
     assert (found.value, len(found.bars), found.bars[-1].name) == (0.0, 21, "others")
 
@@ -168,7 +170,7 @@ def test_rare_categories_are_one_group() -> None:
 def test_an_index_that_chance_gives_with_few_rows_does_not_count() -> None:
     chance = random.Random(3)
     sides = [Counter(f"={chance.randrange(12)}" for _ in range(40)) for _ in range(2)]
-    found = distributions.of_categories(*sides)
+    found = distributions.category_distribution(*sides)
     assert found is not None
     assert found.value > distributions.PSI_LIMIT
     assert not found.is_shifted
@@ -181,7 +183,7 @@ def test_the_check_names_the_columns_that_moved_most_first(gate: str) -> None:
                    distribution=Distribution(test="ks", value=value, limit=0.1))
         for name, value in (("a", 0.05), ("b", 0.2), ("c", 0.9))
     ]  # fmt: skip
-    assert distributions.check(columns, gate) == CheckResult(  # type: ignore[arg-type]
+    assert distributions.check_distributions(columns, gate) == CheckResult(  # type: ignore[arg-type]
         name="values are spread as before", group="distribution", passed=False,
         detail="2 of 3 columns shifted: c (KS 0.9 over 0.1), b (KS 0.2 over 0.1)",
         observed=2, limit=0, blocking=gate == "block",
@@ -189,18 +191,20 @@ def test_the_check_names_the_columns_that_moved_most_first(gate: str) -> None:
 
 
 def test_without_rows_on_a_side_nothing_is_said() -> None:
-    found = distributions.check([ColumnDiff(name="a", changed=0, old={}, new={})], "block")
+    found = distributions.check_distributions(
+        [ColumnDiff(name="a", changed=0, old={}, new={})], "block"
+    )
     assert (found.passed, found.detail) == (True, "nothing to compare")
 
 
 def test_only_the_bars_of_the_columns_that_moved_most_are_kept() -> None:
-    bars = (Bar(name="a", old=1.0, new=1.0),)
+    bars = (DistributionBar(name="a", old=1.0, new=1.0),)
     columns = tuple(
         ColumnDiff(name=f"c{n}", changed=1, old={}, new={},
                    distribution=Distribution(test="ks", value=n / 100, limit=0.1, bars=bars))
-        for n in range(distributions.DRAWN + 3)
+        for n in range(distributions.MAX_COLUMNS_WITH_BARS + 3)
     )  # fmt: skip
-    found = distributions.drawn(columns)
+    found = distributions.limit_columns_with_bars(columns)
     bare = [c.name for c in found if c.distribution and not c.distribution.bars]
     assert bare == ["c0", "c1", "c2"]
     assert [c.distribution and c.distribution.value for c in found] == [

@@ -9,12 +9,12 @@ import pytest
 
 from lakehouse_backfill.core.approval.decide import VALIDATION
 from lakehouse_backfill.core.comparison import fingerprinting
-from lakehouse_backfill.core.comparison.reconciling import Sides, reconcile
+from lakehouse_backfill.core.comparison.reconciling import TableSides, reconcile
 from lakehouse_backfill.core.publication.landing import PUBLICATION
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
-from lakehouse_backfill.domain.checks import Validation
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
@@ -28,7 +28,7 @@ from tests.fakes.rollout import accepted_run
 NOW = TableRef(table=PRODUCT)
 
 
-def _without_engine(found: Workbench) -> Workbench:
+def _without_engine(found: Context) -> Context:
     def compute() -> Any:
         raise AssertionError("an engine was asked for")
 
@@ -42,12 +42,12 @@ def test_reconciling_reads_each_file_once_and_then_starts_no_engine() -> None:
     found = bench(where, compute)
     before = TableRef(table=PRODUCT, at="1")
     where.write(PRODUCT, "2020-01-02", "new-2")
-    first = reconcile(found, Sides(before, NOW))
+    first = reconcile(found, TableSides(before, NOW))
     assert [row.partition for row in first if not row.equal] == ["2020-01-02"]
     # The other files are the same ones.
     days = tuple(f"2020-01-0{number}" for number in range(1, 6))
     assert compute.scanned == [(PRODUCT, days), (PRODUCT, days[1:2])]
-    assert reconcile(_without_engine(found), Sides(before, NOW)) == first
+    assert reconcile(_without_engine(found), TableSides(before, NOW)) == first
 
 
 def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
@@ -56,7 +56,7 @@ def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
             raise NotAllowed("the control tables are read-only here")
 
     found = bench(lake(), fingerprints=ReadOnly())
-    assert all(row.equal for row in reconcile(found, Sides(NOW, NOW)))
+    assert all(row.equal for row in reconcile(found, TableSides(NOW, NOW)))
 
 
 @pytest.mark.req("Q4")
@@ -83,10 +83,10 @@ def test_what_is_to_be_accepted_is_read_and_the_base_only_until_it_is_known() ->
     ]
 
 
-def _judged(found: Workbench, run_id: str) -> Validation:
+def _judged(found: Context, run_id: str) -> ValidationResult:
     stored = found.evidence.newest(run_id, VALIDATION)
     assert stored is not None
-    return Validation.model_validate(stored[1])
+    return ValidationResult.model_validate(stored[1])
 
 
 @pytest.mark.req("Q4", "D5")
@@ -111,13 +111,13 @@ def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
         _kept(found, where)
 
 
-def _kept(found: Workbench, where: FakeLake) -> None:
+def _kept(found: Context, where: FakeLake) -> None:
     """Read two days of the product whatever is known, and keep what was read."""
     head = where.tables[PRODUCT].head
     scope = Scope(field=DAY, partitions=("2020-01-01", "2020-01-02"))
-    state = fingerprinting.look(found, PRODUCT, head, scope, rely=False)
+    state = fingerprinting.look_up_fingerprints(found, PRODUCT, head, scope, rely=False)
     read = found.compute().measuring.by_file(PRODUCT, head, scope)
-    fingerprinting.keep(found, [(state, read)], None)
+    fingerprinting.record_fingerprints(found, [(state, read)], None)
 
 
 @pytest.mark.req("Q4", "P5")
@@ -151,7 +151,7 @@ def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_bac
         publish(found, run_id, "bob")
     assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
     assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     for _ in range(2):
         with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
             publish(found, run_id, "bob")
@@ -175,7 +175,7 @@ def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
         followed.append(found.runs.status(run_id).state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lakehouse_backfill.core.publication.follow_up.follow_publication", follow)
+        patch.setattr("lakehouse_backfill.core.publication.follow_up.run_checks_and_hooks", follow)
         with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
             publish(found, run_id, "bob")
-    assert followed == [State.PUBLISHED]
+    assert followed == [RunState.PUBLISHED]

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.comparison.scaled_bins import PER_POWER, lower_end, scaled_bin
+from lakehouse_backfill.core.comparison.scaled_bins import (
+    BINS_PER_POWER,
+    scaled_bin,
+    scaled_bin_start,
+)
 
 pytestmark = pytest.mark.req("Q5")
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -23,8 +27,10 @@ def test_bins_are_in_the_order_of_the_numbers(one: float, other: float) -> None:
 @given(st.floats(2.0**-63, 1e308), st.sampled_from([1, -1]))
 def test_a_number_lies_within_its_bin(size: float, sign: int) -> None:
     number = scaled_bin(sign * size)
-    assert lower_end(number) <= sign * size <= lower_end(number + 1)
-    assert lower_end(number + 1) - lower_end(number) <= size / PER_POWER * 1.000_001
+    assert scaled_bin_start(number) <= sign * size <= scaled_bin_start(number + 1)
+    assert (
+        scaled_bin_start(number + 1) - scaled_bin_start(number) <= size / BINS_PER_POWER * 1.000_001
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, -(2.0**-65), math.nextafter(2.0**-64, 0)])
@@ -35,5 +41,5 @@ def test_what_is_next_to_zero_is_zero(value: float) -> None:
 @given(st.integers(-64, 1023))
 def test_a_power_of_two_begins_a_bin(power: int) -> None:
     value = math.ldexp(1.0, power)
-    assert lower_end(scaled_bin(value)) == value
+    assert scaled_bin_start(scaled_bin(value)) == value
     assert scaled_bin(math.nextafter(value, 0)) == (scaled_bin(value) - 1 if power > -64 else 0)

@@ -7,10 +7,10 @@ from decimal import Decimal
 import pytest
 
 from lakehouse_backfill.core.comparison.tolerances import (
-    parsed,
-    plain_digits,
-    require_fitting,
-    require_known,
+    format_decimal,
+    parse_tolerances,
+    require_applicable_tolerances,
+    require_ignored_columns_exist,
 )
 from lakehouse_backfill.domain.tolerance import Tolerance
 from lakehouse_backfill.errors import ConfigError
@@ -18,7 +18,7 @@ from lakehouse_backfill.errors import ConfigError
 
 @pytest.mark.req("Q5")
 def test_a_tolerance_is_a_distance_or_a_share() -> None:
-    assert parsed(["amount=0.01", "a=b=1%", "n=0"]) == (
+    assert parse_tolerances(["amount=0.01", "a=b=1%", "n=0"]) == (
         Tolerance(column="amount", limit=Decimal("0.01")),
         Tolerance(column="a=b", limit=Decimal("0.01"), is_relative=True),
         Tolerance(column="n", limit=Decimal(0)),
@@ -29,13 +29,13 @@ def test_a_tolerance_is_a_distance_or_a_share() -> None:
 @pytest.mark.parametrize("text", ["amount", "=1", "a=x", "a=-1", "a=NaN", "a=inf", "a=1e40", "a=%"])
 def test_what_is_no_tolerance_says_how_to_write_one(text: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        parsed([text])
+        parse_tolerances([text])
 
 
 @pytest.mark.req("Q5")
 def test_two_tolerances_of_a_column_are_refused() -> None:
     with pytest.raises(ConfigError, match="two tolerances for column a"):
-        parsed(["a=1", "a=1%"])
+        parse_tolerances(["a=1", "a=1%"])
 
 
 @pytest.mark.req("Q5")
@@ -47,18 +47,18 @@ def test_two_tolerances_of_a_column_are_refused() -> None:
 def test_a_tolerance_is_of_a_compared_number(column: str, key: tuple[str, ...], words: str) -> None:
     one = Tolerance(column=column, limit=Decimal(1))
     with pytest.raises(ConfigError, match=words):
-        require_fitting([one], {"x": "number", "s": "category"}, key)
+        require_applicable_tolerances([one], {"x": "number", "s": "category"}, key)
 
 
 @pytest.mark.req("Q5")
 def test_a_slip_in_an_ignored_column_is_seen() -> None:
-    require_known(["a", "produced_at"], [["a", "b"], []])
-    require_known(["anything"], [[], []])
+    require_ignored_columns_exist(["a", "produced_at"], [["a", "b"], []])
+    require_ignored_columns_exist(["anything"], [[], []])
     with pytest.raises(ConfigError, match="no column c to ignore"):
-        require_known(["c"], [["a"], ["b"]])
+        require_ignored_columns_exist(["c"], [["a"], ["b"]])
 
 
 @pytest.mark.req("Q5")
 def test_limits_reach_sql_as_plain_digits() -> None:
-    texts = [plain_digits(Decimal(text)) for text in ("1e-7", "1E+3", "0.50")]
+    texts = [format_decimal(Decimal(text)) for text in ("1e-7", "1E+3", "0.50")]
     assert texts == ["0.0000001", "1000", "0.50"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.comparison.where import columns_of, render
+from lakehouse_backfill.core.comparison.where import condition_columns, render_condition
 from lakehouse_backfill.errors import ConfigError
 
 NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}
@@ -24,19 +24,22 @@ NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}
     ],
 )
 def test_a_condition_is_written_again_with_our_column_names(text: str, sql: str) -> None:
-    assert render(text, NAMES, "duckdb") == sql
+    assert render_condition(text, NAMES, "duckdb") == sql
 
 
 @pytest.mark.req("Q5")
 def test_spark_gets_its_own_quotes() -> None:
-    assert render("\"a b\" > 1 AND carrier = 'x'", {**NAMES, "a b": "a b"}, "spark") == (
+    assert render_condition("\"a b\" > 1 AND carrier = 'x'", {**NAMES, "a b": "a b"}, "spark") == (
         "`a b` > 1 AND `c0` = 'x'"
     )
 
 
 @pytest.mark.req("Q5")
 def test_the_columns_of_a_condition_are_named_once() -> None:
-    assert columns_of("flights > 1 AND Day = '2024-01-01' OR flights < 0") == ("flights", "Day")
+    assert condition_columns("flights > 1 AND Day = '2024-01-01' OR flights < 0") == (
+        "flights",
+        "Day",
+    )
 
 
 @pytest.mark.req("Q5")
@@ -67,4 +70,4 @@ def test_the_columns_of_a_condition_are_named_once() -> None:
 )
 def test_what_is_no_plain_condition_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="condition"):
-        render(text, NAMES, "duckdb")
+        render_condition(text, NAMES, "duckdb")

@@ -9,10 +9,14 @@ import pytest
 
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.evidence import look
-from lakehouse_backfill.core.evidence.stages_attribution import ATTRIBUTION, Asked, attribute
+from lakehouse_backfill.core.evidence.stages_attribution import (
+    ATTRIBUTION,
+    AttributionOptions,
+    attribute_changes,
+)
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.attribution import Factor
@@ -25,14 +29,14 @@ CODE = Factor(cause="code")
 DAYS = ("2020-01-02", "2020-01-03")
 
 
-def _staged(found: Workbench, **changes: Any) -> str:
+def _staged(found: Context, **changes: Any) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     return plan.run_id
 
 
-def _published(found: Workbench, **changes: Any) -> str:
+def _published(found: Context, **changes: Any) -> str:
     run_id = _staged(found, **changes)
     validate(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
@@ -40,14 +44,14 @@ def _published(found: Workbench, **changes: Any) -> str:
     return run_id
 
 
-def _lake() -> tuple[FakeLake, FakeCompute, Workbench]:
+def _lake() -> tuple[FakeLake, FakeCompute, Context]:
     where = lake()
     compute = FakeCompute(where)
     compute.factors, compute.patterns = (CODE,), {(0, 0, 0, 3, 3): 6, (0, 1, 1, 1, 1): 1}
     return where, compute, bench(where, compute)
 
 
-def _no_engine(found: Workbench) -> Workbench:
+def _no_engine(found: Context) -> Context:
     def start() -> Never:
         raise AssertionError("an engine was started")
 
@@ -64,7 +68,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     where.tables["bronze.raw"].commit({"2020-01-01": frozenset({"raw-2"})})
     second = _staged(found, **OTHER)
     keys = {"bronze.raw": ("day", "id")}
-    compared, done = attribute(found, second, Asked(keys=keys))
+    compared, done = attribute_changes(found, second, AttributionOptions(keys=keys))
     assert [request.partition for request in compute.swaps] == list(DAYS)
     (asked, _) = compute.swaps
     assert (asked.old and asked.old.run_id, asked.new.run_id) == (first, second)
@@ -76,7 +80,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert done.counts == {"code": 12, "live_write": 2}
     assert (done.changed_rows, done.sampled, done.old) == (2, DAYS, compared.diff.old)
     assert found.evidence.newest(second, ATTRIBUTION)[1] == done.data()  # type: ignore[index]
-    assert look.evidence(found, second)["attribution"]["counts"] == done.counts
+    assert look.evidence_document(found, second)["attribution"]["counts"] == done.counts
 
 
 @pytest.mark.req("Q5")
@@ -86,7 +90,7 @@ def test_no_engine_is_started_where_nothing_differs() -> None:
     second = _staged(found, **OTHER)
     shadow = where.tables[found.runs.plan(second).shadow_table]
     shadow.commit(where.tables[PRODUCT].content(where.tables[PRODUCT].head))
-    _, done = attribute(_no_engine(found), second, Asked())
+    _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
     assert (done.partitions, done.counts, done.data()["sampled_share"]) == ((), {}, 1.0)
 
 
@@ -94,7 +98,7 @@ def test_no_engine_is_started_where_nothing_differs() -> None:
 def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -> None:
     _, _, found = _lake()
     run_id = _staged(found)
-    _, done = attribute(_no_engine(found), run_id, Asked(partitions=1))
+    _, done = attribute_changes(_no_engine(found), run_id, AttributionOptions(partitions=1))
     (part,) = done.partitions
     assert (part.basis, part.made_by) == ("none", None)
     assert [(group.cause, group.rows) for group in part.groups] == [("unexplained", 1)]
@@ -112,7 +116,7 @@ def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
         raise ApprovalMissing(f"{request.old.run_id}: its code is gone")
 
     compute.swap = gone  # type: ignore[method-assign]
-    _, done = attribute(found, second, Asked())
+    _, done = attribute_changes(found, second, AttributionOptions())
     assert done.counts == {"unexplained": 2}
     assert done.partitions[0].made_by == first
     assert done.partitions[0].notes == (f"{first}: its code is gone",)
@@ -131,7 +135,7 @@ def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         return resolve(ref)
 
     monkeypatch.setattr(where, "resolve", expired)
-    _, done = attribute(_no_engine(found), second, Asked())
+    _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
     part = done.partitions[0]
     assert (part.basis, part.made_by) == ("none", first)
     assert part.notes == (f"what {first} read is gone: bronze.raw@1",)
@@ -142,4 +146,4 @@ def test_a_run_without_a_candidate_has_nothing_to_attribute() -> None:
     _, _, found = _lake()
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     with pytest.raises(NotFound, match="no staged candidate"):
-        attribute(found, plan.run_id, Asked())
+        attribute_changes(found, plan.run_id, AttributionOptions())

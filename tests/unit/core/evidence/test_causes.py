@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.domain.attribution import CLASSES, Factor, State
+from lakehouse_backfill.domain.attribution import CAUSE_CLASSES, ComparedState, Factor
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.fakes.dossiers import plan
@@ -19,9 +19,9 @@ from tests.fakes.dossiers import plan
 CODE, LATE = Factor(cause="code"), Factor(cause="late_input", input="orders")
 UPSTREAM, RATES = Factor(cause="upstream", input="orders"), Factor(cause="reference", input="rates")
 FIVE = (CODE, LATE, UPSTREAM, RATES, Factor(cause="deletion", input="orders"))
-GONE, X, Y, Z = attribution.ABSENT, 0, 1, 2
+GONE, X, Y, Z = attribution.ABSENT_ROW, 0, 1, 2
 REPLACED, PUBLISHED, KEPT, CANDIDATE = (
-    State("replaced"), State("published"), State("kept"), State("candidate"),
+    ComparedState("replaced"), ComparedState("published"), ComparedState("kept"), ComparedState("candidate"),
 )  # fmt: skip
 
 
@@ -33,29 +33,29 @@ def named(
     candidate: int,
 ) -> tuple[Factor, ...]:
     """Name the causes; `computed` are all old, each alone, (all but one,) all new."""
-    states = (REPLACED, PUBLISHED, *attribution.computed(len(factors)), CANDIDATE)
-    return attribution.factors_of(states, (replaced, published, *computed, candidate), factors)
+    states = (REPLACED, PUBLISHED, *attribution.states_to_compute(len(factors)), CANDIDATE)
+    return attribution.find_factors(states, (replaced, published, *computed, candidate), factors)
 
 
 CASES = {
     "the code": ((CODE,), (X, X, (X, Y), Y), (CODE,), "code"),
     "late input": ((LATE,), (GONE, GONE, (GONE, Y), Y), (LATE,), "late_input"),
     "a live write that the run takes back": (
-        (), (Y, X, (X,), X), (attribution.LIVE,), "live_write",
+        (), (Y, X, (X,), X), (attribution.LIVE_WRITE_FACTOR,), "live_write",
     ),
     "a row that a live job brought": (
-        (), (Y, GONE, (GONE,), GONE), (attribution.LIVE,), "live_write",
+        (), (Y, GONE, (GONE,), GONE), (attribution.LIVE_WRITE_FACTOR,), "live_write",
     ),
     "a live deletion that the run takes back": (
-        (), (GONE, X, (X,), X), (attribution.DELETED,), "deletion",
+        (), (GONE, X, (X,), X), (attribution.DELETED_FACTOR,), "deletion",
     ),
     "what the run that made it does not give again": (
-        (), (X, X, (Y,), Y), (attribution.UNEXPLAINED,), "unexplained",
+        (), (X, X, (Y,), Y), (attribution.UNEXPLAINED_FACTOR,), "unexplained",
     ),
     "what this run does not give again": (
-        (CODE,), (X, X, (X, X), Y), (attribution.UNEXPLAINED,), "unexplained",
+        (CODE,), (X, X, (X, X), Y), (attribution.UNEXPLAINED_FACTOR,), "unexplained",
     ),
-    "a live write and the code": ((CODE,), (Z, X, (X, Y), Y), (attribution.LIVE, CODE), "several"),
+    "a live write and the code": ((CODE,), (Z, X, (X, Y), Y), (attribution.LIVE_WRITE_FACTOR, CODE), "several"),
     "two that each change a part": ((CODE, LATE), (X, X, (X, Y, Z, 3), 3), (CODE, LATE), "several"),
     "two that only work together": ((CODE, LATE), (X, X, (X, X, X, Y), Y), (CODE, LATE), "several"),
     "two of which each is enough": ((CODE, LATE), (X, X, (X, Y, Y, Y), Y), (CODE, LATE), "several"),
@@ -66,7 +66,7 @@ CASES = {
         (CODE, LATE), (X, X, (X, Y, GONE, GONE), GONE), (LATE,), "late_input",
     ),
     "partly unexplained": (
-        (CODE,), (X, X, (X, Y), Z), (CODE, attribution.UNEXPLAINED), "unexplained",
+        (CODE,), (X, X, (X, Y), Z), (CODE, attribution.UNEXPLAINED_FACTOR), "unexplained",
     ),
 }  # fmt: skip
 
@@ -80,29 +80,41 @@ def test_a_row_is_explained_by_what_was_swapped(
     counted: str,
 ) -> None:
     found = named(factors, *row)
-    assert (found, attribution.class_of(found)) == (causes, counted)
+    assert (found, attribution.classify_factors(found)) == (causes, counted)
 
 
 @pytest.mark.req("Q5")
 def test_what_tombstones_name_is_a_deletion() -> None:
-    states = (REPLACED, *attribution.computed(1), KEPT, CANDIDATE)
-    found = attribution.factors_of(states, (X, X, Y, GONE, GONE), (CODE,))
-    assert (found, attribution.class_of(found)) == ((attribution.LEFT_OUT,), "deletion")
+    states = (REPLACED, *attribution.states_to_compute(1), KEPT, CANDIDATE)
+    found = attribution.find_factors(states, (X, X, Y, GONE, GONE), (CODE,))
+    assert (found, attribution.classify_factors(found)) == (
+        (attribution.EXCLUDED_FACTOR,),
+        "deletion",
+    )
 
 
 @pytest.mark.req("Q5")
 def test_a_deletion_that_the_earlier_run_kept_and_this_one_does_not_is_a_deletion() -> None:
-    states = (REPLACED, PUBLISHED, State("was_kept"), *attribution.computed(0), CANDIDATE)
-    found = attribution.factors_of(states, (GONE, GONE, GONE, X, X), ())
-    assert (found, attribution.class_of(found)) == ((attribution.LEFT_OUT,), "deletion")
+    states = (
+        REPLACED,
+        PUBLISHED,
+        ComparedState("was_kept"),
+        *attribution.states_to_compute(0),
+        CANDIDATE,
+    )
+    found = attribution.find_factors(states, (GONE, GONE, GONE, X, X), ())
+    assert (found, attribution.classify_factors(found)) == (
+        (attribution.EXCLUDED_FACTOR,),
+        "deletion",
+    )
 
 
 @pytest.mark.req("Q5")
 def test_a_state_that_could_not_be_computed_proves_nothing() -> None:
     whole = frozenset({0, 1})
-    states = (REPLACED, State("computed"), State("computed", whole), CANDIDATE)
-    found = attribution.factors_of(states, (X, X, Y, Y), (CODE, LATE))
-    assert found == (attribution.UNEXPLAINED,)
+    states = (REPLACED, ComparedState("computed"), ComparedState("computed", whole), CANDIDATE)
+    found = attribution.find_factors(states, (X, X, Y, Y), (CODE, LATE))
+    assert found == (attribution.UNEXPLAINED_FACTOR,)
 
 
 @pytest.mark.req("Q5")
@@ -114,7 +126,7 @@ def test_one_that_is_needed_but_does_not_do_alone_is_not_the_only_cause() -> Non
 
     found = explained((CODE, LATE, UPSTREAM), value)
     assert found == {CODE, LATE, UPSTREAM}
-    assert attribution.class_of(found) == "several"
+    assert attribution.classify_factors(found) == "several"
 
 
 @pytest.mark.req("Q5")
@@ -138,12 +150,12 @@ def explained(
     factors: tuple[Factor, ...], value: Callable[[frozenset[Factor]], object]
 ) -> frozenset[Factor]:
     """Name the causes of a row whose value depends on which factors are new."""
-    states = attribution.computed(len(factors))
+    states = attribution.states_to_compute(len(factors))
     values = [value(frozenset(factors[place] for place in state.swapped)) for state in states]
     order = list(dict.fromkeys([values[0], *values]))
     numbers = [order.index(each) for each in values]
     whole = (REPLACED, *states, CANDIDATE)
-    return frozenset(attribution.factors_of(whole, (numbers[0], *numbers, numbers[-1]), factors))
+    return frozenset(attribution.find_factors(whole, (numbers[0], *numbers, numbers[-1]), factors))
 
 
 @pytest.mark.req("Q5")
@@ -177,12 +189,15 @@ def test_the_answer_does_not_depend_on_the_order_of_the_factors(
     assert len(answers) == 1
     (answer,) = answers
     assert answer
-    assert attribution.class_of(answer) in CLASSES
+    assert attribution.classify_factors(answer) in CAUSE_CLASSES
 
 
 @pytest.mark.req("Q5")
 def test_each_factor_is_tried_alone_and_left_out() -> None:
-    sets = [[sorted(state.swapped) for state in attribution.computed(count)] for count in range(4)]
+    sets = [
+        [sorted(state.swapped) for state in attribution.states_to_compute(count)]
+        for count in range(4)
+    ]
     assert sets == [
         [[]],
         [[], [0]],
@@ -200,8 +215,8 @@ def test_each_factor_is_tried_alone_and_left_out() -> None:
 def test_a_sample_holds_the_most_changed_partition_and_repeats(
     changed: dict[str, int], most: int, seed: str
 ) -> None:
-    found = attribution.sample(changed, most, seed)
-    assert found == attribution.sample(changed, most, seed)
+    found = attribution.sample_partitions(changed, most, seed)
+    assert found == attribution.sample_partitions(changed, most, seed)
     assert len(found) == min(most, len(changed))
     assert list(found) == [label for label in changed if label in found]
     if changed:
@@ -245,7 +260,9 @@ MADE = {
 def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(
     history: tuple[Publication, ...], made_by: tuple[str | None, ...]
 ) -> None:
-    found = tuple(attribution.maker(history, plan(), label) for label in (ONE, TWO))
+    found = tuple(
+        attribution.publication_of_partition(history, plan(), label) for label in (ONE, TWO)
+    )
     assert tuple(each.run_id if each else None for each in found) == made_by
 
 

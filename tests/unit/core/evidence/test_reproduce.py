@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.evidence.guarantees import Guaranteed, guarantees
-from lakehouse_backfill.core.evidence.recompute import scratch, variant
+from lakehouse_backfill.core.evidence.guarantees import ProductGuarantees, audit_guarantees
+from lakehouse_backfill.core.evidence.recompute import open_scratch_table, plan_variant
 from lakehouse_backfill.core.evidence.reproduce import reproduce
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.scope import Chunk
@@ -25,20 +25,20 @@ from tests.unit.core.publication.test_modes import planned, validated
 D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
 
 
-def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Workbench]:
+def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Context]:
     where = lake()
     compute = FakeCompute(where)
     return where, compute, bench(where, compute, **changes)
 
 
-def published(found: Workbench) -> str:
+def published(found: Context) -> str:
     run_id, _ = validated(found)
     decide.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     return run_id
 
 
-def verdicts(found: Guaranteed) -> dict[str, bool | None]:
+def verdicts(found: ProductGuarantees) -> dict[str, bool | None]:
     return {check.name: check.ok for check in found.checks}
 
 
@@ -91,7 +91,10 @@ def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
     plan = found.runs.plan(published(found))
     tables = set(where.tables)
     compute.dies_at = plan.resolved.chunks[0].chunk_id
-    with pytest.raises(Exception, match="does not answer"), scratch(found, plan, "x") as again:
+    with (
+        pytest.raises(Exception, match="does not answer"),
+        open_scratch_table(found, plan, "x") as again,
+    ):
         again.compute(plan.resolved.chunks[0])
     assert set(where.tables) == tables
 
@@ -101,12 +104,12 @@ def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
     where, _, found = world()
     plan = found.runs.plan(published(found))
     pin = plan.resolved.sources[0].model_copy(update={"snapshot_id": 7})
-    swapped = variant(plan, inputs={"raw": pin})
+    swapped = plan_variant(plan, inputs={"raw": pin})
     assert swapped.resolved.sources == (pin,)
     assert swapped.resolved.model_copy(update={"sources": plan.resolved.sources}) == plan.resolved
     transform = {"name": "daily", "version": "2.0.0", "file": "jobs/other.py"}
     other = planned(found, transform=transform)
-    coded = variant(plan, code=other)
+    coded = plan_variant(plan, code=other)
     assert (coded.code_of, coded.resolved.manifest.transform.version) == (other.run_id, "2.0.0")
     assert (coded.run_id, coded.resolved.sources) == (plan.run_id, plan.resolved.sources)
     assert PRODUCT in where.tables
@@ -117,7 +120,7 @@ def test_all_guarantees_hold_on_a_sampled_chunk_and_it_is_said_which() -> None:
     where, _, found = world()
     run_id = published(found)
     tables = set(where.tables)
-    (one,) = guarantees(found, None)
+    (one,) = audit_guarantees(found, None)
     assert verdicts(one) == dict.fromkeys(("determinism", "idempotence", "fences", "pins"), True)
     assert (one.product, one.run_id, len(one.partitions)) == (PRODUCT, run_id, 1)
     assert "of 2, drawn by run and day" in one.because
@@ -137,7 +140,7 @@ def test_code_that_is_not_deterministic_is_found() -> None:
     where, _, found = world()
     published(found)
     drifting = Drifting(where)
-    (one,) = guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT)
+    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT)
     assert verdicts(one) == {
         "determinism": False, "idempotence": False, "fences": True, "pins": True
     }  # fmt: skip
@@ -155,7 +158,7 @@ def test_a_fence_that_does_not_hold_is_found() -> None:
     where, _, found = world()
     published(found)
     unfenced = Unfenced(where)
-    (one,) = guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
+    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
     assert verdicts(one)["fences"] is False
 
 
@@ -164,7 +167,7 @@ def test_a_pin_that_is_gone_or_moved_is_named() -> None:
     where, _, found = world()
     run_id = published(found)
     where.unpin("bronze.raw", f"lhb-pin-{run_id}-raw")
-    (one,) = guarantees(found, PRODUCT)
+    (one,) = audit_guarantees(found, PRODUCT)
     pins = next(check for check in one.checks if check.name == "pins")
     assert (pins.ok, pins.found) == (False, {f"bronze.raw@lhb-pin-{run_id}-raw": "gone"})
 
@@ -173,8 +176,8 @@ def test_a_pin_that_is_gone_or_moved_is_named() -> None:
 def test_a_product_without_a_published_run_says_so() -> None:
     _, _, found = world()
     found.runs.plan(planned(found).run_id)
-    (one,) = guarantees(found, None)
+    (one,) = audit_guarantees(found, None)
     assert (one.run_id, one.checks, one.because) == (None, (), "no run of it was ever published")
     with pytest.raises(NotFound, match="no run of it"):
-        guarantees(found, PRODUCT)
+        audit_guarantees(found, PRODUCT)
     assert declared().manifest.product == PRODUCT

@@ -10,16 +10,16 @@ import pytest
 
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning import lineage
-from lakehouse_backfill.core.planning.keeping_code import changed_code
+from lakehouse_backfill.core.planning.keeping_code import changed_code_files
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.sealed import open_plan
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Consumer, Profile
 from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import (
     ApprovalMissing,
@@ -36,13 +36,13 @@ M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
 HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.json": "bb"}
 
 
-def planned(found: Workbench, wanted: Any = None, revise: str | None = None) -> str:
+def planned(found: Context, wanted: Any = None, revise: str | None = None) -> str:
     wanted = wanted or dataclasses.replace(declared(), files=HASHES)
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", revise), "bob")
     return plan.run_id
 
 
-def with_files(hashes: dict[str, str]) -> Workbench:
+def with_files(hashes: dict[str, str]) -> Context:
     def code_hash(file: str) -> str:
         if file not in hashes:
             raise NotFound(f"{file} does not exist")
@@ -68,7 +68,7 @@ def test_code_that_was_planned_is_executed_whatever_its_file_says_by_now(file: s
     decide.approve(found, run_id, "ana", "")
     hashes[file] = "0ther"
     stage(found, run_id, "bob")
-    assert changed_code(found, found.runs.plan(run_id)) == (file,)
+    assert changed_code_files(found, found.runs.plan(run_id)) == (file,)
 
 
 @pytest.mark.req("D6")
@@ -118,7 +118,7 @@ def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_comput
     with pytest.raises(ApprovalMissing, match=rf"{file} (changed|is gone) since") as caught:
         stage(found, run_id, "bob")
     assert caught.value.fix.startswith(f"put {file} back, or lakehouse-backfill plan m.yaml")
-    assert found.runs.status(run_id).state is State.APPROVED
+    assert found.runs.status(run_id).state is RunState.APPROVED
     hashes.update(HASHES)
     stage(found, run_id, "bob")
     hashes[file] = "0ther"
@@ -198,7 +198,7 @@ def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
     second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
     assert second != first
     assert found.runs.plan(second).revises == first
-    assert found.runs.status(first).state is State.SUPERSEDED
+    assert found.runs.status(first).state is RunState.SUPERSEDED
     with pytest.raises(ApprovalMissing, match="nobody made the decision"):
         stage(found, second, "bob")
 
@@ -238,7 +238,10 @@ def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
             for number, (name, kind) in enumerate(LINEAGE_COLUMNS)
         )
         info = info.model_copy(update={"columns": info.columns + extra})
-    assert lineage.settled(contract(lineage_columns=wanted), info).lineage_columns is expected
+    assert (
+        lineage.resolve_lineage_columns(contract(lineage_columns=wanted), info).lineage_columns
+        is expected
+    )
 
 
 @M8
@@ -289,7 +292,7 @@ def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
     assert plan.warnings == ("finance does not tolerate restatement",)
 
 
-def _accepted_run(found: Workbench) -> str:
+def _accepted_run(found: Context) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")

@@ -9,14 +9,14 @@ import pytest
 from lakehouse_backfill.core.planning import checklist
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.plan import Question
+from lakehouse_backfill.domain.plan import ChecklistQuestion
 from tests.fakes.bench import bench, contract, declared, lake
 
 pytestmark = pytest.mark.req("M6")
 FILE = "catalog/contracts/silver.daily.yaml"
 
 
-def questions(found: Contract | None = None, **changes: Any) -> dict[int, Question]:
+def questions(found: Contract | None = None, **changes: Any) -> dict[int, ChecklistQuestion]:
     plan = make_plan(bench(lake()), declared(contract=found or contract(), **changes), "bob", None)
     return {question.number: question for question in plan.checklist}
 
@@ -48,7 +48,7 @@ def test_what_only_a_person_knows_is_asked_for_by_file_and_field(
 ) -> None:
     found = questions(contract(**changes))
     assert (found[number].answer, found[number].how) == (None, how)
-    assert checklist.unanswered(tuple(found.values())) == (
+    assert checklist.unanswered_questions(tuple(found.values())) == (
         f"{number}. {found[number].question} ({how})",
     )
 

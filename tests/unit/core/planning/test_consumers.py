@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning.consumers import affected, is_position
+from lakehouse_backfill.core.planning.consumers import affected_consumers, is_position_key
 from tests.fakes.bench import contract
 
 pytestmark = pytest.mark.req("U14")
@@ -13,23 +13,23 @@ BATCH = {"name": "report", "tolerates_restatement": True}
 
 
 def test_a_streaming_reader_is_named_with_what_to_do() -> None:
-    (text,) = affected(contract(consumers=[STREAM, BATCH]), "replace_partitions", {})
+    (text,) = affected_consumers(contract(consumers=[STREAM, BATCH]), "replace_partitions", {})
     assert text.startswith("alerts streams from silver.daily")
     assert "streaming-skip-overwrite-snapshots" in text
 
 
 def test_a_streaming_reader_of_appended_rows_goes_on() -> None:
-    (text,) = affected(contract(consumers=[STREAM]), "append", {})
+    (text,) = affected_consumers(contract(consumers=[STREAM]), "append", {})
     assert "as new ones" in text
 
 
 def test_correction_events_leave_a_streaming_reader_alone() -> None:
-    assert affected(contract(consumers=[STREAM]), "correction_events", {}) == ()
+    assert affected_consumers(contract(consumers=[STREAM]), "correction_events", {}) == ()
 
 
 def test_a_pointer_that_moves_leaves_a_streaming_reader_behind() -> None:
     held = contract(consumers=[STREAM], publication="pinned")
-    assert "resolve the pointer again" in affected(held, "pointer_swap", {})[0]
+    assert "resolve the pointer again" in affected_consumers(held, "pointer_swap", {})[0]
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_a_pointer_that_moves_leaves_a_streaming_reader_behind() -> None:
     ],
 )
 def test_a_writer_that_keeps_its_position_in_summaries_is_named(key: str, writer: str) -> None:
-    assert is_position(key)
-    (text,) = affected(contract(), "replace_partitions", {key: "7"})
+    assert is_position_key(key)
+    (text,) = affected_consumers(contract(), "replace_partitions", {key: "7"})
     assert text.startswith(f"{writer} keeps its position")
     assert "children of its head" in text
 
 
 def test_batch_readers_and_plain_tables_need_no_word() -> None:
-    assert affected(contract(consumers=[BATCH]), "replace_partitions", {}) == ()
-    assert not is_position("added-records")
+    assert affected_consumers(contract(consumers=[BATCH]), "replace_partitions", {}) == ()
+    assert not is_position_key("added-records")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.planning import merging
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import Column
@@ -98,11 +98,13 @@ def test_a_version_is_a_number_a_day_or_an_instant(version: str) -> None:
 @pytest.mark.req("U4", "U11")
 def test_partitions_are_merged_again_one_by_one_only_where_no_key_can_move() -> None:
     again = manifest(merge={"version": "amount"}, safety={"on_conflict": "catch_up"})
-    merging.require_apart(again, contract(), "day")
+    merging.require_separate_partitions(again, contract(), "day")
     with pytest.raises(Unsupported, match="may move between partitions") as refused:
-        merging.require_apart(again, contract(key=["id"]), "day")
+        merging.require_separate_partitions(again, contract(key=["id"]), "day")
     assert refused.value.field == "safety.on_conflict"
-    merging.require_apart(manifest(merge={"version": "amount"}), contract(key=["id"]), "day")
+    merging.require_separate_partitions(
+        manifest(merge={"version": "amount"}), contract(key=["id"]), "day"
+    )
 
 
 CUTS = {
@@ -119,7 +121,7 @@ def test_partitions_between_which_a_key_may_move_are_one_chunk(
 ) -> None:
     scope = Scope(field=DAY, partitions=("2020-01-02", "2020-01-03", "2020-01-04"))
     asked = manifest(mode, {"version": "amount"} if mode == "merge" else None)
-    assert merging.partitions_per_chunk(asked, contract(key=key), scope) == size
+    assert merging.chunk_partition_limit(asked, contract(key=key), scope) == size
 
 
 @pytest.mark.req("U4")
@@ -129,23 +131,25 @@ def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() 
     made = made.model_copy(
         update={"resolved": made.resolved.model_copy(update={"manifest": asked})}
     )
-    counts = Counts(carried_rows=4, inserted_rows=3, updated_rows=2, deleted_rows=1, ignored_rows=9)
-    fine = merging.changes_add_up(made, counts, 7, 9)
-    lost = merging.changes_add_up(made, counts, 7, 8)
+    counts = ChunkCounts(
+        carried_rows=4, inserted_rows=3, updated_rows=2, deleted_rows=1, ignored_rows=9
+    )
+    fine = merging.check_changes_add_up(made, counts, 7, 9)
+    lost = merging.check_changes_add_up(made, counts, 7, 8)
     assert fine is not None
     assert lost is not None
     assert (fine.passed, lost.passed, lost.waivable) == (True, False, False)
     assert fine.detail == (
         "7 rows, 3 keys inserted, 2 updated, 1 deleted: 9 rows; 9 change rows were older or known"
     )
-    assert merging.changes_add_up(plan(), counts, 7, 9) is None
+    assert merging.check_changes_add_up(plan(), counts, 7, 9) is None
 
 
 @pytest.mark.req("U4", "X2")
 def test_counts_survive_in_the_summary_of_a_snapshot() -> None:
-    counts = Counts(carried_rows=4, inserted_rows=0, ignored_rows=9)
-    assert Counts.from_properties({"other": "1", **counts.properties}) == counts
-    assert Counts.from_properties({}) == Counts()
-    assert counts + Counts(inserted_rows=2, deleted_rows=1) == Counts(
+    counts = ChunkCounts(carried_rows=4, inserted_rows=0, ignored_rows=9)
+    assert ChunkCounts.from_properties({"other": "1", **counts.properties}) == counts
+    assert ChunkCounts.from_properties({}) == ChunkCounts()
+    assert counts + ChunkCounts(inserted_rows=2, deleted_rows=1) == ChunkCounts(
         carried_rows=4, inserted_rows=2, deleted_rows=1, ignored_rows=9
     )

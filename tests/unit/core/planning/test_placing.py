@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table import Place
+from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import bench, declared, lake
 from tests.fakes.lake import FakeLake
@@ -19,8 +19,10 @@ DAYS = ("2020-01-02", "2020-01-03")
 class Coarse(FakeLake):
     """A target whose old files are of months."""
 
-    def places(self, table: str, snapshot_id: int | None, scope: Scope) -> tuple[Place, ...]:
-        old = Place(spec_id=0, spec="month as m", partitions=("m=2020-01",), spans=(DAYS,))
+    def places(
+        self, table: str, snapshot_id: int | None, scope: Scope
+    ) -> tuple[SpecPartitions, ...]:
+        old = SpecPartitions(spec_id=0, spec="month as m", partitions=("m=2020-01",), spans=(DAYS,))
         return (old, *super().places(table, snapshot_id, scope))
 
 
@@ -28,7 +30,9 @@ class Coarse(FakeLake):
 def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
     plan = make_plan(bench(lake()), declared(), "bob", None)
     assert plan.places == (
-        Place(spec_id=0, spec="identity as day", partitions=("day=2020-01-02", "day=2020-01-03")),
+        SpecPartitions(
+            spec_id=0, spec="identity as day", partitions=("day=2020-01-02", "day=2020-01-03")
+        ),
     )
     assert not any("partition specs" in note for note in plan.notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning.staging_place import trade_off, under
+from lakehouse_backfill.core.planning.staging_place import staging_folder, staging_location_notes
 from lakehouse_backfill.domain.table import TableInfo
 
 
@@ -26,7 +26,7 @@ def a_table(location: str, **properties: str) -> TableInfo:
     ids=["plain", "slash", "data elsewhere"],
 )
 def test_files_under_the_target_lie_among_its_own(table: TableInfo, path: str):
-    assert under(table, "bf-1") == path
+    assert staging_folder(table, "bf-1") == path
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_files_under_the_target_lie_among_its_own(table: TableInfo, path: str):
     ids=str,
 )
 def test_the_plan_says_what_the_place_costs(choice: str, table: TableInfo | None, word: str | None):
-    texts = trade_off(choice, table)
+    texts = staging_location_notes(choice, table)
     assert (word is None) == (texts == ())
     assert word is None or word in texts[0]

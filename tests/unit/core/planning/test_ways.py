@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.core.planning import ways
-from lakehouse_backfill.domain.ways import Engine, TableFacts
+from lakehouse_backfill.domain.ways import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import declared
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
-UP, REMOTE = Engine(is_up=True), Engine(is_connect=True)
-MANY, VERY_MANY = ways.HEAVY_ENTRIES_UP + 1, ways.HEAVY_ENTRIES + 1
+UP, REMOTE = JvmState(is_up=True), JvmState(is_connect=True)
+MANY, VERY_MANY = ways.HEAVY_ENTRIES_JVM_RUNNING + 1, ways.HEAVY_ENTRIES + 1
 CASES = {
-    "no table yet": (None, Engine(), "pyiceberg", "needs no JVM"),
-    "format 1": (TableFacts(format_version=1), Engine(), "pyiceberg", "format 1"),
+    "no table yet": (None, JvmState(), "pyiceberg", "needs no JVM"),
+    "format 1": (TableFacts(format_version=1), JvmState(), "pyiceberg", "format 1"),
     "no register_table": (
         TableFacts(format_version=2, registers=False), UP, "pyiceberg", "offers no register_table",
     ),
     "format 2": (TableFacts(format_version=2), UP, "pyiceberg", "needs no JVM"),
-    "format 3": (TableFacts(format_version=3), Engine(), "java", "row ids of the"),
+    "format 3": (TableFacts(format_version=3), JvmState(), "java", "row ids of the"),
     "format 3, Connect": (TableFacts(format_version=3), REMOTE, "rewrite", "Spark Connect"),
     "equality deletes": (
         TableFacts(format_version=2, equality_deletes=2),
-        Engine(),
+        JvmState(),
         "java",
         "2 equality delete files may hide rows",
     ),
@@ -31,11 +31,11 @@ CASES = {
         TableFacts(format_version=2, equality_deletes=2), REMOTE, "rewrite", "Spark itself",
     ),
     "many entries, no JVM": (
-        TableFacts(format_version=2, entries=MANY), Engine(), "pyiceberg", f"{MANY} manifest",
+        TableFacts(format_version=2, entries=MANY), JvmState(), "pyiceberg", f"{MANY} manifest",
     ),
     "many entries, JVM": (TableFacts(format_version=2, entries=MANY), UP, "java", "faster"),
     "very many entries": (
-        TableFacts(format_version=2, entries=VERY_MANY), Engine(), "java", "faster",
+        TableFacts(format_version=2, entries=VERY_MANY), JvmState(), "java", "faster",
     ),
     "very many entries, Connect": (
         TableFacts(format_version=2, entries=VERY_MANY), REMOTE, "pyiceberg", "needs no JVM",
@@ -45,7 +45,7 @@ CASES = {
 
 @pytest.mark.parametrize(("facts", "engine", "way", "word"), CASES.values(), ids=CASES)
 def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
-    chosen = ways.choose(facts, engine)
+    chosen = ways.choose_write_path(facts, engine)
 
     assert (chosen.way, word in chosen.why) == (way, True), chosen.why
 
@@ -60,10 +60,12 @@ def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
 )
 def test_a_swap_by_rows_holds_no_freeze_and_is_no_append(field, changes):
     manifest = declared(**changes).manifest
-    by_rows = ways.choose(TableFacts(format_version=3), REMOTE)
+    by_rows = ways.choose_write_path(TableFacts(format_version=3), REMOTE)
 
-    ways.require_fit(manifest, "silver.daily", ways.choose(TableFacts(format_version=3), UP))
+    ways.require_fitting_write_path(
+        manifest, "silver.daily", ways.choose_write_path(TableFacts(format_version=3), UP)
+    )
     with pytest.raises(Unsupported, match=f"with this {field}: table format 3") as refused:
-        ways.require_fit(manifest, "silver.daily", by_rows)
+        ways.require_fitting_write_path(manifest, "silver.daily", by_rows)
 
     assert refused.value.field == field

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.evidence.deep_verify import DataRead
-from lakehouse_backfill.core.evidence.verify import Verified, verify
-from lakehouse_backfill.core.evidence.verifying import BY_ROWS
+from lakehouse_backfill.core.evidence.verify import VerifyResult, verify
+from lakehouse_backfill.core.evidence.verifying import REWRITTEN_ROWS_REASON
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.publication import Swap
-from lakehouse_backfill.domain.table_commit import REWRITING
+from lakehouse_backfill.domain.publication import CommitResult
+from lakehouse_backfill.domain.table_commit import REWRITE_PROPERTY
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute, checksum
 from tests.fakes.lake import FakeLake
@@ -28,11 +28,11 @@ class _CutOff(FakeLake):
 
     settled: list[bool]
 
-    def adopt(self, request: Any) -> Swap:
+    def adopt(self, request: Any) -> CommitResult:
         super().adopt(request)
         raise KeyboardInterrupt
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> Swap | None:
+    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         self.settled.append(settle)
         return super().find(target, token, settle=settle)
 
@@ -71,17 +71,17 @@ class _Rewritten(FakeCompute):
         return {label: checksum(files) for label, files in plain.items()}
 
 
-def _by_rows(where: FakeLake, found: Workbench, run_id: str) -> None:
+def _by_rows(where: FakeLake, found: Context, run_id: str) -> None:
     """Let the published snapshot be what a swap by rows leaves: the same rows in other files."""
     table = where.tables[PRODUCT]
     number = found.versions.pointer(PRODUCT).accepted.snapshot_id - 1
-    table.summaries[number][REWRITING] = "{}"
+    table.summaries[number][REWRITE_PROPERTY] = "{}"
     held = table.contents[number]
     anew = {day: frozenset(f"anew-{file}" for file in held[day]) for day in DAYS}
     table.contents[number] = {**held, **anew}
 
 
-def _bad(found: Verified) -> dict[str, str]:
+def _bad(found: VerifyResult) -> dict[str, str]:
     wanted = ("version 1", "candidate")
     return {
         one.name: one.because
@@ -105,7 +105,7 @@ def test_a_publication_by_rows_is_verified_by_its_rows_and_not_by_the_candidates
     shallow = verify(found, run_id)
     assert (_bad(shallow), compute.scanned) == ({}, [])
     said = {one.name: (one.ok, one.because) for one in shallow.checks}
-    assert said["data files listed by version 1"] == (None, BY_ROWS)
+    assert said["data files listed by version 1"] == (None, REWRITTEN_ROWS_REASON)
     assert said["files of the candidate of version 1"][0] is True
     assert "files of version 1" not in said
 

@@ -11,10 +11,10 @@ import pytest
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RolledBack, plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.rollout import FakeCorrections, accepted_run
@@ -32,12 +32,12 @@ def _wanted(first: str = "2020-01-02", stop: str = "2020-01-04", **sink: Any) ->
     return declared(target=target)
 
 
-def _back(found: Workbench, to: int, only: tuple[str, ...] = ()) -> RolledBack:
+def _back(found: Context, to: int, only: tuple[str, ...] = ()) -> RollbackResult:
     way = plan_rollback(found, PRODUCT, to, only)
     return rollback(found, contract(), way, "wrong", "ana")
 
 
-def _events(found: Workbench) -> list[dict[str, Any]]:
+def _events(found: Context) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = found.corrections.events(SINK)  # type: ignore[attr-defined]
     return events
 
@@ -50,7 +50,7 @@ def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
     done = publish(found, run_id, "bob")
     assert where.tables[PRODUCT].head == before
     assert done.publication.table == SINK
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     told = [
         (e["event_type"], e["partition"], json.loads(e["old"])["files"]) for e in _events(found)
     ]
@@ -87,7 +87,7 @@ def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None
     ]
     assert [e["corrects_event_id"] for e in taken] == [e["event_id"] for e in reversed(written)]
     assert {e["reason_code"] for e in taken} == {"rollback"}
-    assert found.runs.status(run_id).state is State.ROLLED_BACK
+    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
     again = publish(found, run_id, "bob")
     assert again.publication.version == 2
     ids = [e["event_id"] for e in _events(found)]
@@ -118,7 +118,7 @@ def test_a_live_change_of_the_rows_to_correct_is_a_conflict() -> None:
     where.write(PRODUCT, "2020-01-03", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
-    assert (_events(found), found.runs.status(run_id).state) == ([], State.ACCEPTED)
+    assert (_events(found), found.runs.status(run_id).state) == ([], RunState.ACCEPTED)
 
 
 def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_back() -> None:
@@ -155,7 +155,7 @@ def test_events_of_a_publication_that_was_cut_off_are_written_once(
     else:
         recover(found, run_id, "ana")
     assert len(_events(found)) == 2
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,9 @@ def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
     ) as caught:
         publish(found, run_id, "bob")
     assert "rollback" in caught.value.fix
-    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (head, State.ACCEPTED)
+    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (
+        head,
+        RunState.ACCEPTED,
+    )
     _back(found, 0)
     assert publish(found, run_id, "bob").publication.version == 2

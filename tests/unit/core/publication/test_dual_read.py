@@ -9,17 +9,17 @@ import pytest
 from lakehouse_backfill.core.evidence import look
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.stages_dual_read import dual_read
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.rollout import Query
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.rollout import ReaderQuery
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotAllowed
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.rollout import FakeReading, accepted_run
 
 pytestmark = pytest.mark.req("U8")
-ASKED = Query(reader="finance", sql="SELECT sum(amount) FROM product")
+ASKED = ReaderQuery(reader="finance", sql="SELECT sum(amount) FROM product")
 
 
 def _wanted(require: str = "equal", **changes: Any) -> Any:
@@ -33,18 +33,18 @@ def _wanted(require: str = "equal", **changes: Any) -> Any:
 class _Equal(FakeReading):
     """A reader to whom both sides look the same."""
 
-    def compare(self, query: Query, old: Any, new: Any) -> Any:
+    def compare(self, query: ReaderQuery, old: Any, new: Any) -> Any:
         found = super().compare(query, old, new)
         return found.model_copy(update={"equal": True, "new_answer": found.old_answer})
 
 
-def _world(*, equal: bool = True) -> Workbench:
+def _world(*, equal: bool = True) -> Context:
     where = lake()
     return bench(where, reading=(_Equal if equal else FakeReading)(where))
 
 
-def _lines(found: Workbench, run_id: str) -> list[tuple[str, str]]:
-    lines = look.rolled_out(found, run_id, found.runs.events(run_id))["dual_reads"]
+def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:
+    lines = look.rollout_records(found, run_id, found.runs.events(run_id))["dual_reads"]
     return [(line["reader"], line["outcome"]) for line in lines]
 
 
@@ -60,14 +60,14 @@ def test_publish_names_the_gate_and_the_reader_that_has_not_compared() -> None:
     assert (done.comparison.equal, done.comparison.by) == (True, "fin")
     assert done.comparison.old.table == PRODUCT
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 def test_the_comparison_is_evidence_under_its_digest() -> None:
     found = _world()
     run_id = accepted_run(found, _wanted())
     done = dual_read(found, run_id, ASKED, "fin")
-    (line,) = look.evidence(found, run_id)["dual_reads"]
+    (line,) = look.evidence_document(found, run_id)["dual_reads"]
     assert line["comparison"] == done.comparison.model_dump(mode="json")
     assert line["digest"] == done.digest
     assert found.evidence.document(run_id, done.digest) == line["comparison"]
@@ -100,7 +100,7 @@ def test_another_comparison_takes_an_accepted_difference_back() -> None:
     found = _world(equal=False)
     run_id = accepted_run(found, _wanted())
     dual_read(found, run_id, ASKED, "fin", "right")
-    dual_read(found, run_id, Query(reader="finance", sql="SELECT 2 FROM product"), "fin")
+    dual_read(found, run_id, ReaderQuery(reader="finance", sql="SELECT 2 FROM product"), "fin")
     with pytest.raises(ChecksFailed):
         publish(found, run_id, "bob")
 

@@ -15,11 +15,11 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.together import publish_together
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, PointerMoved, TargetChanged
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
@@ -38,11 +38,11 @@ def _content(where: FakeLake) -> dict[str, frozenset[str]]:
     return table.content(table.head)
 
 
-def _state(found: Workbench, run_id: str) -> State:
+def _state(found: Context, run_id: str) -> RunState:
     return found.runs.status(run_id).state
 
 
-def _called(found: Workbench) -> list[tuple[str, str]]:
+def _called(found: Context) -> list[tuple[str, str]]:
     assert isinstance(found.hooks, FakeHooks)
     return [(name, str(message.get("outcome", ""))) for name, message in found.hooks.calls]
 
@@ -52,7 +52,7 @@ def _stepwise(**terms: Any) -> Any:
     return declared(target=target, contract=contract(**terms))
 
 
-def _back(found: Workbench, to: int | None, only: tuple[str, ...] = (), **terms: Any) -> None:
+def _back(found: Context, to: int | None, only: tuple[str, ...] = (), **terms: Any) -> None:
     terms_ = contract(**terms)
     rollback.rollback(found, terms_, plan_rollback(found, PRODUCT, to, only), "wrong", "ana")
 
@@ -66,7 +66,7 @@ def test_a_failed_check_after_a_rollout_takes_all_its_steps_back() -> None:
     with pytest.raises(ChecksFailed, match="checks after publish failed"):
         publish(found, run_id, "bob")
     assert _content(compute.lake) == before
-    assert _state(found, run_id) is State.ROLLED_BACK
+    assert _state(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("U6", "U14")
@@ -128,14 +128,14 @@ def test_a_rollback_after_publish_that_is_refused_is_told_and_plans_no_revision(
     terms = contract(after_publish=ROLLS_BACK, hooks=hooks)
     run_id = accepted_run(found, declared(contract=terms, safety={"on_conflict": "catch_up"}))
     with pytest.raises(ChecksFailed) as failed:
-        catching_up.publish(found, run_id, "bob")
+        catching_up.publish_with_catch_up(found, run_id, "bob")
     assert "could not be rolled back" in failed.value.state
     assert [status.run_id for status in found.runs.list(open_only=False)] == [run_id]
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
     assert _called(found) == [("resume", "published")]
 
 
-def _versioned(found: Workbench, product: str) -> str:
+def _versioned(found: Context, product: str) -> str:
     target = {"publish_mode": "versioned", "partitions": SCOPE}
     terms = contract(product=product, table=product, publication="pinned")
     return accepted_run(found, declared(contract=terms, product=product, target=target))
@@ -162,7 +162,7 @@ def _declared_again() -> Any:
     return declared(contract=terms, product="gold.a", target=target)
 
 
-def _accept(found: Workbench, run_id: str) -> None:
+def _accept(found: Context, run_id: str) -> None:
     decide.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     validate(found, run_id, "bob")
@@ -201,7 +201,7 @@ def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile(
     run_id = accepted_run(found, declared(contract=terms, product="gold.a", target=target))
     publish(found, run_id, "bob")
     way = plan_rollback(found, "gold.a", None, ())
-    gone = keep_versions.expirations("gold.a", {0: "old"}, found.clock.now(), "ana")
+    gone = keep_versions.expiration_rows("gold.a", {0: "old"}, found.clock.now(), "ana")
     found.versions.move("gold.a", lambda pointer: gone)
     with pytest.raises(PointerMoved, match="let go meanwhile"):
         rollback_together(found, ((terms, way),), "wrong", "ana")
@@ -228,7 +228,7 @@ def test_recover_finishes_a_rollback_of_a_rollback() -> None:
     assert _content(where) == published
 
 
-def _people(**terms: Any) -> tuple[FakeLake, Workbench, Any]:
+def _people(**terms: Any) -> tuple[FakeLake, Context, Any]:
     """A run that gives one day a person whom it did not have before."""
     compute = FakeCompute(lake())
     compute.lake.write(PRODUCT, DAYS[0], "eva@old")
@@ -279,7 +279,7 @@ def test_a_pinned_product_does_not_go_back_to_rows_that_tombstones_name() -> Non
     with pytest.raises(TargetChanged, match="tombstones name"):
         _back(found, None, **more)
     assert found.versions.pointer(PRODUCT).pending is None
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U9", "U13")
@@ -360,7 +360,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
     _back(found, None, deletions="reapply")
     where.write(PRODUCT, DAYS[1], "live")
     with pytest.raises(TargetChanged, match="deleted"):
-        catching_up.publish(found, mine, "bob")
+        catching_up.publish_with_catch_up(found, mine, "bob")
     assert not any("max" in name for name in _content(where)[DAYS[0]])
 
 
@@ -401,4 +401,4 @@ def test_what_became_visible_together_goes_back_together_when_a_check_after_it_f
     pointers = found.versions.pointers(("gold.a", "gold.b"))
     seen = {name: row.accepted.version for name, row in pointers.items() if row.accepted}
     assert seen == {"gold.a": 0, "gold.b": 0}
-    assert [_state(found, run) for run in runs] == [State.ROLLED_BACK] * 2
+    assert [_state(found, run) for run in runs] == [RunState.ROLLED_BACK] * 2

@@ -10,16 +10,16 @@ import pytest
 
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.follow_up import outcome
+from lakehouse_backfill.core.publication.follow_up import post_publish_outcome
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, TargetChanged
-from lakehouse_backfill.fault_points import install, watch
+from lakehouse_backfill.fault_points import install_hook, watch_ports
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 from tests.fakes.hooks import FakeHooks
@@ -33,7 +33,7 @@ HOOKS = [
 ]
 
 
-def _accepted(found: Workbench, **terms: Any) -> str:
+def _accepted(found: Context, **terms: Any) -> str:
     wanted = declared(contract=contract(hooks=HOOKS, **terms))
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
@@ -43,19 +43,19 @@ def _accepted(found: Workbench, **terms: Any) -> str:
     return plan.run_id
 
 
-def _world(compute: FakeCompute | None = None, **terms: Any) -> tuple[FakeLake, Workbench, str]:
+def _world(compute: FakeCompute | None = None, **terms: Any) -> tuple[FakeLake, Context, str]:
     where = compute.lake if compute else lake()
     found = bench(where, compute)
     return where, found, _accepted(found, **terms)
 
 
-def _calls(found: Workbench) -> list[str]:
+def _calls(found: Context) -> list[str]:
     hooks = found.hooks
     assert isinstance(hooks, FakeHooks)
     return [f"{name}: {message.get('outcome', '')}" for name, message in hooks.calls]
 
 
-def _broken(found: Workbench, *names: str) -> None:
+def _broken(found: Context, *names: str) -> None:
     hooks = found.hooks
     assert isinstance(hooks, FakeHooks)
     hooks.broken = set(names)
@@ -86,7 +86,10 @@ def test_a_failed_before_hook_stops_the_publish_and_resumes_what_was_paused() ->
     _broken(found, "pause")
     with pytest.raises(Blocked, match="hook pause failed before_publish"):
         publish(found, run_id, "ana")
-    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (head, State.ACCEPTED)
+    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (
+        head,
+        RunState.ACCEPTED,
+    )
     assert found.versions.pointer(PRODUCT).pending is None
     assert _calls(found) == ["pause: ", "resume: given back"]
     _broken(found)
@@ -115,7 +118,7 @@ def test_an_after_hook_that_failed_is_called_again_by_recover() -> None:
     _, found, run_id = _world()
     _broken(found, "resume")
     publish(found, run_id, "ana")
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     (done,) = recover(found, None, "ana")
     assert (done.action, done.result) == ("follow it up", "failed again: resume")
     _broken(found)
@@ -134,7 +137,7 @@ class _Killed(BaseException):
 def test_recover_resumes_hooks_and_checks_after_a_kill_anywhere(moment: int) -> None:
     """Hooks may be called twice when the kill lies between call and record: the key is the same."""
     where, found, run_id = _world(after_publish={})
-    watched = watch(dataclasses.replace(found, driver="here:dead"))
+    watched = watch_ports(dataclasses.replace(found, driver="here:dead"))
     reached: list[str] = []
 
     def hook(point: str) -> None:
@@ -142,19 +145,19 @@ def test_recover_resumes_hooks_and_checks_after_a_kill_anywhere(moment: int) -> 
         if len(reached) == 2 * moment:
             raise _Killed
 
-    install(hook)
+    install_hook(hook)
     with suppress(_Killed):
         publish(watched, run_id, "ana")
-    install(None)
+    install_hook(None)
     successor = dataclasses.replace(found, driver="here:2")
     recover(successor, None, "ana")
-    if successor.runs.status(run_id).state is State.ACCEPTED:
+    if successor.runs.status(run_id).state is RunState.ACCEPTED:
         publish(successor, run_id, "ana")
     calls = _calls(found)
     assert {"pause: ", "resume: published"} <= set(calls)
     assert recover(successor, None, "ana") == ()
     table = where.tables[PRODUCT]
-    assert successor.runs.status(run_id).state is State.PUBLISHED
+    assert successor.runs.status(run_id).state is RunState.PUBLISHED
     assert table.content(table.head)["2020-01-02"] != frozenset({"old-2"})
 
 
@@ -167,7 +170,7 @@ def test_what_was_paused_goes_on_wherever_a_refused_publication_is_killed(
     """Given back means resumed, also when the pause itself was not recorded any more."""
     where, found, run_id = _world()
     where.write(PRODUCT, "2020-01-02", "live")
-    watched = watch(dataclasses.replace(found, driver="here:dead"))
+    watched = watch_ports(dataclasses.replace(found, driver="here:dead"))
     reached: list[str] = []
 
     def hook(point: str) -> None:
@@ -175,10 +178,10 @@ def test_what_was_paused_goes_on_wherever_a_refused_publication_is_killed(
         if len(reached) == 2 * moment:
             raise _Killed
 
-    install(hook)
+    install_hook(hook)
     with suppress(_Killed, TargetChanged):
         publish(watched, run_id, "ana")
-    install(None)
+    install_hook(None)
     successor = dataclasses.replace(found, driver="here:2")
     if goes_on == "recover":
         recover(successor, None, "ana")
@@ -187,7 +190,7 @@ def test_what_was_paused_goes_on_wherever_a_refused_publication_is_killed(
     calls = _calls(found)
     assert set(calls) == {"pause: ", "resume: given back"}
     assert calls[-1] == "resume: given back"
-    assert successor.runs.status(run_id).state is State.ACCEPTED
+    assert successor.runs.status(run_id).state is RunState.ACCEPTED
     assert successor.versions.pointer(PRODUCT).pending is None
     assert recover(successor, None, "ana") == ()
 
@@ -209,7 +212,7 @@ def test_a_hook_that_failed_when_a_publication_was_given_back_is_called_again_by
     assert len(keys) == 1
 
 
-def _messages(found: Workbench) -> list[tuple[str, dict[str, Any]]]:
+def _messages(found: Context) -> list[tuple[str, dict[str, Any]]]:
     hooks = found.hooks
     assert isinstance(hooks, FakeHooks)
     return hooks.calls
@@ -223,7 +226,7 @@ def test_what_readers_get_is_compared_with_the_candidate() -> None:
     assert recorded is not None
     assert [check["name"] for check in recorded[1]["checks"]] == ["readers see the candidate"]
     (row, *_) = found.versions.history(PRODUCT)
-    followed = outcome(found, found.runs.plan(run_id), row)
+    followed = post_publish_outcome(found, found.runs.plan(run_id), row)
     assert [check.name for check in followed.checks] == ["readers see the candidate"]
     assert [(call.hook, call.is_ok) for call in followed.calls] == [
         ("pause", True), ("resume", True),
@@ -237,7 +240,7 @@ def test_a_failed_check_after_publish_alerts_and_leaves_the_publication() -> Non
     with pytest.raises(ChecksFailed, match="checks after publish failed") as caught:
         publish(found, run_id, "ana")
     assert "is published, and readers see it" in caught.value.state
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     assert _calls(found) == ["pause: ", "resume: published"]
 
 
@@ -249,7 +252,7 @@ def test_a_failed_check_after_publish_rolls_back_where_the_contract_says_so() ->
     with pytest.raises(ChecksFailed) as caught:
         publish(found, run_id, "ana")
     assert "was rolled back" in caught.value.state
-    assert found.runs.status(run_id).state is State.ROLLED_BACK
+    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
     table = where.tables[PRODUCT]
     assert table.content(table.head)["2020-01-02"] == frozenset({"old-2"})
     assert _calls(found) == ["pause: ", "caches: rolled back", "resume: rolled back"]
@@ -275,7 +278,7 @@ def test_a_repeated_publish_does_not_publish_again_what_its_checks_rolled_back()
         _, found, run_id = _world(
             FakeCompute(lake(), bad_suites={"after.json"}), after_publish=after
         )
-        watched = watch(dataclasses.replace(found, driver="here:dead"))
+        watched = watch_ports(dataclasses.replace(found, driver="here:dead"))
         reached: list[str] = []
 
         def hook(point: str, seen: list[str] = reached, end: int = moment) -> None:
@@ -283,19 +286,19 @@ def test_a_repeated_publish_does_not_publish_again_what_its_checks_rolled_back()
             if len(seen) == end:
                 raise _Killed
 
-        install(hook)
+        install_hook(hook)
         with suppress(_Killed, ChecksFailed):
             publish(watched, run_id, "ana")
-        install(None)
+        install_hook(None)
         if len(reached) < moment:
             break
         before = [row.action for row in found.versions.history(PRODUCT)]
-        is_told = found.runs.status(run_id).state is not State.PUBLISHED
+        is_told = found.runs.status(run_id).state is not RunState.PUBLISHED
         if before[:1] != ["rollback"] or is_told:
             continue
         with pytest.raises(ChecksFailed, match="checks after publish failed"):
             publish(dataclasses.replace(found, driver="here:2"), run_id, "ana")
         assert [row.action for row in found.versions.history(PRODUCT)] == before
-        assert found.runs.status(run_id).state is State.ROLLED_BACK
+        assert found.runs.status(run_id).state is RunState.ROLLED_BACK
         told_again += 1
     assert told_again

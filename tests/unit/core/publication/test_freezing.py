@@ -29,7 +29,7 @@ def test_a_window_says_when_it_opens_next(
     first: str, last: str, now: str, opens: str | None
 ) -> None:
     window = PublishWindow.model_validate({"from": first, "to": last})
-    found = freezing.opens(window, _at(2, now))
+    found = freezing.next_opening(window, _at(2, now))
     wanted = None if opens is None else _at(3 if "tomorrow" in opens else 2, opens[-5:])
     assert found == wanted
 

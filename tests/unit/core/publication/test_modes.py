@@ -10,11 +10,11 @@ from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.composed import Counts
+from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import (
     ChecksFailed,
@@ -37,12 +37,12 @@ WIDE = {
 MERGE = {"publish_mode": "merge", "merge": {"version": "amount"}}
 
 
-def planned(found: Workbench, **changes: Any) -> Plan:
+def planned(found: Context, **changes: Any) -> Plan:
     made = make_plan(found, declared(**changes), "bob", None)
     return register_plan(found, made, "bob")[0]
 
 
-def validated(found: Workbench, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
+def validated(found: Context, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
     run_id = planned(found, **changes).run_id
     decide.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
@@ -50,7 +50,7 @@ def validated(found: Workbench, **changes: Any) -> tuple[str, dict[str, tuple[bo
     return run_id, {check.name: (check.passed, check.detail) for check in checks}
 
 
-def published(found: Workbench, **changes: Any) -> str:
+def published(found: Context, **changes: Any) -> str:
     run_id, _ = validated(found, **changes)
     decide.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
@@ -133,7 +133,7 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
 @pytest.mark.req("U4")
 def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
     where = lake()
-    compute = FakeCompute(where, merged=Counts(inserted_rows=1, updated_rows=9))
+    compute = FakeCompute(where, merged=ChunkCounts(inserted_rows=1, updated_rows=9))
     _, gates = validated(bench(where, compute), target=MERGE | {"partitions": DAYS})
     assert gates["changes add up"] == (
         False,

@@ -11,11 +11,11 @@ from lakehouse_backfill.core.evidence import look
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RolledBack, plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.publication import AdoptRequest, Swap
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
@@ -43,11 +43,11 @@ def _visible(where: FakeLake, run_id: str) -> list[str]:
     return [day for day in DAYS if _files(where, day) == {f"{run_id}/{day}"}]
 
 
-def _state(found: Workbench, run_id: str) -> State:
+def _state(found: Context, run_id: str) -> RunState:
     return found.runs.status(run_id).state
 
 
-def _versions(found: Workbench) -> list[tuple[int, str, tuple[str, ...]]]:
+def _versions(found: Context) -> list[tuple[int, str, tuple[str, ...]]]:
     return [
         (row.version, row.action, row.scope.partitions if row.scope else ())
         for row in reversed(found.versions.history(PRODUCT))
@@ -55,7 +55,7 @@ def _versions(found: Workbench) -> list[tuple[int, str, tuple[str, ...]]]:
     ]
 
 
-def _back(found: Workbench, to: int) -> RolledBack:
+def _back(found: Context, to: int) -> RollbackResult:
     way = plan_rollback(found, PRODUCT, to, ())
     return rollback(found, contract(), way, "wrong", "ana")
 
@@ -68,7 +68,7 @@ def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_la
     done = publish(found, run_id, "bob")
     assert _versions(found) == [(1, "publish", DAYS[:2]), (2, "publish", DAYS[2:])]
     assert _visible(where, run_id) == list(DAYS)
-    assert (_state(found, run_id), done.publication.version) == (State.PUBLISHED, 2)
+    assert (_state(found, run_id), done.publication.version) == (RunState.PUBLISHED, 2)
     assert done.swap is not None
     assert (done.swap.files_added, done.swap.before_snapshot_id) == (2, 1)
     tokens = {row.token for row in found.versions.history(PRODUCT) if row.action == "publish"}
@@ -130,8 +130,8 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     )
     assert f"lakehouse-backfill publish {run_id} goes on" in halted.value.fix
     assert f"lakehouse-backfill rollback {PRODUCT} --to 0" in halted.value.fix
-    assert _state(found, run_id) is State.PUBLISH_HALTED
-    stands = look.run_standing(found, found.runs.status(run_id))
+    assert _state(found, run_id) is RunState.PUBLISH_HALTED
+    stands = look.summarise_run_safety(found, found.runs.status(run_id))
     assert stands.readers_see == halted.value.state
     assert stands.next_command.startswith(f"lakehouse-backfill publish {run_id}")
     assert _visible(where, run_id) == list(DAYS[:2])
@@ -140,7 +140,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
     assert [version for version, _, _ in _versions(found)] == [1, 2, 3, 4]
-    steps = look.rolled_out(found, run_id, found.runs.events(run_id))["steps"]
+    steps = look.rollout_records(found, run_id, found.runs.events(run_id))["steps"]
     assert [(item["step"], item["passed"], item["version"]) for item in steps] == [
         (1, True, 1), (2, True, 2), (3, True, 3), (4, True, 4),
     ]  # fmt: skip
@@ -157,7 +157,7 @@ def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> No
     _back(found, 0)
     assert _visible(where, run_id) == []
     assert _files(where, "2020-01-05") == {"live"}
-    assert _state(found, run_id) is State.ROLLED_BACK
+    assert _state(found, run_id) is RunState.ROLLED_BACK
     found.compute().is_right = True  # type: ignore[attr-defined]
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
@@ -171,7 +171,7 @@ def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> N
     publish(found, run_id, "bob")
     _back(found, 1)
     assert _visible(where, run_id) == list(DAYS[:2])
-    stands = look.run_standing(found, found.runs.status(run_id))
+    stands = look.summarise_run_safety(found, found.runs.status(run_id))
     assert "except 2020-01-03, 2020-01-04, rolled back since" in stands.readers_see
 
 
@@ -185,7 +185,7 @@ def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
     _back(found, 0)
     _back(found, 2)
     assert _visible(where, run_id) == list(DAYS[:2])
-    assert _state(found, run_id) is State.PUBLISH_HALTED
+    assert _state(found, run_id) is RunState.PUBLISH_HALTED
 
 
 @pytest.mark.req("U6")
@@ -215,17 +215,17 @@ def test_a_conflict_in_a_later_step_halts_and_one_in_the_first_gives_all_back() 
     with pytest.raises(TargetChanged) as refused:
         publish(found, run_id, "bob")
     assert refused.value.state.startswith("readers see 2020-01-01, 2020-01-02 of")
-    assert _state(found, run_id) is State.PUBLISH_HALTED
+    assert _state(found, run_id) is RunState.PUBLISH_HALTED
     assert found.versions.pointer(PRODUCT).pending is None
     where.write(PRODUCT, "2020-01-03", "old-3")
     publish(found, run_id, "bob")
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
 
     other = accepted_run(found, _wanted(partitions_per_step=3))
     where.write(PRODUCT, "2020-01-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, other, "bob")
-    assert _state(found, other) is State.ACCEPTED
+    assert _state(found, other) is RunState.ACCEPTED
 
 
 class _Dies(FakeLake):
@@ -234,7 +234,7 @@ class _Dies(FakeLake):
     at, is_late = 2, False
     swaps = 0
 
-    def adopt(self, request: AdoptRequest) -> Swap:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         self.swaps += 1
         if self.swaps != self.at:
             return super().adopt(request)
@@ -256,7 +256,7 @@ def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
     dying.is_late = is_late
     with pytest.raises(KeyboardInterrupt):
         publish(dataclasses.replace(found, publisher=dying), run_id, "bob")
-    assert _state(found, run_id) is State.PUBLISHING
+    assert _state(found, run_id) is RunState.PUBLISHING
     if by == "publish":
         publish(found, run_id, "bob")
     else:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.planning.keeping_code import MOST_CHARACTERS
+from lakehouse_backfill.core.planning.keeping_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.rollback import RolledBack, plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.publication import RevertRequest, Swap
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,
@@ -43,14 +43,14 @@ WATCHED = contract(
 )
 
 
-def _staged(found: Workbench, wanted: Any = None) -> str:
+def _staged(found: Context, wanted: Any = None) -> str:
     plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     return plan.run_id
 
 
-def _accepted(found: Workbench, wanted: Any = None) -> str:
+def _accepted(found: Context, wanted: Any = None) -> str:
     run_id = _staged(found, wanted)
     validate(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
@@ -64,13 +64,13 @@ def _pinned(first: str, stop: str) -> Any:
 
 
 def _back(
-    found: Workbench, to: int | None = None, only: tuple[str, ...] = (), of: Contract | None = None
-) -> RolledBack:
+    found: Context, to: int | None = None, only: tuple[str, ...] = (), of: Contract | None = None
+) -> RollbackResult:
     way = plan_rollback(found, PRODUCT, to, only)
     return rollback(found, of or contract(), way, "wrong", "ana")
 
 
-def _state(found: Workbench, run_id: str) -> State:
+def _state(found: Context, run_id: str) -> RunState:
     return found.runs.status(run_id).state
 
 
@@ -79,7 +79,7 @@ def _files(where: FakeLake, day: str) -> frozenset[str]:
     return table.content(table.head)[day]
 
 
-def _readers_see(where: FakeLake, found: Workbench, day: str) -> frozenset[str]:
+def _readers_see(where: FakeLake, found: Context, day: str) -> frozenset[str]:
     accepted = resolve_accepted(found, PINNED, strict=True)
     return where.tables[accepted.table].content(accepted.snapshot_id)[day]
 
@@ -90,19 +90,19 @@ class _Failing(FakeLake):
     error: BaseException
     is_late = False
 
-    def adopt(self, request: Any) -> Swap:
+    def adopt(self, request: Any) -> CommitResult:
         return self._fail(super().adopt, request)
 
-    def revert(self, request: RevertRequest) -> Swap:
+    def revert(self, request: RevertRequest) -> CommitResult:
         return self._fail(super().revert, request)
 
-    def _fail(self, swap: Any, request: Any) -> Swap:
+    def _fail(self, swap: Any, request: Any) -> CommitResult:
         if self.is_late:
             swap(request)
         raise self.error
 
 
-def _failing(found: Workbench, error: BaseException, *, late: bool = False) -> Workbench:
+def _failing(found: Context, error: BaseException, *, late: bool = False) -> Context:
     where = _Failing(found.publisher.tables, found.publisher.calls)
     where.error, where.is_late = error, late
     return dataclasses.replace(found, publisher=where)
@@ -117,12 +117,12 @@ class _Killed(FakeEvidence):
         return super().record(run_id, kind, document, epoch)
 
 
-def _killed_before_the_last_event(found: Workbench, run_id: str) -> None:
+def _killed_before_the_last_event(found: Context, run_id: str) -> None:
     evidence = _Killed()
     evidence.rows = found.evidence.rows
     with pytest.raises(KeyboardInterrupt):
         publish(dataclasses.replace(found, evidence=evidence), run_id, "bob")
-    assert _state(found, run_id) is State.PUBLISHING
+    assert _state(found, run_id) is RunState.PUBLISHING
 
 
 @pytest.mark.req("U13")
@@ -135,7 +135,7 @@ def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused()
     with pytest.raises(PointerMoved, match="does not contain"):
         publish(found, second, "bob")
     assert _readers_see(where, found, "2020-01-01") == {f"{first}/2020-01-01"}
-    assert _state(found, second) is State.ACCEPTED
+    assert _state(found, second) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U13")
@@ -178,7 +178,7 @@ def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again()
     publish(found, run_id, "bob")
     for version in (0, 1, 0):
         _back(found, version)
-    assert _state(found, run_id) is State.ROLLED_BACK
+    assert _state(found, run_id) is RunState.ROLLED_BACK
     assert publish(found, run_id, "bob").was_published is False
     assert _files(where, "2020-01-02") == {f"{run_id}/2020-01-02"}
 
@@ -191,9 +191,9 @@ def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -
     runs.append(_accepted(found, declared("2020-01-04", "2020-01-05")))
     publish(found, runs[1], "bob")
     _back(found, 0)
-    assert [_state(found, run_id) for run_id in runs] == [State.ROLLED_BACK] * 2
+    assert [_state(found, run_id) for run_id in runs] == [RunState.ROLLED_BACK] * 2
     _back(found, 2)
-    assert [_state(found, run_id) for run_id in runs] == [State.PUBLISHED] * 2
+    assert [_state(found, run_id) for run_id in runs] == [RunState.PUBLISHED] * 2
 
 
 @pytest.mark.req("U12")
@@ -205,7 +205,7 @@ def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() 
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
     _back(found, 1)
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U1")
@@ -215,7 +215,7 @@ def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
     assert found.versions.pointer(PRODUCT).pending is None
-    assert _state(found, run_id) is State.ACCEPTED
+    assert _state(found, run_id) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U12")
@@ -245,7 +245,7 @@ def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
     snapshots = len(where.tables[PRODUCT].contents)
     assert _back(found).publication.version == 0
     assert len(where.tables[PRODUCT].contents) == snapshots + (not late)
-    assert (_files(where, "2020-01-02"), _state(found, run_id)) == ({"old-2"}, State.ROLLED_BACK)
+    assert (_files(where, "2020-01-02"), _state(found, run_id)) == ({"old-2"}, RunState.ROLLED_BACK)
 
 
 @pytest.mark.req("U12")
@@ -268,7 +268,7 @@ def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_o
     publish(found, other, "bob")
     done = publish(found, run_id, "bob")
     assert (done.was_published, done.publication.version) == (True, 1)
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U12")
@@ -277,7 +277,7 @@ def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its
     run_id = _accepted(found)
     _killed_before_the_last_event(found, run_id)
     _back(found)
-    assert _state(found, run_id) is State.ROLLED_BACK
+    assert _state(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("V3")
@@ -297,13 +297,13 @@ def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
 @pytest.mark.req("E5")
 def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was_kept() -> None:
     where = lake()
-    found = bench(where, file_text=lambda file: "x" * (MOST_CHARACTERS + 1))
+    found = bench(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     with pytest.raises(ApprovalMissing, match="changed since"):
         stage(edited, plan.run_id, "bob")
-    assert (_state(found, plan.run_id), where.calls.count("open shadow")) == (State.APPROVED, 0)
+    assert (_state(found, plan.run_id), where.calls.count("open shadow")) == (RunState.APPROVED, 0)
     stage(found, plan.run_id, "bob")
     with pytest.raises(ApprovalMissing, match="changed since"):
         validate(edited, plan.run_id, "bob")
@@ -325,7 +325,7 @@ def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepte
     assert publish(found, run_id, "bob").publication.version == 1
 
 
-def _totals(where: FakeLake, old: float | None, new: float) -> Workbench:
+def _totals(where: FakeLake, old: float | None, new: float) -> Context:
     compute = FakeCompute(where)
     total = MeasureTotal(name="amounts", old=old, new=new)
     compute.totals = lambda *_: (total,)  # type: ignore[method-assign]
@@ -349,7 +349,7 @@ def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float)
     run_id = _staged(found, declared(contract=WATCHED))
     status, result, _ = validate(found, run_id, "bob")
     assert (status.state, result.totals[0].new) == (
-        State.REJECTED,
+        RunState.REJECTED,
         "NaN" if new != new else "Infinity",
     )
 
@@ -369,7 +369,7 @@ def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     run_id = _accepted(found, declared(contract=viewed))
     with pytest.raises(Unsupported):
         publish(found, run_id, "bob")
-    assert _state(found, run_id) is State.PUBLISHED
+    assert _state(found, run_id) is RunState.PUBLISHED
     with pytest.raises(Unsupported):
         _back(found, of=viewed)
-    assert _state(found, run_id) is State.ROLLED_BACK
+    assert _state(found, run_id) is RunState.ROLLED_BACK

@@ -15,13 +15,13 @@ from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication import drive
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.recover import _find, recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback, tell_runs
-from lakehouse_backfill.core.runs.lease import KeptLease
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.publication.recover import _find_actions, recover
+from lakehouse_backfill.core.publication.rollback import align_run_states, plan_rollback, rollback
+from lakehouse_backfill.core.runs.lease import RenewedLease
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.run import Lease, State
+from lakehouse_backfill.domain.run import Lease, RunState
 from lakehouse_backfill.errors import (
     Conflict,
     EnvironmentDown,
@@ -80,7 +80,7 @@ class _Mortal:
         return call
 
 
-def _watched(found: Workbench, watch: Callable[[str, bool], None], driver: str) -> Workbench:
+def _watched(found: Context, watch: Callable[[str, bool], None], driver: str) -> Context:
     """Give a workbench of another process, which tells `watch` of each moment of its effects."""
     ports = {name: _Mortal(getattr(found, name), name, watch) for name in EFFECTS}
     compute = found.compute()
@@ -93,7 +93,7 @@ def _watched(found: Workbench, watch: Callable[[str, bool], None], driver: str) 
     return dataclasses.replace(found, **ports, compute=Compute, driver=driver)
 
 
-def _mortal(found: Workbench, dies_at: int) -> tuple[Workbench, list[str]]:
+def _mortal(found: Context, dies_at: int) -> tuple[Context, list[str]]:
     """Give a workbench of another process, which dies at its `dies_at`-th moment."""
     moments: list[str] = []
 
@@ -105,34 +105,34 @@ def _mortal(found: Workbench, dies_at: int) -> tuple[Workbench, list[str]]:
     return _watched(found, count, "here:dead"), moments
 
 
-def _world() -> tuple[FakeLake, Workbench]:
+def _world() -> tuple[FakeLake, Context]:
     where = lake()
     return where, bench(where, FakeCompute(where))
 
 
-def _planned(found: Workbench) -> str:
+def _planned(found: Context) -> str:
     plan = make_plan(found, declared(), "bob", None)
     return register_plan(found, plan, "bob")[0].run_id
 
 
-def _approved(found: Workbench) -> str:
+def _approved(found: Context) -> str:
     run_id = _planned(found)
     decide.approve(found, run_id, "ana", "")
     return run_id
 
 
-def _accepted(found: Workbench) -> str:
+def _accepted(found: Context) -> str:
     run_id = _approved(found)
-    drive.drive(found, run_id, "bob")
+    drive.run_until_decision(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
     return run_id
 
 
-def _back(found: Workbench) -> None:
+def _back(found: Context) -> None:
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "wrong", "ana")
 
 
-def _facts(where: FakeLake, found: Workbench, run_id: str) -> list[str]:
+def _facts(where: FakeLake, found: Context, run_id: str) -> list[str]:
     """Say what readers and the logs hold, in words."""
     table = where.tables[PRODUCT]
     now = table.content(table.head)
@@ -151,7 +151,7 @@ def _facts(where: FakeLake, found: Workbench, run_id: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _moments(verb: Callable[[Workbench, str], Any], prepare: Callable[[Workbench], str]) -> int:
+def _moments(verb: Callable[[Context, str], Any], prepare: Callable[[Context], str]) -> int:
     _, found = _world()
     run_id = prepare(found)
     mortal, moments = _mortal(found, 0)
@@ -159,21 +159,21 @@ def _moments(verb: Callable[[Workbench, str], Any], prepare: Callable[[Workbench
     return len(moments)
 
 
-def _run(found: Workbench, run_id: str) -> None:
-    drive.drive(found, run_id, "bob")
+def _run(found: Context, run_id: str) -> None:
+    drive.run_until_decision(found, run_id, "bob")
 
 
-def _publish(found: Workbench, run_id: str) -> None:
+def _publish(found: Context, run_id: str) -> None:
     publish(found, run_id, "bob")
 
 
-def _published(found: Workbench) -> str:
+def _published(found: Context) -> str:
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     return run_id
 
 
-def _recover(found: Workbench, run_id: str | None) -> list[str]:
+def _recover(found: Context, run_id: str | None) -> list[str]:
     done = recover(found, run_id, "ops")
     assert all(item.is_done for item in done)
     return [item.action for item in done]
@@ -187,12 +187,12 @@ def test_a_run_that_died_anywhere_ends_as_if_nothing_had_happened(dies_at: int, 
     run_id = _approved(found)
     mortal, _ = _mortal(found, dies_at)
     with pytest.raises(Killed):
-        drive.drive(mortal, run_id, "bob")
+        drive.run_until_decision(mortal, run_id, "bob")
     if first == "recover":
         _recover(found, None)
         assert _recover(found, None) == []
-    drive.drive(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.VALIDATED
+    drive.run_until_decision(found, run_id, "bob")
+    assert found.runs.status(run_id).state is RunState.VALIDATED
     plan = found.runs.plan(run_id)
     staged = [item.chunk_id for item in where.chunks(plan.shadow_table)]
     assert staged == [chunk.chunk_id for chunk in plan.resolved.chunks]
@@ -214,10 +214,10 @@ def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, the
     if then == "publish" or moments[-1] == "runs.append:before":
         publish(found, run_id, "bob")
     elif then == "run":
-        drive.drive(found, run_id, "bob")
+        drive.run_until_decision(found, run_id, "bob")
     else:
         _recover(found, None if then == "recover all" else run_id)
-    if found.runs.status(run_id).state is State.ACCEPTED:
+    if found.runs.status(run_id).state is RunState.ACCEPTED:
         publish(found, run_id, "bob")  # it had not begun
     assert _recover(found, None) == []
     assert _facts(where, found, run_id) == PUBLISHED
@@ -270,13 +270,13 @@ def test_a_publication_that_is_refused_by_now_is_given_back_by_recover() -> None
     where.write(PRODUCT, "2020-01-02", "live")
     [done] = recover(found, run_id, "ops")
     assert (done.is_done, "live writer" in done.result) == (True, True)
-    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.runs.status(run_id).state is RunState.ACCEPTED
     assert found.versions.pointer(PRODUCT).pending is None
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
 
 
-def _moments_until(mortal: Workbench, moments: list[str], run_id: str, name: str) -> int:
+def _moments_until(mortal: Context, moments: list[str], run_id: str, name: str) -> int:
     publish(mortal, run_id, "bob")
     return moments.index(name) + 1
 
@@ -294,7 +294,9 @@ def test_a_living_driver_is_left_alone_until_its_lease_ends_or_it_is_taken_over(
     with pytest.raises(RunMoved):
         recover(found, run_id, "ops")
     assert _recover(found, None) == []
-    assert stage(dataclasses.replace(found, take_over=True), run_id, "bob")[0].state is State.STAGED
+    assert (
+        stage(dataclasses.replace(found, take_over=True), run_id, "bob")[0].state is RunState.STAGED
+    )
 
 
 @pytest.mark.req("X9")
@@ -304,7 +306,7 @@ def test_a_lease_that_ended_holds_nobody_off() -> None:
     status, plan = found.runs.status(run_id), found.runs.plan(run_id)
     over = Lease(holder="there:2", until=FixedClock().now() - timedelta(seconds=1))
     found.move(status, plan, "begin staging", "eve", lease=over)
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
 @pytest.mark.req("X9")
@@ -323,7 +325,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
         moments.append(moment)
         if len(moments) == stops_at:
             if verb == "run":
-                drive.drive(second, run_id, "eve")
+                drive.run_until_decision(second, run_id, "eve")
             else:
                 publish(second, run_id, "eve")
             after.append(_everything(where, found))
@@ -331,12 +333,12 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
     moments: list[str] = []
     first = _watched(found, overtake, "here:1")
     with suppress(Conflict):
-        (drive.drive if verb == "run" else publish)(first, run_id, "bob")
+        (drive.run_until_decision if verb == "run" else publish)(first, run_id, "bob")
     if after:
         assert _everything(where, found) == after[0]
 
 
-def _everything(where: FakeLake, found: Workbench) -> str:
+def _everything(where: FakeLake, found: Context) -> str:
     versions: Any = found.versions
     runs: Any = found.runs
     ledger: Any = found.ledger
@@ -355,13 +357,13 @@ def test_a_store_that_is_down_ends_the_lease_with_the_run() -> None:
     with pytest.raises(EnvironmentDown):
         stage(found, run_id, "bob")
     status = found.runs.status(run_id)
-    assert (status.state, status.driver, status.lease_until) == (State.FAILED, None, None)
+    assert (status.state, status.driver, status.lease_until) == (RunState.FAILED, None, None)
     assert _recover(found, None) == []
     validate_after = stage(found, run_id, "bob")[0]
-    assert validate(found, validate_after.run_id, "bob")[0].state is State.VALIDATED
+    assert validate(found, validate_after.run_id, "bob")[0].state is RunState.VALIDATED
 
 
-def _died_publishing(moment: str) -> tuple[FakeLake, Workbench, str]:
+def _died_publishing(moment: str) -> tuple[FakeLake, Context, str]:
     """Give a world in which a publication died at a moment, e.g. `publisher.adopt:before`."""
     _, found = _world()
     mortal, moments = _mortal(found, 0)
@@ -379,7 +381,7 @@ def test_what_landed_is_finished_though_the_shadow_is_gone() -> None:
     where, found, run_id = _died_publishing("publisher.adopt:after")
     where.tables.pop(found.runs.plan(run_id).shadow_table)
     assert _recover(found, run_id) == ["finish the publication"]
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
     assert found.versions.pointer(PRODUCT).pending is None
 
 
@@ -389,20 +391,20 @@ def test_what_did_not_land_is_given_back_when_the_shadow_is_gone() -> None:
     where.tables.pop(found.runs.plan(run_id).shadow_table)
     [done] = recover(found, run_id, "ops")
     assert "given back" in done.result
-    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.runs.status(run_id).state is RunState.ACCEPTED
     assert found.versions.pointer(PRODUCT).pending is None
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
 @pytest.mark.req("U10")
 def test_recover_does_not_publish_again_what_a_person_rolled_back_meanwhile() -> None:
     _, found, run_id = _died_publishing("publisher.adopt:before")
-    work = iter(_find(found, run_id, dry_run=False))
+    work = iter(_find_actions(found, run_id, dry_run=False))
     found_work = next(work)
     publish(found, run_id, "bob")
     _back(found)
     assert found_work.act("ops") == "it went on meanwhile"
-    assert found.runs.status(run_id).state is State.ROLLED_BACK
+    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("X9", "U10")
@@ -454,12 +456,12 @@ def test_a_rollback_to_another_version_does_not_join_one_that_is_under_way() -> 
     assert run_id in [row.run_id for row in found.versions.history(PRODUCT)]
 
 
-def _accepted_over(found: Workbench, day: str) -> str:
+def _accepted_over(found: Context, day: str) -> str:
     values = {"column": "day", "values": [day]}
     plan = make_plan(found, declared(target={"partitions": values}), "bob", None)
     run_id = register_plan(found, plan, "bob")[0].run_id
     decide.approve(found, run_id, "ana", "")
-    drive.drive(found, run_id, "bob")
+    drive.run_until_decision(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
     return run_id
 
@@ -470,8 +472,8 @@ def test_a_rollback_that_tells_its_runs_late_says_what_the_pointer_says_by_then(
     run_id = _published(found)
     _back(found)
     publish(found, run_id, "bob")
-    tell_runs(found, (run_id,), (), "ana", "late")
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    align_run_states(found, (run_id,), (), "ana", "late")
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 @pytest.mark.req("M4")
@@ -485,7 +487,7 @@ def test_a_cancelled_revision_closes_nothing() -> None:
     decide.cancel(found, revision.run_id, "bob", "")
     assert _recover(found, revision.run_id) == []
     assert _recover(found, None) == []
-    assert found.runs.status(run_id).state is State.APPROVED
+    assert found.runs.status(run_id).state is RunState.APPROVED
 
 
 class _Unsuperseded:
@@ -516,7 +518,10 @@ def test_a_run_that_a_person_cancelled_takes_nothing_more_from_its_living_driver
     living = dataclasses.replace(found, compute=lambda: Cancelled(where))
     with pytest.raises(RunMoved):
         stage(living, run_id, "bob")
-    assert (found.runs.status(run_id).state, found.ledger.chunks(run_id)) == (State.CANCELLED, ())
+    assert (found.runs.status(run_id).state, found.ledger.chunks(run_id)) == (
+        RunState.CANCELLED,
+        (),
+    )
 
 
 @pytest.mark.req("X9")
@@ -534,7 +539,7 @@ def test_the_lease_lives_on_when_a_renewal_fails_in_an_unknown_way() -> None:
 
     quick = found.profile.model_copy(update={"lease_seconds": 0.03})
     odd: Any = Odd()
-    with KeptLease(dataclasses.replace(found, runs=odd, profile=quick), status) as lease:
+    with RenewedLease(dataclasses.replace(found, runs=odd, profile=quick), status) as lease:
         deadline = time.monotonic() + 5
         while len(calls) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -15,12 +15,12 @@ from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up, regi
 from lakehouse_backfill.core.publication import drive
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.run import Lease, State
+from lakehouse_backfill.domain.run import Lease, RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     Blocked,
@@ -42,12 +42,12 @@ from tests.fakes.lake import FakeLake, FixedClock
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 
 
-def _planned(found: Workbench, wanted: Any = None, revise: str | None = None) -> str:
+def _planned(found: Context, wanted: Any = None, revise: str | None = None) -> str:
     plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", revise), "bob")
     return plan.run_id
 
 
-def _accepted(found: Workbench, wanted: Any = None) -> str:
+def _accepted(found: Context, wanted: Any = None) -> str:
     run_id = _planned(found, wanted)
     decide.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
@@ -184,7 +184,7 @@ def test_with_four_eyes_the_requester_does_not_decide() -> None:
     run_id = _planned(found, declared(contract=contract(four_eyes=True)))
     with pytest.raises(NotAllowed, match="four eyes"):
         decide.approve(found, run_id, "bob", "")
-    assert decide.approve(found, run_id, "ana", "").state is State.APPROVED
+    assert decide.approve(found, run_id, "ana", "").state is RunState.APPROVED
 
 
 @pytest.mark.parametrize("who", ["bob", " bob", "pat"])
@@ -206,7 +206,7 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
     other = dataclasses.replace(found, profile=decided)
     with pytest.raises(NotAllowed, match="four eyes"):
         decide.approve(other, run_id, "bob", "")
-    assert decide.approve(other, run_id, "ana", "").state is State.APPROVED
+    assert decide.approve(other, run_id, "ana", "").state is RunState.APPROVED
 
 
 @pytest.mark.req("X2", "T2")
@@ -218,7 +218,7 @@ def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
     decide.approve(found, run_id, "ana", "")
     with pytest.raises(EnvironmentDown):
         stage(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.FAILED
+    assert found.runs.status(run_id).state is RunState.FAILED
     stage(found, run_id, "bob")
     assert [item for item in compute.staged if item != "load"] == [
         "c0001-2020-01-02", "c0002-2020-01-03",
@@ -263,7 +263,7 @@ def test_a_run_whose_driver_died_is_taken_over() -> None:
     decide.approve(found, run_id, "ana", "")
     status = found.runs.status(run_id)
     found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:dead"))
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
 def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
@@ -274,7 +274,10 @@ def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
     decide.approve(found, run_id, "ana", "")
     with pytest.raises(ChecksFailed, match=r"expectations/raw\.json"):
         stage(found, run_id, "bob")
-    assert (found.runs.status(run_id).state, "open shadow" in where.calls) == (State.HALTED, False)
+    assert (found.runs.status(run_id).state, "open shadow" in where.calls) == (
+        RunState.HALTED,
+        False,
+    )
 
 
 @pytest.mark.req("Q10")
@@ -285,7 +288,7 @@ def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
     decide.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     status, result, _ = validate(found, run_id, "bob")
-    assert status.state is State.REJECTED
+    assert status.state is RunState.REJECTED
     assert result.edge is not None
     assert (result.edge.closing_from, result.edge.closing_to) == ("2020-01-01", "2020-01-05")
 
@@ -320,7 +323,7 @@ def test_publication_replaces_the_partitions_and_nothing_else() -> None:
     }  # fmt: skip
     assert (done.publication.version, done.publication.before_snapshot_id) == (1, live)
     assert done.publication.approved_by == ("ana",)
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 @pytest.mark.req("U1")
@@ -348,10 +351,10 @@ def test_a_publication_that_broke_off_is_finished_once(stop_after: str) -> None:
         "publish", "baseline", *taken_up, "reserve",
     ]  # fmt: skip
     assert len(where.tables[PRODUCT].contents) == 2
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
-def _break_off(found: Workbench, where: FakeLake, run_id: str, stop_after: str) -> None:
+def _break_off(found: Context, where: FakeLake, run_id: str, stop_after: str) -> None:
     class Broken:
         def __init__(self, inner: Any, method: str, *, before: bool) -> None:
             self.inner, self.method, self.before = inner, method, before
@@ -381,7 +384,7 @@ def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published(
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.ACCEPTED
+    assert found.runs.status(run_id).state is RunState.ACCEPTED
     assert found.versions.pointer(PRODUCT).pending is None
     assert _files(where)["2020-01-02"] == {"live"}
 
@@ -437,7 +440,7 @@ def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere()
     assert _files(where) == {
         f"2020-01-0{number}": {f"old-{number}" if number < 5 else "live"} for number in range(1, 6)
     }
-    assert found.runs.status(run_id).state is State.ROLLED_BACK
+    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("U12")
@@ -449,8 +452,8 @@ def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
     again = publish(found, run_id, "bob")
     assert (again.publication.version, again.publication.supersedes) == (2, 0)
-    assert found.runs.status(run_id).state is State.PUBLISHED
-    actions = [row.action for row in look.accepted_rows(found, PRODUCT)]
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    actions = [row.action for row in look.accepted_versions(found, PRODUCT)]
     assert actions == ["publish", "rollback", "publish", "baseline"]
 
 
@@ -463,7 +466,7 @@ def test_a_version_that_was_rolled_back_can_be_reinstated_by_its_number() -> Non
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
     rollback(found, contract(), plan_rollback(found, PRODUCT, 1, ()), "y", "ana")
     assert _files(where)["2020-01-02"] == {f"{run_id}/2020-01-02"}
-    assert found.runs.status(run_id).state is State.PUBLISHED
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
 
 
 @pytest.mark.req("U12")
@@ -542,11 +545,11 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
     found = bench(where)
     run_id = _planned(found, declared(safety={"manual_publish": False}))
     with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
-        drive.drive(found, run_id, "bob")
+        drive.run_until_decision(found, run_id, "bob")
     decide.approve(found, run_id, "ana", "")
-    assert drive.drive(found, run_id, "bob")["state"] == "validated"
+    assert drive.run_until_decision(found, run_id, "bob")["state"] == "validated"
     decide.accept(found, run_id, "ana", "")
-    assert drive.drive(found, run_id, "bob")["state"] == "published"
+    assert drive.run_until_decision(found, run_id, "bob")["state"] == "published"
 
 
 def test_a_closed_run_is_not_driven() -> None:
@@ -554,7 +557,7 @@ def test_a_closed_run_is_not_driven() -> None:
     run_id = _planned(found)
     decide.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove, match="is cancelled"):
-        drive.drive(found, run_id, "bob")
+        drive.run_until_decision(found, run_id, "bob")
 
 
 @pytest.mark.req("U12", "U13")
@@ -562,17 +565,17 @@ def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return
     found = bench(lake())
     run_id = _accepted(found)
     published = publish(found, run_id, "ana").publication
-    seen = look.run_standing(found, found.runs.status(run_id))
+    seen = look.summarise_run_safety(found, found.runs.status(run_id))
     assert "except" not in seen.readers_see
     one = published.scope.partitions[0] if published.scope else ""
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
-    seen = look.run_standing(found, found.runs.status(run_id))
+    seen = look.summarise_run_safety(found, found.runs.status(run_id))
     assert (
         seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
     )
     assert f"rollback {PRODUCT} --to {published.version} --reason" in seen.next_command
     rollback(found, contract(), plan_rollback(found, PRODUCT, published.version, ()), "y", "ana")
-    seen = look.run_standing(found, found.runs.status(run_id))
+    seen = look.summarise_run_safety(found, found.runs.status(run_id))
     assert "except" not in seen.readers_see
 
 
@@ -581,7 +584,7 @@ def test_a_revision_supersedes_the_run_that_it_replaces() -> None:
     found = bench(lake())
     first = _planned(found)
     second = _planned(found, declared("2020-01-01", "2020-01-04"), revise=first)
-    assert found.runs.status(first).state is State.SUPERSEDED
+    assert found.runs.status(first).state is RunState.SUPERSEDED
     assert found.runs.plan(second).revises == first
 
 

@@ -15,7 +15,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rewriting import plan_rewrites
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Compute, Workbench
+from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
 from lakehouse_backfill.domain.restoring import RestoreChunk
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
@@ -33,16 +33,16 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def _no_hook() -> Iterator[None]:
     yield
-    fault_points.install(None)
+    fault_points.install_hook(None)
 
 
-def _world() -> tuple[FakeLake, Workbench, FakeCompute]:
+def _world() -> tuple[FakeLake, Context, FakeCompute]:
     where = lake()
     compute = FakeCompute(where)
     found = bench(where, compute)
     run_id = register_plan(found, make_plan(found, declared(), "bob", None), "bob")[0].run_id
     decide.approve(found, run_id, "ana", "")
-    drive.drive(found, run_id, "bob")
+    drive.run_until_decision(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     where.write(PRODUCT, "2020-01-05", "live")
@@ -50,14 +50,14 @@ def _world() -> tuple[FakeLake, Workbench, FakeCompute]:
     return where, found, compute
 
 
-def _watched(found: Workbench, compute: FakeCompute, driver: str) -> Workbench:
-    names = [one.name for one in dataclasses.fields(Compute)]
-    ports = Compute(**dict.fromkeys(names, compute) | {"judge": compute.judge})
-    own = dataclasses.replace(found, compute=lambda: fault_points.watch(ports), driver=driver)
-    return fault_points.watch(own)
+def _watched(found: Context, compute: FakeCompute, driver: str) -> Context:
+    names = [one.name for one in dataclasses.fields(ComputePorts)]
+    ports = ComputePorts(**dict.fromkeys(names, compute) | {"judge": compute.judge})
+    own = dataclasses.replace(found, compute=lambda: fault_points.watch_ports(ports), driver=driver)
+    return fault_points.watch_ports(own)
 
 
-def _back(found: Workbench) -> None:
+def _back(found: Context) -> None:
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "wrong", "ana")
 
 
@@ -73,12 +73,12 @@ BACK = {
 }
 
 
-def _points(verb: Callable[[Workbench], None]) -> list[str]:
+def _points(verb: Callable[[Context], None]) -> list[str]:
     _, found, compute = _world()
     seen: list[str] = []
-    fault_points.install(seen.append)
+    fault_points.install_hook(seen.append)
     verb(_watched(found, compute, "here:1"))
-    fault_points.install(None)
+    fault_points.install_hook(None)
     return seen
 
 
@@ -121,10 +121,10 @@ def test_one_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) ->
         if len(seen) == dies_at:
             raise Killed(point)
 
-    fault_points.install(kill)
+    fault_points.install_hook(kill)
     with pytest.raises(Killed):
         _back(_watched(found, compute, "here:dead"))
-    fault_points.install(None)
+    fault_points.install_hook(None)
 
     is_over = found.versions.pointer(PRODUCT).pending is None and len(seen) > 1
     if then == "rollback" and not is_over:

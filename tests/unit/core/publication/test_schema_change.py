@@ -12,10 +12,10 @@ from lakehouse_backfill.core.comparison.diffing import candidate_request
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.exposing import adopt_request
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.rollback import columns_stay, plan_rollback
+from lakehouse_backfill.core.publication.rollback import plan_rollback, remaining_column_changes
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.ways import ChosenWay
+from lakehouse_backfill.domain.ways import ChosenWritePath
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.rollout import accepted_run
@@ -57,12 +57,12 @@ def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
 
 @pytest.mark.req("U1")
 def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
-    by_rows = ChosenWay(way="rewrite", why="Spark Connect")
+    by_rows = ChosenWritePath(way="rewrite", why="Spark Connect")
     found = replace(bench(lake()), ways=lambda table, scope: by_rows)
     with pytest.raises(Unsupported, match="commits carry no change of columns"):
         make_plan(found, changing(NOTE), "bob", None)
     assert make_plan(found, changing(), "bob", None).way == by_rows
-    by_java = ChosenWay(way="java", why="format 3")
+    by_java = ChosenWritePath(way="java", why="format 3")
     assert (
         make_plan(replace(found, ways=lambda t, s: by_java), changing(NOTE), "bob", None).way
         == by_java
@@ -74,4 +74,6 @@ def test_a_rollback_says_which_columns_stay() -> None:
     found = bench(lake())
     run_id = accepted_run(found, changing(NOTE))
     publish(found, run_id, "bob")
-    assert columns_stay(found, plan_rollback(found, PRODUCT, None, ())) == ("add note string",)
+    assert remaining_column_changes(found, plan_rollback(found, PRODUCT, None, ())) == (
+        "add note string",
+    )

@@ -15,13 +15,13 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.together import publish_together
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, PointerMoved, Unsupported
-from lakehouse_backfill.fault_points import install, watch
+from lakehouse_backfill.fault_points import install_hook, watch_ports
 from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake
@@ -40,7 +40,7 @@ HOOKS = [
 ]
 
 
-def _accepted(found: Workbench, product: str, publication: str = "pinned", **terms: Any) -> str:
+def _accepted(found: Context, product: str, publication: str = "pinned", **terms: Any) -> str:
     mode = "pointer_swap" if publication == "pinned" else "replace_partitions"
     target = {
         "publish_mode": mode,
@@ -57,7 +57,7 @@ def _accepted(found: Workbench, product: str, publication: str = "pinned", **ter
     return plan.run_id
 
 
-def _world() -> tuple[FakeLake, Workbench, tuple[str, ...]]:
+def _world() -> tuple[FakeLake, Context, tuple[str, ...]]:
     where = lake()
     for product in PRODUCTS:
         where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
@@ -65,13 +65,13 @@ def _world() -> tuple[FakeLake, Workbench, tuple[str, ...]]:
     return where, found, tuple(_accepted(found, product) for product in PRODUCTS)
 
 
-def _seen(found: Workbench) -> list[str | None]:
+def _seen(found: Context) -> list[str | None]:
     pointers = found.versions.pointers(PRODUCTS)
     rows = [pointers[product].accepted for product in PRODUCTS]
     return [row.run_id if row else None for row in rows]
 
 
-def _states(found: Workbench, runs: tuple[str, ...]) -> set[State]:
+def _states(found: Context, runs: tuple[str, ...]) -> set[RunState]:
     return {found.runs.status(run).state for run in runs}
 
 
@@ -89,7 +89,7 @@ def test_all_become_visible_by_one_commit() -> None:
     assert moves == [PRODUCTS]
     assert _seen(found) == list(runs)
     assert {run: item.publication.version for run, item in done.items()} == dict.fromkeys(runs, 1)
-    assert _states(found, runs) == {State.PUBLISHED}
+    assert _states(found, runs) == {RunState.PUBLISHED}
 
 
 def test_together_twice_changes_nothing() -> None:
@@ -107,7 +107,7 @@ def test_one_that_is_not_accepted_keeps_all_back() -> None:
     with pytest.raises((ApprovalMissing, Blocked)):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
-    assert found.runs.status(runs[0]).state is State.ACCEPTED
+    assert found.runs.status(runs[0]).state is RunState.ACCEPTED
 
 
 def test_one_whose_pointer_moved_keeps_all_back() -> None:
@@ -117,10 +117,10 @@ def test_one_whose_pointer_moved_keeps_all_back() -> None:
     with pytest.raises(PointerMoved, match=r"gold\.b"):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, other, None]
-    assert _states(found, runs) == {State.ACCEPTED}
+    assert _states(found, runs) == {RunState.ACCEPTED}
 
 
-def _accepted_again(found: Workbench) -> str:
+def _accepted_again(found: Context) -> str:
     """Another run of gold.b, from the same base."""
     target = {
         "publish_mode": "pointer_swap",
@@ -150,12 +150,12 @@ def test_all_go_back_by_one_commit() -> None:
     ways = tuple((_contract(p), plan_rollback(found, p, None, ())) for p in PRODUCTS)
     rows = rollback_together(found, ways, "wrong rates", "ana")
     assert [(row.action, row.version) for row in rows] == [("rollback", 0)] * 3
-    assert _states(found, runs) == {State.ROLLED_BACK}
+    assert _states(found, runs) == {RunState.ROLLED_BACK}
     publish_together(found, runs, "ana")
     assert _seen(found) == list(runs)
 
 
-def _world_with_hooks() -> tuple[FakeLake, Workbench, tuple[str, ...]]:
+def _world_with_hooks() -> tuple[FakeLake, Context, tuple[str, ...]]:
     """Two products, each with a program before and one after its publication."""
     where = lake()
     for product in PRODUCTS[:2]:
@@ -164,7 +164,7 @@ def _world_with_hooks() -> tuple[FakeLake, Workbench, tuple[str, ...]]:
     return where, found, tuple(_accepted(found, product, hooks=HOOKS) for product in PRODUCTS[:2])
 
 
-def _calls(found: Workbench) -> list[tuple[str, str]]:
+def _calls(found: Context) -> list[tuple[str, str]]:
     hooks = found.hooks
     assert isinstance(hooks, FakeHooks)
     return [(name, message["product"]) for name, message in hooks.calls]
@@ -187,7 +187,7 @@ def test_a_hook_that_fails_before_keeps_all_back_and_resumes_all() -> None:
     with pytest.raises(Blocked, match="hook pause failed before_publish"):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
-    assert _states(found, runs) == {State.ACCEPTED}
+    assert _states(found, runs) == {RunState.ACCEPTED}
     assert _calls(found) == [("pause", PRODUCTS[0]), *(("resume", p) for p in PRODUCTS[:2])]
 
 
@@ -198,7 +198,7 @@ class _Killed(BaseException):
 @pytest.mark.parametrize("moment", range(1, 50, 2))
 def test_after_a_kill_anywhere_all_are_visible_or_none(moment: int) -> None:
     _, found, runs = _world()
-    dying = watch(dataclasses.replace(found, driver="here:dead"))
+    dying = watch_ports(dataclasses.replace(found, driver="here:dead"))
     reached: list[str] = []
 
     def hook(point: str) -> None:
@@ -206,10 +206,10 @@ def test_after_a_kill_anywhere_all_are_visible_or_none(moment: int) -> None:
         if len(reached) == moment:
             raise _Killed
 
-    install(hook)
+    install_hook(hook)
     with suppress(_Killed):
         publish_together(dying, runs, "ana")
-    install(None)
+    install_hook(None)
     assert _seen(found) in ([None, None, None], list(runs))
     successor = dataclasses.replace(found, driver="here:2")
     recover(successor, None, "ana")
@@ -217,5 +217,5 @@ def test_after_a_kill_anywhere_all_are_visible_or_none(moment: int) -> None:
     assert recover(successor, None, "ana") == ()
     publish_together(successor, runs, "ana")
     assert _seen(found) == list(runs)
-    assert _states(found, runs) == {State.PUBLISHED}
+    assert _states(found, runs) == {RunState.PUBLISHED}
     assert [len(found.versions.history(product)) for product in PRODUCTS] == [2, 2, 2]

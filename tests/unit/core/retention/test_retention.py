@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.retention.retention import Decision, Facts, decide, is_own, lease_end
-from lakehouse_backfill.core.versions.keep_versions import keeping
+from lakehouse_backfill.core.retention.retention import (
+    RetentionDecision,
+    RetentionFacts,
+    decide_retention,
+    is_held_by_run,
+    pin_lease_end,
+)
+from lakehouse_backfill.core.versions.keep_versions import decide_version_retention
 from lakehouse_backfill.domain.contract import KeepVersions
-from lakehouse_backfill.domain.publication import Action, Publication
+from lakehouse_backfill.domain.publication import Publication, PublicationAction
 from lakehouse_backfill.domain.retention import PinLease, RunFacts
-from lakehouse_backfill.domain.run import Event, RunStatus, State
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 TABLE, SOURCE = "silver.t", "bronze.s"
@@ -34,7 +40,7 @@ def a_pin(number: int, table: str = TABLE, snapshot_id: int = 1, source: str = "
     )  # fmt: skip
 
 
-def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> Facts:
+def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> RetentionFacts:
     tags: dict[str, dict[str, int]] = {}
     for lease in leases:
         tags.setdefault(lease.table, {})[lease.tag] = lease.snapshot_id
@@ -42,27 +48,34 @@ def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> Fa
         "now": NOW, "runs": {run.run_id: run for run in runs},
         "shadows": tuple(run.shadow for run in runs), "leases": leases, "keeping": {}, "tags": tags,
     }  # fmt: skip
-    return Facts(**(fields | more))
+    return RetentionFacts(**(fields | more))
 
 
-def names(found: Decision) -> tuple[list[str], list[str]]:
+def names(found: RetentionDecision) -> tuple[list[str], list[str]]:
     return sorted(i.name for i in found.retired), sorted(i.name for i in found.kept)
 
 
 @pytest.mark.req("U12")
-@pytest.mark.parametrize("state", [one for one in State if one is not State.DRAFT])
-def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: State) -> None:
-    closed = state in (State.PUBLISHED, State.CANCELLED, State.SUPERSEDED, State.ROLLED_BACK)
+@pytest.mark.parametrize("state", [one for one in RunState if one is not RunState.DRAFT])
+def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: RunState) -> None:
+    closed = state in (
+        RunState.PUBLISHED,
+        RunState.CANCELLED,
+        RunState.SUPERSEDED,
+        RunState.ROLLED_BACK,
+    )
     status = RunStatus(run_id="bf-1", product="p", state=state, seq=3, at=NOW)
     for days, is_over in ((29, False), (31, True)):
         moved = NOW - timedelta(days=days)
         event = Event(
-            run_id="bf-1", seq=3, at=moved, actor="ana", verb="any", from_state=State.DRAFT,
+            run_id="bf-1", seq=3, at=moved, actor="ana", verb="any", from_state=RunState.DRAFT,
             to_state=state, mode="backfill",
         )  # fmt: skip
-        ends = lease_end(status, (event,))
+        ends = pin_lease_end(status, (event,))
         assert (ends is None) is not closed
-        found = decide(facts(a_run(1, state.value, ends), leases=(a_pin(1),), fences=("bf-1",)))
+        found = decide_retention(
+            facts(a_run(1, state.value, ends), leases=(a_pin(1),), fences=("bf-1",))
+        )
         everything = ["bf-1", "shadow.s1", f"{TABLE}@lhb-pin-bf-1"]
         assert names(found) == ((everything, []) if closed and is_over else ([], everything))
 
@@ -73,28 +86,28 @@ def test_a_lease_counts_from_acceptance_and_what_is_noted_later_does_not_prolong
     events = tuple(
         Event(
             run_id="bf-1", seq=number, at=NOW - timedelta(days=ago), actor="ana", verb=verb,
-            from_state=State.PUBLISHED if verb == "retire" else State.VALIDATED,
-            to_state=State.ACCEPTED if verb == "accept" else State.PUBLISHED, mode="backfill",
+            from_state=RunState.PUBLISHED if verb == "retire" else RunState.VALIDATED,
+            to_state=RunState.ACCEPTED if verb == "accept" else RunState.PUBLISHED, mode="backfill",
         )
         for number, (verb, ago) in enumerate(days.items(), 1)
     )  # fmt: skip
-    status = RunStatus(run_id="bf-1", product="p", state=State.PUBLISHED, seq=3, at=NOW)
-    assert lease_end(status, events) == NOW - timedelta(days=20)
-    assert lease_end(status, events[1:]) == NOW - timedelta(days=10)
+    status = RunStatus(run_id="bf-1", product="p", state=RunState.PUBLISHED, seq=3, at=NOW)
+    assert pin_lease_end(status, events) == NOW - timedelta(days=20)
+    assert pin_lease_end(status, events[1:]) == NOW - timedelta(days=10)
 
 
 @pytest.mark.req("U12")
 def test_a_pin_whose_run_was_never_stored_is_kept_for_its_own_lease() -> None:
     pin = a_pin(7)
     young = pin.model_copy(update={"until": RUNNING})
-    assert names(decide(facts(leases=(pin,)))) == ([f"{TABLE}@lhb-pin-bf-7"], [])
-    found = decide(facts(leases=(young,)))
+    assert names(decide_retention(facts(leases=(pin,)))) == ([f"{TABLE}@lhb-pin-bf-7"], [])
+    found = decide_retention(facts(leases=(young,)))
     assert [(i.because, i.owner, i.until) for i in found.kept] == [
         ("bf-7 was never stored; its lease ends on 2026-06-06", "ana", RUNNING)
     ]
 
 
-def act(version: int, action: Action, table: str, snapshot_id: int) -> Publication:
+def act(version: int, action: PublicationAction, table: str, snapshot_id: int) -> Publication:
     return Publication(
         product="p", version=version, token=f"{version:012d}-{action}", action=action,
         run_id=None, table=table, snapshot_id=snapshot_id, before_snapshot_id=None, scope=None,
@@ -106,7 +119,9 @@ def pinned(last: int) -> Any:
     """A pinned product with versions 0 … `last`, of which two are kept."""
     rows = [act(0, "baseline", TABLE, 1)]
     rows += [act(n, "publish", f"shadow.s{n}", 10 + n) for n in range(1, last + 1)]
-    return keeping(tuple(reversed(rows)), KeepVersions(count=2, days=0), None, NOW, is_pinned=True)
+    return decide_version_retention(
+        tuple(reversed(rows)), KeepVersions(count=2, days=0), None, NOW, is_pinned=True
+    )
 
 
 @pytest.mark.req("U12")
@@ -125,7 +140,7 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
     for number in (2, 3):
         tags = made.tags.setdefault(f"shadow.s{number}", {})  # type: ignore[attr-defined]
         tags[f"lhb-v{number}-{number:012d}"] = 10 + number
-    found = decide(made)
+    found = decide_retention(made)
     retired, kept = names(found)
     assert retired == [
         f"{SOURCE}@lhb-pin-bf-1-s", "p version 0", "p version 1", "shadow.s1",
@@ -142,7 +157,7 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
 @pytest.mark.req("U12")
 def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
     run = a_run(1, "published", OVER)
-    found = decide(facts(run, leases=(a_pin(1),), keeping={"p": pinned(1)}, shadows=()))
+    found = decide_retention(facts(run, leases=(a_pin(1),), keeping={"p": pinned(1)}, shadows=()))
     assert {i.name: i.because for i in found.kept if i.kind == "pin"} == {
         f"{TABLE}@lhb-pin-bf-1": "it alone keeps a version of p that is kept"
     }
@@ -152,7 +167,7 @@ def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
 def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
     runs = (a_run(1, "published", RUNNING), a_run(2, "staged", None))
     leases = (a_pin(1), a_pin(2), a_pin(1, SOURCE, 5, "-s"))
-    found = decide(
+    found = decide_retention(
         facts(*runs, leases=leases, erased=frozenset({TABLE}), erasure="erasure, by ana: 4711")
     )
     assert names(found) == (
@@ -170,16 +185,16 @@ def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime |
     for hours in (23, 25, None):
         written = {} if hours is None else {scratch: NOW - timedelta(hours=hours)}
         made = facts(run, shadows=(run.shadow, scratch), written=written)
-        found = decide(made)
+        found = decide_retention(made)
         gone[hours] = [item.name for item in found.retired if item.name == scratch]
-        own = [item.name for item in (*found.retired, *found.kept) if is_own(made, item)]
+        own = [item.name for item in (*found.retired, *found.kept) if is_held_by_run(made, item)]
         assert own == [run.shadow]
     assert gone == {23: [], 25: [scratch], None: []}
 
 
 @pytest.mark.req("U12")
 def test_what_is_not_known_to_be_ours_is_kept() -> None:
-    found = decide(
+    found = decide_retention(
         facts(
             shadows=("shadow.other",), fences=("bf-9",),
             tags={TABLE: {"lhb-v1-000000000000": 3, "lhb-pin-bf-9": 3, "release": 4}},
@@ -194,9 +209,9 @@ def test_what_is_not_known_to_be_ours_is_kept() -> None:
 def test_a_shadow_that_an_open_revision_takes_chunks_over_from_is_kept() -> None:
     old = a_run(1, "superseded", OVER)
     revision = a_run(2, "approved", None).model_copy(update={"needs": (old.shadow,)})
-    found = decide(facts(old, revision))
+    found = decide_retention(facts(old, revision))
     reasons = {item.name: item.because for item in found.kept}
     assert names(found) == ([], ["shadow.s1", "shadow.s2"])
     assert reasons["shadow.s1"] == "bf-2, which is approved, takes chunks over from it"
     closed = revision.model_copy(update={"needs": (), "state": "published", "ends": RUNNING})
-    assert names(decide(facts(old, closed))) == (["shadow.s1"], ["shadow.s2"])
+    assert names(decide_retention(facts(old, closed))) == (["shadow.s1"], ["shadow.s2"])

@@ -10,9 +10,9 @@ from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.approval.waive import failed_gates, waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication import drive
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed
 from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
@@ -21,7 +21,7 @@ FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}
 
 
-def approved(found: Workbench, wanted: Any = None) -> str:
+def approved(found: Context, wanted: Any = None) -> str:
     """A run that may be staged."""
     plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
@@ -42,7 +42,7 @@ def complete(unit: str) -> Any:
     )
 
 
-def input_checks(found: Workbench, run_id: str) -> dict[str, bool]:
+def input_checks(found: Context, run_id: str) -> dict[str, bool]:
     """Give what was stored of the input, by name."""
     stored = found.evidence.newest(run_id, "input-checks")
     assert stored is not None
@@ -58,7 +58,7 @@ def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> 
         stage(found, run_id, "bob")
     assert "no row on 1 of 3 days: 2020-01-01" in refused.value.problem
     assert f"waive {run_id} 'raw has rows in every day'" in refused.value.fix
-    assert found.runs.status(run_id).state is State.HALTED
+    assert found.runs.status(run_id).state is RunState.HALTED
     assert "open shadow" not in where.calls
 
 
@@ -67,7 +67,7 @@ def test_a_gap_that_nobody_declared_is_in_the_evidence_and_halts_nothing() -> No
     where = lake()
     found = bench(where, FakeCompute(where, gaps={"2020-01-01"}))
     run_id = approved(found)
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert input_checks(found, run_id) == {"raw has rows in every day": False}
 
 
@@ -96,7 +96,7 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
         stage(found, run_id, "bob")
     waive(found, run_id, "raw has rows in every day", "ana", "a holiday")
     compute.gaps.add("2020-01-02")  # It would fail, but the pinned input cannot change.
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert suite["file"] not in compute.judged
 
 
@@ -119,7 +119,7 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
     assert event.detail["failed"] == ["keys are unique"]
     (row,) = found.ledger.chunks(run_id)
     assert (row.status, row.problem) == ("failed", refused.value.problem)
-    assert found.runs.status(run_id).state is State.HALTED
+    assert found.runs.status(run_id).state is RunState.HALTED
 
 
 @pytest.mark.req("Q9", "Q8")
@@ -135,7 +135,7 @@ def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_
     with pytest.raises(ChecksFailed, match=SECOND):
         stage(found, run_id, "bob")
     waive(found, run_id, "keys are unique", "ana", "known too")
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert [item for item in compute.staged if item != "load"] == [FIRST, SECOND]
     rows = found.ledger.chunks(run_id)
     assert [row.status for row in rows] == ["done", "done"]
@@ -151,7 +151,7 @@ def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
     with pytest.raises(ChecksFailed, match="1 rows without id"):
         stage(found, run_id, "bob")
     compute.chunk_nulls = 0
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert [row.problem for row in found.ledger.chunks(run_id)] == ["", ""]
 
 
@@ -174,7 +174,7 @@ def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
     validation = {"edge_partitions": 1, "chunk_checks": "counts"}
     wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
     run_id = approved(found, wanted)
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert compute.judged == []
 
 
@@ -184,7 +184,7 @@ def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
     found = bench(where, FakeCompute(where, chunk_duplicates=3))
     validation = {"edge_partitions": 1, "gates": {"keys_unique": "report"}}
     run_id = approved(found, declared(validation=validation))
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
 @pytest.mark.req("Q9")
@@ -193,7 +193,7 @@ def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write()
     found = bench(where)
     wanted = declared(safety={"max_rows": 20})
     run_id = approved(found, wanted)
-    assert stage(found, run_id, "bob")[0].state is State.STAGED
+    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     stored = found.evidence.newest(run_id, "chunk-checks")
     assert stored is not None
     counts = [
@@ -241,7 +241,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 def test_run_tells_which_gates_it_closed() -> None:
     where = lake()
     found = bench(where, FakeCompute(where, duplicates=(1, 1)))
-    done = drive.drive(found, approved(found), "bob")
+    done = drive.run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"
     assert [check["name"] for check in checks if not check["passed"]] == ["keys are unique"]

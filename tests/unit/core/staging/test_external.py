@@ -13,12 +13,12 @@ from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication import drive
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.external import shadow_close, shadow_open
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.lake import FakeLake
@@ -32,14 +32,14 @@ EXTERNAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _approved(found: Workbench, **changes: Any) -> str:
+def _approved(found: Context, **changes: Any) -> str:
     wanted = declared(**{**EXTERNAL, **changes})
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     decide.approve(found, plan.run_id, "ana", "")
     return plan.run_id
 
 
-def _opened() -> tuple[FakeLake, Workbench, str, str]:
+def _opened() -> tuple[FakeLake, Context, str, str]:
     where = lake()
     found = bench(where)
     run_id = _approved(found)
@@ -52,7 +52,7 @@ def test_what_another_engine_wrote_is_judged_and_published_like_any_run() -> Non
     where.write(shadow, "2020-01-02", "theirs-2")
     where.write(shadow, "2020-01-03", "theirs-3")
     status, numbers = shadow_close(found, run_id, "bob")
-    assert (status.state, numbers["chunks_done"]) == (State.STAGED, 2)
+    assert (status.state, numbers["chunks_done"]) == (RunState.STAGED, 2)
     assert {record.snapshot_id for record in found.ledger.chunks(run_id)} == {3}
     validate(found, run_id, "bob")
     decide.accept(found, run_id, "ana", "")
@@ -65,8 +65,8 @@ def test_what_another_engine_wrote_is_judged_and_published_like_any_run() -> Non
 def test_an_open_shadow_waits_and_says_what_to_type() -> None:
     _, found, run_id, _ = _opened()
     status = found.runs.status(run_id)
-    assert (status.state, status.driver) == (State.PAUSED, None)
-    assert "shadow close" in look.run_standing(found, status).next_command
+    assert (status.state, status.driver) == (RunState.PAUSED, None)
+    assert "shadow close" in look.summarise_run_safety(found, status).next_command
     assert recover(found, None, "ana") == ()
 
 
@@ -77,7 +77,7 @@ def test_rows_outside_the_scope_are_refused_when_it_is_closed() -> None:
     with pytest.raises(WriteForbidden, match="2020-01-09") as refused:
         shadow_close(found, run_id, "bob")
     assert f"shadow close {run_id}" in refused.value.fix
-    assert found.runs.status(run_id).state is State.FAILED
+    assert found.runs.status(run_id).state is RunState.FAILED
 
 
 def test_a_shadow_that_nobody_wrote_is_not_closed() -> None:
@@ -91,7 +91,7 @@ def test_a_shadow_that_was_never_opened_is_not_closed() -> None:
     run_id = _approved(found)
     with pytest.raises(Blocked, match="not opened"):
         shadow_close(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.APPROVED
+    assert found.runs.status(run_id).state is RunState.APPROVED
 
 
 def test_what_is_written_after_the_shadow_was_closed_is_not_validated() -> None:
@@ -103,7 +103,7 @@ def test_what_is_written_after_the_shadow_was_closed_is_not_validated() -> None:
         validate(found, run_id, "bob")
     shadow_close(found, run_id, "bob")
     status, _, _ = validate(found, run_id, "bob")
-    assert status.state is State.VALIDATED
+    assert status.state is RunState.VALIDATED
 
 
 def test_closing_fences_the_writer_out() -> None:
@@ -114,13 +114,13 @@ def test_closing_fences_the_writer_out() -> None:
     assert int(where.tables[shadow].properties["epoch"]) > before
 
 
-@pytest.mark.parametrize("act", [stage, drive.drive])
+@pytest.mark.parametrize("act", [stage, drive.run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
     found = bench(lake())
     run_id = _approved(found)
     with pytest.raises(Blocked, match="no job to run"):
         act(found, run_id, "bob")
-    assert found.runs.status(run_id).state is State.APPROVED
+    assert found.runs.status(run_id).state is RunState.APPROVED
 
 
 @pytest.mark.parametrize("act", [shadow_open, shadow_close])
@@ -142,9 +142,9 @@ def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
 def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_it() -> None:
     found = bench(lake())
     plan = found.runs.plan(_approved(found))
-    assert external.lineage(plan) == {}
+    assert external.expected_lineage(plan) == {}
     contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})
     resolved = plan.resolved.model_copy(update={"contract": contract})
-    given = external.lineage(plan.model_copy(update={"resolved": resolved}))
+    given = external.expected_lineage(plan.model_copy(update={"resolved": resolved}))
     assert {*given, "produced_at"} == set(gates.REQUIRED_LINEAGE)
     assert given["produced_by_run_id"] == plan.run_id

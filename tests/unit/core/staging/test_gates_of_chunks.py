@@ -48,7 +48,7 @@ def judged(
         pin = resolved.sources[0].model_copy(update={"warm_up_days": changes["warm_up_days"]})
         resolved = resolved.model_copy(update={"sources": (pin,)})
     plan = plan.model_copy(update={"resolved": resolved})
-    found = chunk_gates.judge(plan, chunk or record(), seen or facts(), rows_before, emptied)
+    found = chunk_gates.judge_chunk(plan, chunk or record(), seen or facts(), rows_before, emptied)
     return {check.name: check.detail for check in found if not check.passed}
 
 
@@ -96,20 +96,22 @@ def test_rows_outside_block_only_when_none_lies_inside(rows: int, blocks: bool) 
     resolved = plan.resolved.model_copy(update={"sources": (pin,)})
     plan = plan.model_copy(update={"resolved": resolved})
     chunk, seen = record(output_rows=rows, outside_rows=4), facts(rows={DAY: rows} if rows else {})
-    found = {each.name: each for each in chunk_gates.judge(plan, chunk, seen, 0, ())}
+    found = {each.name: each for each in chunk_gates.judge_chunk(plan, chunk, seen, 0, ())}
     assert found["rows lie inside the chunk"].blocking is blocks
 
 
 @pytest.mark.req("Q9")
 def test_partitions_without_rows_are_the_empty_ones() -> None:
     two = record(partitions=(DAY, "2013-02-16"))
-    assert chunk_gates.empty_partitions(two, facts()) == ("2013-02-16",)
+    assert chunk_gates.empty_chunk_partitions(two, facts()) == ("2013-02-16",)
 
 
 @pytest.mark.req("Q9")
 def test_the_problem_names_chunk_partitions_gate_and_number() -> None:
-    failed = chunk_gates.judge(a_plan(), record(), facts(duplicate_keys=2), 0, ())
-    text = chunk_gates.problem(record(), tuple(check for check in failed if not check.passed))
+    failed = chunk_gates.judge_chunk(a_plan(), record(), facts(duplicate_keys=2), 0, ())
+    text = chunk_gates.describe_failed_checks(
+        record(), tuple(check for check in failed if not check.passed)
+    )
     assert text == (
         f"chunk c1 ({DAY}) failed 1 of its checks: keys are unique: 2 duplicate keys in the chunk"
     )

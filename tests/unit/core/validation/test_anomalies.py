@@ -53,7 +53,7 @@ PLANTED: dict[str, Callable[[float], float]] = {
 def test_ten_planted_anomalies_are_found(seed: int) -> None:
     name, wrong = list(PLANTED.items())[seed]
     day = 90 if "Sunday" in name else 84 + seed % 5
-    found = anomalies.report(DAY, name, {label(day): wrong(shape(day))}, history(seed))
+    found = anomalies.report_anomalies(DAY, name, {label(day): wrong(shape(day))}, history(seed))
     assert [one.partition for one in found.found] == [label(day)]
     assert (found.judged, found.too_little) == (1, 0)
 
@@ -62,7 +62,7 @@ def test_ten_planted_anomalies_are_found(seed: int) -> None:
 def test_ten_clean_histories_are_quiet(seed: int) -> None:
     known = history(seed, 91)
     new = {label(day): known.pop(label(day)) for day in range(84, 91)}
-    found = anomalies.report(DAY, "rows", new, known)
+    found = anomalies.report_anomalies(DAY, "rows", new, known)
     assert (found.found, found.judged) == ((), 7)
 
 
@@ -82,14 +82,14 @@ CASES = [
 def test_the_score_is_the_distance_in_robust_deviations(
     value: float, before: list[float], median: float, score: float | None, is_anomaly: bool
 ) -> None:
-    found = anomalies.score(value, before)
+    found = anomalies.score_value(value, before)
     assert (found.median, found.score, found.is_anomaly) == (median, score, is_anomaly)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=12), st.floats(0.001, 1000))
 def test_the_score_knows_no_unit(before: list[float], unit: float) -> None:
     value = before[0]
-    one, other = (anomalies.score(v, h) for v, h in (
+    one, other = (anomalies.score_value(v, h) for v, h in (
         (value, before), (value * unit, [x * unit for x in before]),
     ))  # fmt: skip
     if one.score is None or other.score is None:
@@ -99,16 +99,16 @@ def test_the_score_knows_no_unit(before: list[float], unit: float) -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=12))
 def test_a_number_equal_to_the_median_is_never_an_anomaly(before: list[float]) -> None:
-    assert not anomalies.score(anomalies.score(0.0, before).median, before).is_anomaly
+    assert not anomalies.score_value(anomalies.score_value(0.0, before).median, before).is_anomaly
 
 
 def test_fewer_than_eight_earlier_partitions_say_nothing() -> None:
     known = history(1, 7 * 7)  # seven of each weekday
-    found = anomalies.report(DAY, "rows", {label(49): 1e9}, known)
+    found = anomalies.report_anomalies(DAY, "rows", {label(49): 1e9}, known)
     assert found == AnomalyReport(
         measure="rows", basis="earlier partitions of the same weekday", judged=0, too_little=1
     )
-    assert anomalies.check(found, "block") == CheckResult(
+    assert anomalies.check_anomalies(found, "block") == CheckResult(
         name="rows is like that of earlier partitions", group="anomaly", passed=True,
         detail="not judged, too little history: 1 have fewer than 8 of earlier partitions of the "
         "same weekday", observed=0, limit=0, blocking=True,
@@ -117,13 +117,13 @@ def test_fewer_than_eight_earlier_partitions_say_nothing() -> None:
 
 def test_an_anomaly_is_named_with_its_median_and_score() -> None:
     known: dict[str, float | None] = {label(7 * week): 100.0 + week for week in range(12)}
-    found = anomalies.report(DAY, "rows", {label(84): 50.0, label(85): 1.0}, known)
+    found = anomalies.report_anomalies(DAY, "rows", {label(84): 50.0, label(85): 1.0}, known)
     assert found.found == (
         Anomaly(
             partition=label(84), value=50.0, median=105.5, score=-12.478, limit=5.17, history=12
         ),
     )
-    assert anomalies.check(found, "report") == CheckResult(
+    assert anomalies.check_anomalies(found, "report") == CheckResult(
         name="rows is like that of earlier partitions", group="anomaly", passed=False,
         detail="1 of 1 partitions far from earlier partitions of the same weekday; not judged, too "
         "little history: 1 have fewer than 8; 2024-03-25: 50, median 105.5 of 12 (z -12.5, limit "
@@ -152,17 +152,17 @@ BASES = [
 def test_a_partition_is_held_against_earlier_ones_of_its_kind(
     field: ScopeField, one: str, known: list[str], expected: tuple[str, ...]
 ) -> None:
-    assert anomalies.earlier(field, one, known) == expected
+    assert anomalies.earlier_partitions(field, one, known) == expected
 
 
 def test_partitions_of_the_run_are_no_history_of_each_other() -> None:
     days = [label(day) for day in range(0, 7 * 30, 7)]
-    needed = anomalies.needed(DAY, days[-2:], days)
+    needed = anomalies.needed_history(DAY, days[-2:], days)
     assert needed == tuple(days[-2 - anomalies.MAX_HISTORY : -2])
 
 
 def test_the_limit_is_never_below_and_sinks_to_three_and_a_half() -> None:
-    limits = [anomalies.limit_of(count) for count in (8, 12, 16, 100)]
+    limits = [anomalies.anomaly_limit(count) for count in (8, 12, 16, 100)]
     assert limits == [7.25, 5.17, 4.44, 3.52]
 
 
@@ -170,5 +170,5 @@ def test_normal_numbers_are_rarely_called_anomalies_however_short_the_history() 
     chance = random.Random(11)
     for length in (anomalies.MIN_HISTORY, 12, anomalies.MAX_HISTORY):
         drawn = [[chance.gauss(0, 1) for _ in range(length + 1)] for _ in range(3000)]
-        found = sum(anomalies.score(one[0], one[1:]).is_anomaly for one in drawn)
+        found = sum(anomalies.score_value(one[0], one[1:]).is_anomaly for one in drawn)
         assert found / len(drawn) < 0.01

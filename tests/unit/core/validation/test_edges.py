@@ -29,7 +29,7 @@ def _edge(day: str, side: str, changed: int) -> EdgePartition:
 
 @pytest.mark.req("Q10")
 def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
-    found = edges.labels(_scope("2020-01-03", "2020-01-04"), 2)
+    found = edges.edge_labels(_scope("2020-01-03", "2020-01-04"), 2)
     assert found == edges.EdgeLabels(
         before=("2020-01-02", "2020-01-01"), inside=(), after=("2020-01-05", "2020-01-06")
     )
@@ -37,13 +37,13 @@ def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
 
 @pytest.mark.req("Q10")
 def test_a_gap_inside_the_scope_has_edges_too() -> None:
-    found = edges.labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
+    found = edges.edge_labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
     assert found.inside == ("2020-01-03", "2020-01-05")
 
 
 @pytest.mark.req("Q10")
 def test_no_edge_is_looked_at_when_none_is_asked_for() -> None:
-    assert edges.labels(_scope("2020-01-01"), 0).everything == ()
+    assert edges.edge_labels(_scope("2020-01-01"), 0).everything == ()
 
 
 @pytest.mark.req("Q10")
@@ -55,11 +55,11 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
         _edge("2020-01-05", "after", 3),
         _edge("2020-01-06", "after", 0),
     )
-    report = edges.report(scope, found, 0)
+    report = edges.report_edges(scope, found, 0)
     assert (report.is_closed, report.closing_from, report.closing_to) == (
         False, "2020-01-02", "2020-01-06",
     )  # fmt: skip
-    check = edges.check(report, wanted())
+    check = edges.check_edges(report, wanted())
     assert not check.passed
     assert "restate from 2020-01-02 to 2020-01-06" in check.detail
     assert "10 twice" in check.detail
@@ -67,7 +67,7 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
 
 @pytest.mark.req("Q10")
 def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
-    report = edges.report(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 0)
+    report = edges.report_edges(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 0)
     assert report == EdgeReport(
         partitions=report.partitions, is_closed=False, closing_from=None, closing_to=None
     )
@@ -75,18 +75,18 @@ def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
 
 @pytest.mark.req("Q10")
 def test_differences_within_the_tolerance_pass() -> None:
-    report = edges.report(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 1)
-    assert edges.check(report, wanted(edge_tolerance_rows=1)).passed
+    report = edges.report_edges(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 1)
+    assert edges.check_edges(report, wanted(edge_tolerance_rows=1)).passed
 
 
 @pytest.mark.req("Q10")
 def test_probing_goes_further_out_and_ends() -> None:
     scope, seen = _scope("2020-06-01"), ("2020-05-31", "2020-05-30")
     rounds = 0
-    while more := edges.further(scope, "before", seen):
+    while more := edges.next_edge_labels(scope, "before", seen):
         seen += more
         rounds += 1
-    assert len(seen) == edges.MAX_PROBE
+    assert len(seen) == edges.MAX_PROBED_PARTITIONS
     assert rounds < 6
 
 
@@ -106,5 +106,5 @@ def test_probing_goes_further_out_and_ends() -> None:
 def test_edges_that_were_not_looked_at_are_not_called_closed_without_saying_so(
     found: EdgeReport | None, asked: int, detail: str
 ) -> None:
-    check = edges.check(found, wanted(edge_partitions=asked))
+    check = edges.check_edges(found, wanted(edge_partitions=asked))
     assert (check.passed, check.detail) == (True, detail)

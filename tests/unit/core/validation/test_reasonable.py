@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.validation.reasonable import thresholds
+from lakehouse_backfill.core.validation.reasonable import check_thresholds
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.declared import Threshold
 from lakehouse_backfill.domain.value import canonical_json
@@ -48,7 +48,7 @@ def test_the_worst_change_is_judged(
     declared: dict[str, Any], passed: bool, share: float, detail: str
 ) -> None:
     wanted = Threshold.model_construct(**({"each_partition": False} | declared))
-    (check,) = thresholds((wanted,), (AMOUNT, *STATES), 200)
+    (check,) = check_thresholds((wanted,), (AMOUNT, *STATES), 200)
     assert (check.passed, check.detail) == (passed, detail)
     assert check.observed == pytest.approx(share)
     assert check.group == "business"
@@ -58,21 +58,21 @@ def test_the_worst_change_is_judged(
 def test_a_partition_that_held_nothing_changes_nothing_that_readers_know() -> None:
     new = total("amount", (None, 50), (100, 100))
     wanted = Threshold(measure="amount", max_change=0, each_partition=True)
-    (check,) = thresholds((wanted,), (new,), 100)
+    (check,) = check_thresholds((wanted,), (new,), 100)
     assert check.passed
 
 
 def test_a_first_load_passes() -> None:
-    (check,) = thresholds((Threshold(measure="amount", max_change=0.1),), (AMOUNT,), 0)
+    (check,) = check_thresholds((Threshold(measure="amount", max_change=0.1),), (AMOUNT,), 0)
     assert check.passed
 
 
 @pytest.mark.parametrize("limit", [0.0, 1.0, 50.0])
 def test_from_nothing_any_total_is_beyond_every_limit(limit: float) -> None:
     wanted = Threshold(measure="amount", max_change=limit)
-    (check,) = thresholds((wanted,), (total("amount", (0, 5)),), 100)
+    (check,) = check_thresholds((wanted,), (total("amount", (0, 5)),), 100)
     assert (check.passed, check.detail) == (False, "0.0 -> 5.0 (no share of the old)")
     assert check.observed == "Infinity"
     canonical_json(check)
-    (still,) = thresholds((wanted,), (total("amount", (0, 0)),), 100)
+    (still,) = check_thresholds((wanted,), (total("amount", (0, 0)),), 100)
     assert (still.passed, still.observed) == (True, 0.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.validation.spent import Spent, of_events
-from lakehouse_backfill.domain.run import Event, State
+from lakehouse_backfill.core.validation.spent import ValidationTiming, newest_validation_timing
+from lakehouse_backfill.domain.run import Event, RunState
 
 pytestmark = pytest.mark.req("Q3")
 
@@ -16,30 +16,30 @@ pytestmark = pytest.mark.req("Q3")
 def event(seq: int, verb: str, **detail: Any) -> Event:
     return Event(
         run_id="bf-1", seq=seq, verb=verb, actor="bob", mode="backfill", product="silver.daily",
-        from_state=State.STAGED, to_state=State.VALIDATED, detail=detail,
+        from_state=RunState.STAGED, to_state=RunState.VALIDATED, detail=detail,
         at=datetime(2026, 1, 1, tzinfo=timezone.utc),
     )  # fmt: skip
 
 
 def test_the_share_is_of_all_that_the_run_computed() -> None:
-    spent = Spent(validate_s=8.0, suites_s=2.0, run_s=20.0)
+    spent = ValidationTiming(validate_s=8.0, suites_s=2.0, run_s=20.0)
     assert spent.plain == {"validate_s": 8.0, "suites_s": 2.0, "run_s": 20.0, "suites_share": 0.1}
     assert spent.text == "Great Expectations took 2.0 s of 8.0 s, 10% of the run's 20.0 s"
 
 
 def test_no_time_has_no_share() -> None:
-    assert Spent(0.0, 0.0, 0.0).share is None
+    assert ValidationTiming(0.0, 0.0, 0.0).share is None
 
 
 def test_the_newest_validation_counts() -> None:
     events = [
-        event(3, "pass validation", spent=Spent(1.0, 0.5, 2.0).plain),
-        event(9, "fail validation", spent=Spent(2.0, 1.0, 4.0).plain),
+        event(3, "pass validation", spent=ValidationTiming(1.0, 0.5, 2.0).plain),
+        event(9, "fail validation", spent=ValidationTiming(2.0, 1.0, 4.0).plain),
         event(10, "waive"),
     ]
-    assert of_events(events) == Spent(2.0, 1.0, 4.0)
+    assert newest_validation_timing(events) == ValidationTiming(2.0, 1.0, 4.0)
 
 
 def test_runs_that_did_not_note_it_say_nothing() -> None:
-    assert of_events([event(3, "pass validation")]) is None
-    assert of_events([]) is None
+    assert newest_validation_timing([event(3, "pass validation")]) is None
+    assert newest_validation_timing([]) is None

@@ -10,11 +10,11 @@ import pytest
 from lakehouse_backfill.core.approval import decide
 from lakehouse_backfill.core.approval.waive import waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.workbench import Workbench
+from lakehouse_backfill.core.runs.workbench import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.checks import Validation
-from lakehouse_backfill.domain.run import State
+from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.run import RunState
 from tests.fakes.bench import PRODUCT, bench, contract, declared
 from tests.fakes.compute import FakeCompute
 from tests.fakes.lake import FakeLake
@@ -27,7 +27,7 @@ GATE = "rows is like that of earlier partitions"
 
 def judged(
     weeks: int, files: int, watch: dict[str, str] | None = None, gates: dict[str, str] | None = None
-) -> tuple[Workbench, str, State, Validation]:
+) -> tuple[Context, str, RunState, ValidationResult]:
     """Restate a day into so many files of ten rows; each earlier Thursday has one."""
     where = FakeLake()
     where.add("bronze.raw", **{"2020-01-01": "raw-1"})
@@ -47,7 +47,7 @@ def judged(
     return found, plan.run_id, status.state, result
 
 
-def said(result: Validation) -> list[tuple[bool, bool, str]]:
+def said(result: ValidationResult) -> list[tuple[bool, bool, str]]:
     return [
         (check.passed, check.blocking, check.detail)
         for check in result.checks
@@ -63,22 +63,22 @@ FAR = (
 
 def test_an_anomaly_is_reported_where_the_contract_says_nothing() -> None:
     _, _, state, result = judged(weeks=9, files=3)
-    assert (state, said(result)) == (State.VALIDATED, [(False, False, FAR)])
+    assert (state, said(result)) == (RunState.VALIDATED, [(False, False, FAR)])
     assert [len(report.found) for report in result.anomalies] == [1]
 
 
 def test_an_anomaly_blocks_where_the_contract_says_so_until_somebody_reviewed_it() -> None:
     found, run_id, state, result = judged(weeks=9, files=3, watch={"anomalies": "block"})
-    assert (state, said(result)) == (State.REJECTED, [(False, True, FAR)])
+    assert (state, said(result)) == (RunState.REJECTED, [(False, True, FAR)])
     status = waive(found, run_id, GATE, "ana", "three shops opened")
-    assert status.state is State.VALIDATED
+    assert status.state is RunState.VALIDATED
 
 
 def test_a_run_may_have_its_anomalies_reported_for_once() -> None:
     _, _, state, result = judged(
         weeks=9, files=3, watch={"anomalies": "block"}, gates={"anomalies": "report"}
     )
-    assert (state, said(result)) == (State.VALIDATED, [(False, False, FAR)])
+    assert (state, said(result)) == (RunState.VALIDATED, [(False, False, FAR)])
 
 
 def test_too_little_history_is_said_and_blocks_nothing() -> None:
@@ -87,7 +87,7 @@ def test_too_little_history_is_said_and_blocks_nothing() -> None:
         "not judged, too little history: 1 have fewer than 8 of earlier partitions of the same "
         "weekday"
     )
-    assert (state, said(result)) == (State.VALIDATED, [(True, True, detail)])
+    assert (state, said(result)) == (RunState.VALIDATED, [(True, True, detail)])
 
 
 def test_what_is_not_watched_is_not_looked_at() -> None:

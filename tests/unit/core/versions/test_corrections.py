@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.versions.corrections import COLUMNS, effective
+from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS, effective_publications
 from lakehouse_backfill.domain.publication import Publication
 
 pytestmark = pytest.mark.req("U9")
@@ -18,7 +18,7 @@ def test_the_page_lists_exactly_the_columns() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
     assert rows == [
         f"| `{name}` | {kind.rstrip('!')}{'' if kind.endswith('!') else ', may be null'} | {text} |"
-        for name, kind, text in COLUMNS
+        for name, kind, text in CORRECTION_COLUMNS
     ]
 
 
@@ -49,4 +49,4 @@ def _row(action: str, version: int, token: str) -> Publication:
 )
 def test_only_what_still_stands_is_undone(undone: list[tuple[str, int, str]], left: str) -> None:
     rows = [_row(*each) for each in undone]
-    assert "".join(row.token for row in effective(rows)) == left
+    assert "".join(row.token for row in effective_publications(rows)) == left

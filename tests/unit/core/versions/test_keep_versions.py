@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.versions.keep_versions import (
-    count_gone,
-    expirations,
-    keeping,
-    require_kept,
-    require_none_gone_since,
+    count_expirations,
+    decide_version_retention,
+    expiration_rows,
+    require_none_expired_since,
+    require_version_kept,
 )
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
-from lakehouse_backfill.domain.pointer import after, fault
-from lakehouse_backfill.domain.publication import Action, Pointer, Publication
+from lakehouse_backfill.domain.pointer import apply_to_pointer, pointer_fault
+from lakehouse_backfill.domain.publication import Pointer, Publication, PublicationAction
 from lakehouse_backfill.errors import Blocked, PointerMoved
 from tests.fakes import bench
 
@@ -24,7 +24,7 @@ NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 BRIEF = KeepVersions(count=2, days=0)
 
 
-def act(version: int, action: Action, day: int = 0) -> Publication:
+def act(version: int, action: PublicationAction, day: int = 0) -> Publication:
     """An act of so many days ago, on a table that is followed."""
     token = f"{action[:3]}{version:02d}{day:07d}" + "-baseline" * (action == "baseline")
     return Publication(
@@ -63,14 +63,14 @@ BACK = newest_first(
 def test_the_newest_versions_are_kept(
     history: tuple[Publication, ...], keep: KeepVersions, kept: set[int]
 ) -> None:
-    found = keeping(history, keep, None, NOW)
+    found = decide_version_retention(history, keep, None, NOW)
     assert set(found.kept) == kept
     assert set(found.expiring) == {row.version for row in history} - kept
 
 
 @pytest.mark.req("U12")
 def test_a_kept_version_keeps_every_act_since_and_its_own_content() -> None:
-    found = keeping(BACK, BRIEF, None, NOW)
+    found = decide_version_retention(BACK, BRIEF, None, NOW)
     needed = {row.token: [bool(found.tag_reason(f"{kind}{row.token[:12]}")) for kind in
                           ("lhb-before-", f"lhb-v{row.version}-")] for row in BACK}  # fmt: skip
     assert list(needed.values()) == [
@@ -83,7 +83,9 @@ def test_a_kept_version_keeps_every_act_since_and_its_own_content() -> None:
 @pytest.mark.req("U12")
 def test_nothing_is_let_go_while_an_act_is_pending() -> None:
     pending = act(4, "reserve")
-    found = keeping(newest_first(*reversed(STRAIGHT), pending), BRIEF, pending, NOW)
+    found = decide_version_retention(
+        newest_first(*reversed(STRAIGHT), pending), BRIEF, pending, NOW
+    )
     assert (set(found.kept), found.expiring) == ({0, 1, 2, 3}, {})
     assert found.tag_reason(f"lhb-v4-{pending.token[:12]}") == f"{pending.token} is under way"
 
@@ -92,29 +94,33 @@ def test_nothing_is_let_go_while_an_act_is_pending() -> None:
 def test_an_erasure_keeps_the_accepted_version_only_and_no_tag_of_a_table_that_is_followed() -> (
     None
 ):
-    found = keeping(STRAIGHT, KeepVersions(), None, NOW, "erasure, by ana: request 4711")
+    found = decide_version_retention(
+        STRAIGHT, KeepVersions(), None, NOW, "erasure, by ana: request 4711"
+    )
     assert (set(found.kept), set(found.expiring.values())) == (
         {3}, {"erasure, by ana: request 4711"},
     )  # fmt: skip
     tags = [f"lhb-v3-{STRAIGHT[0].token[:12]}", f"lhb-before-{STRAIGHT[0].token[:12]}"]
     assert [found.tag_reason(tag) for tag in tags] == [None, None]
-    pinned = keeping(STRAIGHT, KeepVersions(), None, NOW, "erasure", is_pinned=True)
+    pinned = decide_version_retention(
+        STRAIGHT, KeepVersions(), None, NOW, "erasure", is_pinned=True
+    )
     assert [bool(pinned.tag_reason(tag)) for tag in tags] == [True, False]
 
 
 @pytest.mark.req("U12")
 def test_who_let_a_version_go_and_why_is_said_to_those_who_want_it_back() -> None:
-    first = keeping(STRAIGHT, BRIEF, None, NOW)
-    rows = expirations("p", first.expiring, NOW, "ben")
+    first = decide_version_retention(STRAIGHT, BRIEF, None, NOW)
+    rows = expiration_rows("p", first.expiring, NOW, "ben")
     history = (*reversed(rows), *STRAIGHT)
     with pytest.raises(Blocked) as refusal:
-        require_kept(history, "p", 1)
+        require_version_kept(history, "p", 1)
     assert refusal.value.problem == (
         "p: version 1 cannot be gone back to: ben let it go on 2026-06-01, older than the newest 2 "
         "versions, and superseded for more than 0 days"
     )
-    require_kept(history, "p", 2)
-    again = keeping(history, BRIEF, None, NOW)
+    require_version_kept(history, "p", 2)
+    again = decide_version_retention(history, BRIEF, None, NOW)
     assert (again.expiring, set(again.kept), again.gone) == ({}, {2, 3}, {0, 1})
 
 
@@ -122,19 +128,19 @@ def test_who_let_a_version_go_and_why_is_said_to_those_who_want_it_back() -> Non
 def test_letting_versions_go_moves_nothing_but_is_counted() -> None:
     pointer = Pointer()
     for row in reversed(STRAIGHT):
-        pointer = after(pointer, row)
-    rows = expirations("p", {0: "old", 1: "old"}, NOW, "ben")
+        pointer = apply_to_pointer(pointer, row)
+    rows = expiration_rows("p", {0: "old", 1: "old"}, NOW, "ben")
     moved = pointer
     for row in rows:
-        moved = after(moved, row)
+        moved = apply_to_pointer(moved, row)
     assert moved == pointer.model_copy(update={"expirations": 2})
-    assert count_gone(rows) == 2
-    require_none_gone_since(moved, 2, "p")
+    assert count_expirations(rows) == 2
+    require_none_expired_since(moved, 2, "p")
     with pytest.raises(PointerMoved, match="versions were let go meanwhile"):
-        require_none_gone_since(moved, 0, "p")
+        require_none_expired_since(moved, 0, "p")
     all_rows = (*reversed(STRAIGHT), *rows)
-    assert fault("p", all_rows, moved) is None
-    assert fault("p", all_rows, pointer) == (
+    assert pointer_fault("p", all_rows, moved) is None
+    assert pointer_fault("p", all_rows, pointer) == (
         "p: by its pointer 0 versions were let go, by its rows 2"
     )
 

@@ -17,11 +17,11 @@ from lakehouse_backfill.adapters.iceberg.control import control_lock
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.control_commit import (
-    FOLD_EVERY,
+    COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
-    stage,
+    stage_commit,
 )
-from lakehouse_backfill.adapters.iceberg.control.control_log import Change, ControlLog, Head
+from lakehouse_backfill.adapters.iceberg.control.control_log import ControlLog, LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.control_schemas import (
     CONTROL_TABLES,
     PROCESSED_EVENT,
@@ -76,13 +76,13 @@ def row(event_id: int | str) -> dict[str, Any]:
 
 
 def add(log: ControlLog, event_id: int | str) -> None:
-    log.append(lambda _: Change(result=None, rows=(row(event_id),)))
+    log.append(lambda _: LogAppend(result=None, rows=(row(event_id),)))
 
 
-def count(head: Head) -> Change[int]:
+def count(head: LogHead) -> LogAppend[int]:
     """Append a row that bears the next number of the property `n`."""
     number = int(head.properties.get("n", "0")) + 1
-    return Change(result=number, rows=(row(number),), set={"n": str(number)})
+    return LogAppend(result=number, rows=(row(number),), set={"n": str(number)})
 
 
 def ids(log: ControlLog) -> list[str]:
@@ -127,7 +127,7 @@ def test_reading_makes_nothing(catalog: TroubledCatalog, log: ControlLog):
 
 
 def test_a_decision_without_rows_writes_nothing(log: ControlLog):
-    assert log.append(lambda _: Change(result="seen", set={"n": "1"})) == "seen"
+    assert log.append(lambda _: LogAppend(result="seen", set={"n": "1"})) == "seen"
     assert log.head().snapshot_id is None
 
 
@@ -151,7 +151,7 @@ def test_a_missing_store_is_reported_as_such(tmp_path: Path, catalog: TroubledCa
 
 def test_a_column_of_another_release_is_refused_not_dropped(log: ControlLog):
     with pytest.raises(Unsupported, match="no column colour"):
-        log.append(lambda _: Change(result=None, rows=({**row(1), "colour": "red"},)))
+        log.append(lambda _: LogAppend(result=None, rows=({**row(1), "colour": "red"},)))
     assert ids(log) == []
 
 
@@ -163,37 +163,37 @@ def test_rows_and_properties_come_in_one_commit(log: ControlLog):
     head = log.head()
     assert head.properties["n"] == "3"
     assert ids(log) == ["1", "2", "3"]
-    log.append(lambda _: Change(result=None, rows=(row("x"),), remove=("n", "absent")))
+    log.append(lambda _: LogAppend(result=None, rows=(row("x"),), remove=("n", "absent")))
     assert "n" not in log.head().properties
 
 
 def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: ControlLog):
     add(log, 1)
     before = log.head()
-    log.append(lambda _: Change(result=None, set={"n": "7"}, moves_head=True))
+    log.append(lambda _: LogAppend(result=None, set={"n": "7"}, moves_head=True))
     after = log.head()
     assert after.properties["n"] == "7"
     assert after.snapshot_id != before.snapshot_id
     assert ids(log) == ["1"]
     with pytest.raises(CommitFailedException):
-        stage(before.table, (row("late"),), {}, (), "t").commit_transaction()
+        stage_commit(before.table, (row("late"),), {}, (), "t").commit_transaction()
 
 
 def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
     log: ControlLog, tmp_path: Path
 ):
-    log.append(lambda _: Change(result=None, set={"n": "0"}, moves_head=True))
+    log.append(lambda _: LogAppend(result=None, set={"n": "0"}, moves_head=True))
     assert ids(log) == []
-    for number in range(2 * FOLD_EVERY):
+    for number in range(2 * COMPACT_EVERY_COMMITS):
         if number % 3 == 0:
             add(log, number)
         else:
-            log.append(lambda head: Change(result=None, set={"n": "1"}, moves_head=True))
-    assert ids(log) == [str(number) for number in range(0, 2 * FOLD_EVERY, 3)]
+            log.append(lambda head: LogAppend(result=None, set={"n": "1"}, moves_head=True))
+    assert ids(log) == [str(number) for number in range(0, 2 * COMPACT_EVERY_COMMITS, 3)]
     table = log.head().table
     assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
-    assert len(list(table.scan().plan_files())) <= FOLD_EVERY
-    assert len(table.current_snapshot().manifests(table.io)) <= FOLD_EVERY
+    assert len(list(table.scan().plan_files())) <= COMPACT_EVERY_COMMITS
+    assert len(table.current_snapshot().manifests(table.io)) <= COMPACT_EVERY_COMMITS
 
 
 @pytest.mark.parametrize("rows_before", [0, 1], ids=["empty table", "table with rows"])
@@ -204,9 +204,9 @@ def test_the_second_of_two_commits_on_one_head_is_refused(
     for number in range(rows_before):
         add(log, number)
     first, second = log.head(), log.head()
-    stage(first.table, (row("a"),), {}, (), "t1").commit_transaction()
+    stage_commit(first.table, (row("a"),), {}, (), "t1").commit_transaction()
     with pytest.raises(CommitFailedException):
-        stage(second.table, (row("b"),), {}, (), "t2").commit_transaction()
+        stage_commit(second.table, (row("b"),), {}, (), "t2").commit_transaction()
     assert ids(log) == [*map(str, range(rows_before)), "a"]
 
 
@@ -220,18 +220,18 @@ def test_a_blind_retry_is_off_even_if_somebody_removed_the_property(
     stale = log.head()
     add(log, 2)
     with pytest.raises(CommitFailedException):
-        stage(stale.table, (row("b"),), {}, (), "t").commit_transaction()
+        stage_commit(stale.table, (row("b"),), {}, (), "t").commit_transaction()
 
 
 def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, log: ControlLog):
     other = tables.log(PROCESSED_EVENT)
     seen: list[str] = []
 
-    def decide(head: Head) -> Change[int]:
+    def decide(head: LogHead) -> LogAppend[int]:
         seen.append(head.properties.get("n", "0"))
         if len(seen) == 1:
             # As another process does, which has its own lock handle or none.
-            stage(other.head().table, (row(1),), {"n": "1"}, (), "t").commit_transaction()
+            stage_commit(other.head().table, (row(1),), {"n": "1"}, (), "t").commit_transaction()
         return count(head)
 
     assert log.append(decide) == 2
@@ -265,7 +265,7 @@ def test_a_lost_answer_is_found_again_behind_many_later_commits(
         commit()
         for number in range(KEEP_SNAPSHOTS + 3):
             head = tables.log(PROCESSED_EVENT).head()
-            stage(head.table, (row(f"other-{number}"),), {}, (), "t").commit_transaction()
+            stage_commit(head.table, (row(f"other-{number}"),), {}, (), "t").commit_transaction()
         raise ServiceUnavailableError("503")
 
     catalog.trouble = lose_the_answer
@@ -353,7 +353,7 @@ def test_a_bug_in_a_commit_is_not_taken_for_an_outage(catalog: TroubledCatalog, 
 def test_folding_keeps_every_row_in_order_and_bounds_files_and_metadata(
     tmp_path: Path, log: ControlLog
 ):
-    rounds = 3 * FOLD_EVERY + 5
+    rounds = 3 * COMPACT_EVERY_COMMITS + 5
     for _ in range(rounds):
         log.append(count)
     table = log.head().table
@@ -370,14 +370,14 @@ def test_folding_keeps_every_row_in_order_and_bounds_files_and_metadata(
 
 
 def test_a_fold_that_lost_the_race_loses_no_row(tables: ControlTables, log: ControlLog):
-    for number in range(FOLD_EVERY - 1):
+    for number in range(COMPACT_EVERY_COMMITS - 1):
         add(log, number)
     folding, other = log.head(), log.head()
-    transaction = stage(folding.table, (row("fold"),), {}, (), "t1")
-    stage(other.table, (row("other"),), {}, (), "t2").commit_transaction()
+    transaction = stage_commit(folding.table, (row("fold"),), {}, (), "t1")
+    stage_commit(other.table, (row("other"),), {}, (), "t2").commit_transaction()
     with pytest.raises(CommitFailedException):
         transaction.commit_transaction()
-    assert ids(log) == [*map(str, range(FOLD_EVERY - 1)), "other"]
+    assert ids(log) == [*map(str, range(COMPACT_EVERY_COMMITS - 1)), "other"]
 
 
 def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
@@ -405,24 +405,24 @@ def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
 def test_only_a_local_sqlite_catalog_has_a_lock_file(tmp_path: Path, uri: str, expected):
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
     catalog.properties["uri"] = uri
-    assert control_lock.lock_file(catalog, "x") == expected
+    assert control_lock.lock_file_path(catalog, "x") == expected
 
 
 def test_a_lock_that_is_never_given_back_costs_time_only(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(control_lock, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.5)
     path = tmp_path / "x.lock"
     waited = []
     with path.open("w") as held:
         fcntl.flock(held.fileno(), fcntl.LOCK_EX)
         for _ in range(2):
             started = time.monotonic()
-            with control_lock.Turns(path).turn():
+            with control_lock.FileAdvisoryLock(path).turn():
                 waited.append(time.monotonic() - started)
     assert waited[0] >= 0.5 > waited[1]
 
 
 def test_a_folder_without_room_for_a_lock_file_is_no_obstacle(tmp_path: Path):
-    with control_lock.Turns(tmp_path / "absent" / "x.lock").turn():
+    with control_lock.FileAdvisoryLock(tmp_path / "absent" / "x.lock").turn():
         pass
 
 

@@ -23,13 +23,17 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.adapters.local.diff import bins, numbers
-from lakehouse_backfill.adapters.local.diff.bins import Pending, binned
-from lakehouse_backfill.adapters.local.diff.columns import Column
-from lakehouse_backfill.adapters.local.diff.plain_spreads import PendingBins, PlainSpreads
-from lakehouse_backfill.adapters.local.diff.tally import SideName, Spread, Tally
+from lakehouse_backfill.adapters.local.diff.bins import BinAccumulator, bin_numbers
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.plain_spreads import ArrowProfiler, BinAccumulators
+from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, SideName, Tally
 from lakehouse_backfill.core.comparison.distributions import Histogram, bin_exponent
 from lakehouse_backfill.core.comparison.drift import describe_numbers, mean_shift
-from lakehouse_backfill.core.comparison.scaled_bins import equal_bin, lower_end, scaled_bin
+from lakehouse_backfill.core.comparison.scaled_bins import (
+    equal_width_bin,
+    scaled_bin,
+    scaled_bin_start,
+)
 
 pytestmark = pytest.mark.req("Q5")
 TYPES: dict[str, tuple[IcebergType, pa.DataType]] = {
@@ -79,33 +83,33 @@ def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
 
 def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
     values = [Decimal(number).scaleb(-2) for number in range(-5000, 100_000, 7)]
-    found = numbers.read(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
+    found = numbers.read_numbers(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
     assert found.doubles[0].tolist() == [float(value) for value in values]
     assert (found.low, found.high) == (min(values), max(values))
 
 
 def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bins, "_PENDING", 500)
-    pending, expected = Pending(), Histogram()
+    monkeypatch.setattr(bins, "_PENDING_LIMIT", 500)
+    pending, expected = BinAccumulator(), Histogram()
     batches = [[1.0], [-(10.0**at) for at in range(90)], *([[float(at % 7)] for at in range(400)])]
     for values in (*batches, []):
-        found = numbers.read(pa.chunked_array([pa.array(values, pa.float64())]))
+        found = numbers.read_numbers(pa.chunked_array([pa.array(values, pa.float64())]))
         low, high = (found.low, found.high) if values else (0.0, 1e9)
-        one = binned(found, low, high)
+        one = bin_numbers(found, low, high)
         pending.add(one)
         expected.add(low, high, one.equal.as_dict(), one.scaled.as_dict())
         assert len(pending.batches) < 40
     histogram = Histogram()
     pending.add_to(histogram)
     assert histogram == expected
-    assert pending == Pending()
+    assert pending == BinAccumulator()
 
 
 @pytest.mark.parametrize("value", [1234.56, 0.1, 99_999.99, 1e15 / 3])
 def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -> None:
     """Squares are added so that what is left of them is rounding, which the rule knows."""
     old, new = (
-        numbers.read(pa.chunked_array([np.full(32_768, each)] * 15)).moments
+        numbers.read_numbers(pa.chunked_array([np.full(32_768, each)] * 15)).moments
         for each in (value, value * 1.01)
     )
     assert mean_shift(old, new) is None
@@ -114,8 +118,8 @@ def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_sums_beyond_all_numbers_warn_nobody_and_give_no_shift() -> None:
     huge = [np.full(5, sign * 1.7e308) for sign in (1.0, -1.0)]
-    beyond = numbers.read(pa.chunked_array(huge)).moments
-    assert mean_shift(beyond, numbers.read(pa.chunked_array([[1.0, 2.0]])).moments) is None
+    beyond = numbers.read_numbers(pa.chunked_array(huge)).moments
+    assert mean_shift(beyond, numbers.read_numbers(pa.chunked_array([[1.0, 2.0]])).moments) is None
     assert describe_numbers(beyond + beyond)["max"] == 1.7e308
 
 
@@ -123,8 +127,8 @@ def test_sums_beyond_all_numbers_warn_nobody_and_give_no_shift() -> None:
 def test_a_scaled_bin_lies_in_one_equal_bin_that_is_no_narrower(value: float, more: int) -> None:
     number = scaled_bin(value)
     exponent = math.frexp(value)[1] - 9 + abs(more) if value else abs(more)
-    begin = math.floor(math.ldexp(lower_end(number), -exponent))
-    assert equal_bin(number, exponent) == begin
+    begin = math.floor(math.ldexp(scaled_bin_start(number), -exponent))
+    assert equal_width_bin(number, exponent) == begin
     if number:
         assert begin == math.floor(math.ldexp(value, -exponent))
 
@@ -135,12 +139,12 @@ def _rows(name: str, values: list[Any]) -> pa.Table:
 
 def _measured(
     name: str, raw: dict[SideName, pa.Table], found: dict[SideName, pa.Table] | None
-) -> list[Spread]:
+) -> list[ColumnProfile]:
     field = NestedField(1, "v", TYPES[name][0], required=False)
-    column = Column("v", "c0", field, field, "compared")
+    column = DiffColumn("v", "c0", field, field, "compared")
     tally = Tally([None], (column,), 0)
-    pending = PendingBins(Pending)
-    spreads = PlainSpreads(tally, raw, pending)
+    pending = BinAccumulators(BinAccumulator)
+    spreads = ArrowProfiler(tally, raw, pending)
     spreads.count_values()
     spreads.count_numbers()
     spreads.finish(found)
@@ -149,7 +153,7 @@ def _measured(
     return [tally.spread(column, side) for side in raw]
 
 
-def _check(spread: Spread, values: list[Any]) -> None:
+def _check(spread: ColumnProfile, values: list[Any]) -> None:
     known = [value for value in values if value is not None]
     assert spread.nulls == len(values) - len(known)
     if any(isinstance(value, str) for value in known):

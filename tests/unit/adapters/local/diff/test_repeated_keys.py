@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from lakehouse_backfill.adapters.local.diff.columns import columns_of_diff
-from lakehouse_backfill.adapters.local.diff.compare import Comparison
+from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
+from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.engine import Engine, started
+from lakehouse_backfill.adapters.local.engine import LazyDuckDB, start_duckdb
 
 pytestmark = pytest.mark.req("Q4")
 SCHEMA = Schema(
@@ -41,9 +41,9 @@ def test_repeated_keys_are_found_on_either_side(
     tmp_path: Path, old: list[int], new: list[int], counts: tuple[int, int, int, int]
 ) -> None:
     """The last value of each side differs; all others are the key's place."""
-    columns = columns_of_diff(SCHEMA, SCHEMA, ("k",), (), ())
+    columns = resolve_diff_columns(SCHEMA, SCHEMA, ("k",), (), ())
     tally = Tally([None], columns, 0)
-    comparison = Comparison(Engine(lambda: started(str(tmp_path))), tally, None)
+    comparison = BatchComparison(LazyDuckDB(lambda: start_duckdb(str(tmp_path))), tally, None)
     values = list(range(MANY))
     comparison.compare(_rows(old, values), _rows(new, [*values[:-1], -5]))
     comparison.close()

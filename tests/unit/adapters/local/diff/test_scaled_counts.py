@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.local.diff.bins import scaled_counts
+from lakehouse_backfill.adapters.local.diff.bins import count_scaled_bins
 from lakehouse_backfill.core.comparison.scaled_bins import scaled_bin
 
 pytestmark = pytest.mark.req("Q5")
@@ -28,4 +28,4 @@ EDGES = [
 def test_bits_and_rule_count_alike(values: list[float]) -> None:
     cut = len(values) // 2
     parts = [np.array(some, np.float64) for some in (values[:cut], values[cut:])]
-    assert scaled_counts(parts).as_dict() == Counter(map(scaled_bin, values))
+    assert count_scaled_bins(parts).as_dict() == Counter(map(scaled_bin, values))

@@ -15,11 +15,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from lakehouse_backfill.adapters.local.diff import sorting, stretches
-from lakehouse_backfill.adapters.local.diff.columns import columns_of_diff
-from lakehouse_backfill.adapters.local.diff.plain_pairs import plain
+from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
+from lakehouse_backfill.adapters.local.diff.plain_pairs import as_large_type
 from lakehouse_backfill.adapters.local.diff.sorting import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.memory import keep_freed
-from lakehouse_backfill.adapters.local.threads import pool
+from lakehouse_backfill.adapters.local.memory import keep_freed_memory
+from lakehouse_backfill.adapters.local.threads import thread_pool
 
 WIDEST = 2**63 - 1
 SCHEMA = Schema(
@@ -28,7 +28,7 @@ SCHEMA = Schema(
     NestedField(3, "x", DoubleType(), required=False),
     NestedField(4, "s", StringType(), required=False),
 )
-COLUMNS = columns_of_diff(SCHEMA, SCHEMA, ("k", "m"), (), ())
+COLUMNS = resolve_diff_columns(SCHEMA, SCHEMA, ("k", "m"), (), ())
 NUMBERS = st.one_of(
     st.integers(-3, 3), st.sampled_from([-WIDEST - 1, WIDEST, 2**31, -(2**40)]), st.none()
 )
@@ -78,7 +78,7 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
     old: list[tuple[Any, ...]], new: list[tuple[Any, ...]], size: int, few: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretches, "_FEW", few)
+        patch.setattr(stretches, "_MIN_ROWS_PER_SLICE", few)
         found = sorted_pairs(table(old, size), table(new, size), COLUMNS)
     keys = [row[:3] for side in (old, new) for row in side]
     repeats = any(
@@ -100,16 +100,16 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
 def test_very_wide_rows_are_left_to_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = table([(0, 1, 1, 0.0, "a")], 1)
     assert sorted_pairs(rows, rows, COLUMNS) is not None
-    monkeypatch.setattr(sorting, "_MOST_BYTES", 2 * rows.nbytes - 1)
+    monkeypatch.setattr(sorting, "_MAX_BYTES", 2 * rows.nbytes - 1)
     assert sorted_pairs(rows, rows, COLUMNS) is None
 
 
 def test_more_than_two_gibibytes_of_text_have_room() -> None:
     texts = pa.chunked_array([pa.array(["a", None]), pa.array(["b"])])
     for values in (texts, texts.dictionary_encode(), texts.cast(pa.large_string())):
-        assert plain(values).type == pa.large_string()
-        assert plain(values).to_pylist() == ["a", None, "b"]
-    assert plain(texts.cast(pa.binary())).type == pa.large_binary()
+        assert as_large_type(values).type == pa.large_string()
+        assert as_large_type(values).to_pylist() == ["a", None, "b"]
+    assert as_large_type(texts.cast(pa.binary())).type == pa.large_binary()
 
 
 @pytest.mark.req("Q5")
@@ -134,18 +134,18 @@ def test_texts_of_rows_in_the_order_of_their_key_are_compared_as_they_lie(
 @pytest.mark.parametrize("key", [(), ("s",), ("k", "s"), ("x",)])
 def test_only_keys_of_whole_numbers_are_sorted(key: tuple[str, ...]) -> None:
     assert are_sortable(COLUMNS)
-    assert not are_sortable(columns_of_diff(SCHEMA, SCHEMA, key, (), ()))
+    assert not are_sortable(resolve_diff_columns(SCHEMA, SCHEMA, key, (), ()))
 
 
 def test_threads_stay_but_not_beyond_a_fork() -> None:
-    assert pool("file", 2) is pool("file", 2)
-    assert pool("file", 2).submit(os.getpid).result() == os.getpid()
+    assert thread_pool("file", 2) is thread_pool("file", 2)
+    assert thread_pool("file", 2).submit(os.getpid).result() == os.getpid()
     child = os.fork()
     if not child:
-        is_alive = pool("file", 2).submit(os.getpid).result(timeout=20) == os.getpid()
+        is_alive = thread_pool("file", 2).submit(os.getpid).result(timeout=20) == os.getpid()
         os._exit(0 if is_alive else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:
-    assert keep_freed() is (platform.libc_ver()[0] == "glibc")
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.spark.commits.rewriting import PreparedRewrite, SparkRewrites
-from lakehouse_backfill.adapters.spark.holding import MOVED
+from lakehouse_backfill.adapters.spark.holding import TABLE_MOVED_MARKER
 from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.domain.table_commit import Inspected, RowsOf, SwapOrder
+from lakehouse_backfill.domain.table_commit import InspectedState, PartitionContent, SwapCommit
 from lakehouse_backfill.errors import TooBusy
 
 EPOCH, FENCE_UUID = "lakehouse-backfill.epoch", "lakehouse-backfill.fence-uuid"
 SCOPE = Scope(
     field=ScopeField(column="d", transform="identity", type="date"), partitions=("2024-01-01",)
 )
-ORDER = SwapOrder(
-    base=Inspected("shadow.r1", "u1", 7, schema_id=0, spec_id=0, last_column_id=1),
+ORDER = SwapCommit(
+    base=InspectedState("shadow.r1", "u1", 7, schema_id=0, spec_id=0, last_column_id=1),
     ranges=(),
     token="t",
-    contents=(RowsOf(scope=SCOPE, table="shadow.r2", snapshot_id=8),),
+    contents=(PartitionContent(scope=SCOPE, table="shadow.r2", snapshot_id=8),),
 )
 
 
@@ -72,7 +72,7 @@ def test_a_table_as_it_was_inspected_is(marks: dict[str, str]) -> None:
 
 @pytest.mark.req("X9")
 @pytest.mark.parametrize(
-    "said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2", MOVED]
+    "said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2", TABLE_MOVED_MARKER]
 )
 def test_a_fence_during_the_write_makes_it_look_again(said: str) -> None:
     class Writer:

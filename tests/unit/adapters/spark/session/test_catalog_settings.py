@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session import catalog_settings
 from lakehouse_backfill.adapters.spark.session.settings import (
-    EXTENSIONS,
+    ICEBERG_EXTENSIONS,
     JARS_VARIABLE,
     SparkSettings,
 )
@@ -87,7 +87,7 @@ CASES = [
 @pytest.mark.req("X7")
 @pytest.mark.parametrize(("given", "expected"), CASES)
 def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str, str]) -> None:
-    assert catalog_settings.spark_catalog(given) == expected
+    assert catalog_settings.spark_catalog_properties(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str,
 )
 def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        catalog_settings.spark_catalog(given)
+        catalog_settings.spark_catalog_properties(given)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word
     ],
 )
 def test_the_jars_follow_from_the_catalog(given: dict[str, str], expected: tuple[str, ...]) -> None:
-    found = catalog_settings.coordinates(given)
+    found = catalog_settings.maven_coordinates(given)
     assert len(found) == len(expected)
     assert all(word in one for word, one in zip(expected, found, strict=True))
     assert all(one.count(":") == 2 for one in found)
@@ -152,7 +152,7 @@ def test_a_profile_wins_except_for_what_safety_rests_on(tmp_path: Path) -> None:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.catalog.lake.cache-enabled": "false",
-        "spark.sql.extensions": f"a.B,{EXTENSIONS}",
+        "spark.sql.extensions": f"a.B,{ICEBERG_EXTENSIONS}",
     }.items() <= found.items()
 
 

@@ -97,7 +97,7 @@ def test_the_trust_store_is_one_that_java_reads(tmp_path: Path) -> None:
     pem = next(path for path in [*places, *map(Path, java_bundled.CA_FILES)] if path.is_file())
     text = pem.read_text(encoding="utf-8", errors="replace")
     store = tmp_path / "trust.jks"
-    store.write_bytes(java_bundled.trust_store(text))
+    store.write_bytes(java_bundled.build_trust_store(text))
     command = [keytool, "-list", "-keystore", store, "-storepass", "changeit"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"contains {text.count('BEGIN CERTIFICATE')} entries" in shown

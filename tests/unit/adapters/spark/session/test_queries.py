@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query, tables_read
+from lakehouse_backfill.adapters.spark.session.queries import (
+    NotAQuery,
+    parse_query,
+    referenced_tables,
+)
 
 QUERIES = [
     "SELECT 1",
@@ -57,4 +61,4 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_the_tables_that_a_query_reads_are_named() -> None:
     text = "WITH x AS (SELECT * FROM {src}) SELECT * FROM x JOIN lake.ns.t USING (a)"
-    assert tables_read(parse_query(text)) == {"src", "lake.ns.t"}
+    assert referenced_tables(parse_query(text)) == {"src", "lake.ns.t"}

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from pyspark import cloudpickle
 
-from lakehouse_backfill.adapters.spark.staging.job_modules import importing_from
+from lakehouse_backfill.adapters.spark.staging.job_modules import job_imports
 
 pytestmark = pytest.mark.req("D6")
 
@@ -27,7 +27,7 @@ def code(root: Path, rate: int) -> tuple[Path, Path]:
 
 
 def rates(found: tuple[Path, Path]) -> tuple[int, int]:
-    with importing_from(*found):
+    with job_imports(*found):
         return (
             importlib.import_module("jobs.lib.rates").RATE,
             importlib.import_module("beside").PLUS,
@@ -56,7 +56,7 @@ def test_a_module_of_the_same_name_that_was_there_before_is_there_again(tmp_path
 
 def test_nothing_stays_imported_when_the_job_fails(tmp_path: Path) -> None:
     found = code(tmp_path, 2)
-    with pytest.raises(ModuleNotFoundError), importing_from(*found):
+    with pytest.raises(ModuleNotFoundError), job_imports(*found):
         importlib.import_module("jobs.lib.rates.none")
     assert "jobs.lib.rates" not in sys.modules
 
@@ -66,7 +66,7 @@ def test_a_module_that_is_imported_while_tasks_are_made_travels_with_them(tmp_pa
     (found[0] / "jobs" / "lib" / "rates.py").write_text("def rate():\n    return 2\n")
     (found[0] / "jobs" / "lib" / "never.py").write_text("")
     before = set(cloudpickle.list_registry_pickle_by_value())
-    with importing_from(*found):
+    with job_imports(*found):
         task = cloudpickle.dumps(importlib.import_module("jobs.lib.rates").rate)
     # Here no file of the job can be imported any more, as on an executor.
     assert pickle.loads(task)() == 2
