@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.ratios import environment
 from benchmarks.tpch import KEY, TABLE, Lake, Truth
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.ports.comparison import DiffRequest
 
 Counts = tuple[int, int, int] | None
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,10 +24,10 @@ def session(folder: Path, memory: str) -> Any:
 
 def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
     """Compare with our engine on Spark: by whole partitions in `tasks`, or by a `shuffle`."""
-    from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-    from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
-    from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
-    from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
+    from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+    from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+    from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+    from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 
     tasks = ParallelDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
     differ: Any = tasks if way == "tasks" else SparkDiffer(spark, "lake")
@@ -54,7 +54,7 @@ def scan(spark: Any, setting: Setting) -> Callable[[], Counts]:
 def checksum(spark: Any, setting: Setting) -> Callable[[], Counts]:
     """Checksum every month of A, as reconciliation does."""
     from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
-    from lakehouse_backfill.domain.scope import ScopeField
+    from lakehouse_backfill.domain.partitions import ScopeField
 
     field = ScopeField(column="l_shipdate", transform="month", type="date")
 

@@ -25,10 +25,11 @@ from benchmarks.ratios import Ratio, report, seconds
 from benchmarks.wide_table import FIELD, fill, stage
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     CommitResult,
@@ -37,7 +38,6 @@ from lakehouse_backfill.domain.publication import (
     PublicationAction,
     RevertRequest,
 )
-from lakehouse_backfill.domain.scope import Scope
 
 PER_PARTITION = 20
 PER_MANIFEST = 10_000

@@ -24,14 +24,14 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import (
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
     commit_snapshot,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.names import CHUNK_ID_PROPERTY
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.adapters.iceberg.metadata import CHUNK_ID_PROPERTY
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 
 #: 2020-01-01T00, as hours since 1970.
 FIRST_HOUR = 438_288

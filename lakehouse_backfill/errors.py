@@ -1,4 +1,8 @@
-"""Every error that a user can meet, with what happened, what state the data is in, what to do.
+"""Every user-facing error with state, fix and exit code; builds the commands that `fix` shows.
+
+Commands as people type them: each word is quoted, so that the line can be copied.
+
+Every error that a user can meet, with what happened, what state the data is in, what to do.
 
 BackfillError                      code               exit
 ├── ConfigError                    invalid-config      2   declarations are wrong
@@ -25,10 +29,27 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+PROGRAM = "lakehouse-backfill"
+#: Stands for the run manifest's file where nobody knows it.
+MANIFEST_PLACEHOLDER = "MANIFEST"
+
+
+def command_line(*words: str) -> str:
+    """Give the line that a shell reads as the program and exactly these words."""
+    return " ".join([PROGRAM, *(shlex.quote(word) for word in words)])
+
+
+def plan_command(manifest_file: str = MANIFEST_PLACEHOLDER, revise: str = "") -> str:
+    """Give the command that plans a run manifest, in the place of the run `revise`."""
+    # Else a file whose name begins with a dash would be read as an option.
+    file = f"./{manifest_file}" if manifest_file.startswith("-") else manifest_file
+    return command_line("plan", file, *(("--revise", revise) if revise else ()))
 
 
 class BackfillError(Exception):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse_backfill import commands
+from lakehouse_backfill import errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
-from lakehouse_backfill.report import data as results
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.report import results
+from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.comparison.reconciling import TableSides
+    from lakehouse_backfill.core.comparison.diff import TableSides
 
 Result = dict[str, Any]
 
@@ -29,23 +29,23 @@ class Looking:
 
     def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Say where one run stands, or list the open runs, those that wait for people first."""
-        from lakehouse_backfill.core.evidence import look
+        from lakehouse_backfill.core.evidence import status
 
         bench = self.wiring.bench
         if run:
             one = bench.runs.status(run)
-            gates = look.stopping_gates(bench, one)
+            gates = status.stopping_gates(bench, one)
             events = bench.runs.events(run)
-            stands = look.summarise_run_safety(
-                bench, one, was_empty=look.run_has_no_old_rows(bench, events, run)
+            stands = status.summarise_run_safety(
+                bench, one, was_empty=status.run_has_no_old_rows(bench, events, run)
             )
-            line = results.run_line(one, stands, gates, look.waiver_records(events))
-            told: Result = {"runs": [line | look.rollout_records(bench, run, events)]}
+            line = results.run_line(one, stands, gates, status.waiver_records(events))
+            told: Result = {"runs": [line | status.rollout_records(bench, run, events)]}
             return self._noted(told, run)
-        found = look.list_runs(bench, everything=all)
+        found = status.list_runs(bench, everything=all)
         return {
             "runs": [
-                results.run_line(item, look.summarise_run_safety(bench, item)) for item in found
+                results.run_line(item, status.summarise_run_safety(bench, item)) for item in found
             ]
         }
 
@@ -56,7 +56,7 @@ class Looking:
 
     def audit_verify(self) -> Result:
         """Check that the logs of all runs are as they were written; else `first_bad` says where."""
-        from lakehouse_backfill.core.evidence.audit import audit_verify
+        from lakehouse_backfill.core.evidence.verify import audit_verify
 
         return results.audit_result(audit_verify(self.wiring.bench))
 
@@ -84,25 +84,25 @@ class Looking:
         `tolerance` holds texts such as `amount=0.01` or `amount=1%`. With `preview` no row is read:
         it says what is proven to be the same, and what would be read.
         """
-        from lakehouse_backfill.core.comparison import diffing, tolerances
-        from lakehouse_backfill.core.publication import dark
+        from lakehouse_backfill.core.comparison import conditions, diff
+        from lakehouse_backfill.core.publication import dual_read
 
         bench = self.wiring.bench
-        limits = tolerances.parse_tolerances(tolerance)
-        asked = diffing.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
+        limits = conditions.parse_tolerances(tolerance)
+        asked = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
         if new is None:
-            dark.require_candidate_access(bench, old, by)
-            request = diffing.request_for_run(bench, old, asked)
+            dual_read.require_candidate_access(bench, old, by)
+            request = diff.request_for_run(bench, old, asked)
         else:
-            request = diffing.request_for_states(bench, self._sides(old, new), asked)
-        limit = None if local_limit_mib is None else local_limit_mib * diffing.MEBIBYTE
+            request = diff.request_for_states(bench, self._sides(old, new), asked)
+        limit = None if local_limit_mib is None else local_limit_mib * diff.MEBIBYTE
         if preview:
-            return results.preview_result(*diffing.preview_diff(bench, request, engine, limit))
-        return results.compared_result(diffing.compare_states(bench, request, engine, limit))
+            return results.preview_result(*diff.preview_diff(bench, request, engine, limit))
+        return results.compared_result(diff.compare_states(bench, request, engine, limit))
 
     def reconcile(self, old: str, new: str) -> Result:
         """Count and checksum of each partition of two table states."""
-        from lakehouse_backfill.core.comparison.reconciling import reconcile
+        from lakehouse_backfill.core.comparison.diff import reconcile
 
         rows = reconcile(self.wiring.bench, self._sides(old, new))
         return {
@@ -112,10 +112,10 @@ class Looking:
 
     def versions(self, product: str) -> Result:
         """The accepted versions of a product, newest first."""
-        from lakehouse_backfill.core.evidence import look
+        from lakehouse_backfill.core.evidence import status
 
         try:
-            rows = look.accepted_versions(self.wiring.bench, product)
+            rows = status.accepted_versions(self.wiring.bench, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
@@ -135,9 +135,9 @@ class Looking:
 
     def evidence_document(self, run: str) -> Result:
         """Everything that shows why a run was (or was not) accepted, as one document."""
-        from lakehouse_backfill.core.evidence import look
+        from lakehouse_backfill.core.evidence import status
 
-        return look.evidence_document(self.wiring.bench, run)
+        return status.evidence_document(self.wiring.bench, run)
 
     def accepted(
         self,
@@ -167,7 +167,7 @@ class Looking:
 
         Raises NotFound (nothing is staged), NotAllowed (`roles.validators` names others).
         """
-        from lakehouse_backfill.core.publication.dark import candidate
+        from lakehouse_backfill.core.publication.dual_read import candidate
 
         found = candidate(self.wiring.bench, run, by)
         return self.wiring.read(engine, found.table, found.snapshot_id)
@@ -196,7 +196,7 @@ class Looking:
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
     ) -> Result:
         """Run suites on what readers of a product get now; nothing in the lake is changed."""
-        from lakehouse_backfill.core.validation.rejudge import validate_accepted
+        from lakehouse_backfill.core.validation.suites import validate_accepted
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -205,7 +205,7 @@ class Looking:
         return results.rejudged(product, found)
 
     def _sides(self, old: str, new: str) -> TableSides:
-        from lakehouse_backfill.core.comparison.reconciling import TableSides
+        from lakehouse_backfill.core.comparison.diff import TableSides
 
         try:
             left, right = TableRef.parse(old), TableRef.parse(new)
@@ -216,7 +216,7 @@ class Looking:
 
     def _noted(self, done: Result, run: str) -> Result:
         """Add what the files of the run's code are by now, where that is not what runs."""
-        from lakehouse_backfill.core.planning.keeping_code import changed_code_notes
+        from lakehouse_backfill.core.planning.job_code import changed_code_notes
 
         found = changed_code_notes(self.wiring.bench, run)
         return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
@@ -256,7 +256,7 @@ class Looking:
                 written.append(str(self._write_report(run)))
             except Exception as error:  # noqa: BLE001 (what was done is done, whatever a page says)
                 problem = error.problem if isinstance(error, BackfillError) else repr(error)
-                fix = commands.command_line("evidence", run)
+                fix = errors.command_line("evidence", run)
                 warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
                 self.wiring.bench.journal.log("page not written", run_id=run, problem=problem)
         return written, warnings

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse_backfill.adapters.system.person import require_valid_reason, resolve_actor
-from lakehouse_backfill.config.locating import locate_errors
-from lakehouse_backfill.core.versions import publications
+from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
+from lakehouse_backfill.config.faults import locate_errors
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.looking import Result
-from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.proving import Proving
-from lakehouse_backfill.report import data as results
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.report import results
+from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
     pass
@@ -33,24 +33,24 @@ class Project(Proving):
 
     def doctor(self) -> Result:
         """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
-        from lakehouse_backfill.doctor import run_doctor
+        from lakehouse_backfill.onboarding import run_doctor
 
         return run_doctor(self.wiring)
 
     def add_product(self, table: str, owner: str | None = None) -> Result:
         """Draft a contract from an existing table, with tested key candidates."""
-        from lakehouse_backfill import drafting
+        from lakehouse_backfill import onboarding
 
-        return drafting.add_product(self.wiring, table, resolve_actor(owner))
+        return onboarding.add_product(self.wiring, table, resolve_actor(owner))
 
     def new_manifest(
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
     ) -> Result:
         """Draft a run manifest for a product and a half-open range of partitions."""
-        from lakehouse_backfill import drafting
+        from lakehouse_backfill import onboarding
 
         extent, who = (from_, to), resolve_actor(requested_by)
-        return drafting.add_manifest(
+        return onboarding.add_manifest(
             self.wiring, product, extent, require_valid_reason(reason), reason_code, who
         )
 
@@ -81,36 +81,36 @@ class Project(Proving):
 
     def approve(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the intent, bound to the manifest hash."""
-        from lakehouse_backfill.core.approval import decide
+        from lakehouse_backfill.core.approval import decisions
 
-        done = decide.approve(
+        done = decisions.approve(
             self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._repaged(self._decided(done.run_id), done.run_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the result, bound to the digest of checks and diff."""
-        from lakehouse_backfill.core.approval import decide
+        from lakehouse_backfill.core.approval import decisions
 
-        done = decide.accept(
+        done = decisions.accept(
             self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> Result:
         """Say no; nothing is deleted."""
-        from lakehouse_backfill.core.approval import decide
+        from lakehouse_backfill.core.approval import decisions
 
-        done = decide.reject(
+        done = decisions.reject(
             self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._paged(self._decided(done.run_id), done.run_id)
 
     def cancel(self, run: str, by: str, reason: str = "") -> Result:
         """Close a run before publication."""
-        from lakehouse_backfill.core.approval import decide
+        from lakehouse_backfill.core.approval import decisions
 
-        done = decide.cancel(
+        done = decisions.cancel(
             self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._paged(self._decided(done.run_id), done.run_id)
@@ -119,7 +119,7 @@ class Project(Proving):
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
     ) -> Result:
         """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
-        from lakehouse_backfill.core.approval import waive as stage
+        from lakehouse_backfill.core.approval import decisions as stage
 
         bench = self.wiring.bench
         if gate is not None:
@@ -161,20 +161,20 @@ class Project(Proving):
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
-        from lakehouse_backfill.core.validation import spent
+        from lakehouse_backfill.core.validation import suites
         from lakehouse_backfill.core.validation.validate import validate
 
         self.wiring.require_java()
         self.wiring.expect_suites()
         status, validation, digest = validate(self._bench(take_over), run, resolve_actor(by))
         file = self.wiring.bench.runs.plan(run).manifest_file
-        took = spent.newest_validation_timing(self.wiring.bench.runs.events(run))
+        took = suites.newest_validation_timing(self.wiring.bench.runs.events(run))
         found = results.validation_result(status, validation, digest, took)
         return self._paged(found | {"manifest_file": file}, run)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
-        from lakehouse_backfill.core.publication.drive import run_until_decision
+        from lakehouse_backfill.core.publication.catch_up import run_until_decision
 
         self.wiring.require_java()
         self.wiring.expect_suites()
@@ -196,14 +196,14 @@ class Project(Proving):
 
         Only those are computed again; the result is kept as evidence and shown on the page.
         """
-        from lakehouse_backfill.core.evidence import stages_attribution
-        from lakehouse_backfill.core.publication import dark
+        from lakehouse_backfill.core.evidence import attribution
+        from lakehouse_backfill.core.publication import dual_read
 
         bench = self.wiring.bench
-        dark.require_candidate_access(bench, run, by)
+        dual_read.require_candidate_access(bench, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
-        asked = stages_attribution.AttributionOptions(partitions, engine, samples, keys)
-        compared, found = stages_attribution.attribute_changes(bench, run, asked)
+        asked = attribution.AttributionOptions(partitions, engine, samples, keys)
+        compared, found = attribution.attribute_changes(bench, run, asked)
         return self._repaged(results.compared_result(compared) | {"attribution": found.data()}, run)
 
     def recover(
@@ -232,7 +232,7 @@ class Project(Proving):
     ) -> Result:  # fmt: skip
         """Let go of what nothing needs; with a reason in `erasure`, of all old versions."""
         from lakehouse_backfill.core.retention.maintain import maintain
-        from lakehouse_backfill.report.retention import maintained_result
+        from lakehouse_backfill.report.results import maintained_result
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
@@ -249,7 +249,7 @@ class Project(Proving):
         return {
             run.run_id: (
                 run.seq,
-                publications.rolled_back_since(histories[run.product], run.run_id),
+                pointer.rolled_back_since(histories[run.product], run.run_id),
             )
             for run in runs
         }
@@ -258,16 +258,16 @@ class Project(Proving):
         return [run for run, shown in self._shown().items() if seen.get(run, shown) != shown]
 
     def _decided(self, run: str) -> Result:
-        from lakehouse_backfill.core.approval import decide
-        from lakehouse_backfill.core.evidence import look
+        from lakehouse_backfill.core.approval import decisions
+        from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
         bench = self.wiring.bench
         status, plan = bench.runs.status(run), bench.runs.plan(run)
         events = bench.runs.events(run)
-        found = decide.logged_validation_document(bench, events, run)
+        found = decisions.logged_validation_document(bench, events, run)
         return results.state(status) | {
-            "approvals": look.approval_records(events, plan, found[0] if found else None),
-            "waivers": look.waiver_records(events),
+            "approvals": approval_records(events, plan, found[0] if found else None),
+            "waivers": waiver_records(events),
             "manifest_file": plan.manifest_file,
         }
 

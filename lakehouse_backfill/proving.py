@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lakehouse_backfill.looking import Result
 from lakehouse_backfill.publishing import Publishing
-from lakehouse_backfill.report import verified as results
+from lakehouse_backfill.report import results
 
 
 class Proving(Publishing):
@@ -23,14 +23,14 @@ class Proving(Publishing):
         `evidence` is a folder that page and archive were exported to; the project's own if absent.
         """
         from lakehouse_backfill.core.evidence.verify import verify
-        from lakehouse_backfill.domain.stored import StoredCheck
+        from lakehouse_backfill.domain.table import StoredCheck
         from lakehouse_backfill.errors import Tampered
-        from lakehouse_backfill.report import evidence_files
+        from lakehouse_backfill.report import page
 
         found = verify(self.wiring.bench, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
         try:
-            files = evidence_files.check_evidence_files(folder, self.evidence_document(run))
+            files = page.check_evidence_files(folder, self.evidence_document(run))
         except Tampered as error:
             because = f"the lake gives no document to compare with: {error.problem}"
             files = (StoredCheck(name="evidence files", ok=None, because=because),)
@@ -45,7 +45,7 @@ class Proving(Publishing):
 
     def audit_guarantees(self, product: str | None = None) -> Result:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
-        from lakehouse_backfill.core.evidence.guarantees import audit_guarantees
+        from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
 
         self.wiring.require_java()
         return results.guaranteed(audit_guarantees(self.wiring.bench, product))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.system.person import require_valid_reason, resolve_actor
+from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
 from lakehouse_backfill.looking import Looking, Result
-from lakehouse_backfill.report import published as results
+from lakehouse_backfill.report import results
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.runs.workbench import Context
+    from lakehouse_backfill.core.runs.context import Context
 
 
 class Publishing(Looking):
@@ -24,9 +24,9 @@ class Publishing(Looking):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
-        from lakehouse_backfill.core.approval.decide import trusted_events
-        from lakehouse_backfill.core.publication import catching_up, follow_up
-        from lakehouse_backfill.core.publication.publishable import check_publishable
+        from lakehouse_backfill.core.approval.decisions import trusted_events
+        from lakehouse_backfill.core.publication import catch_up, post_publish
+        from lakehouse_backfill.core.publication.publication import check_publishable
 
         bench, by = self._bench(take_over), resolve_actor(by)
         if dry_run:
@@ -34,10 +34,10 @@ class Publishing(Looking):
             check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
             return results.publish_preview(plan, bench.versions.pointer(plan.product))
         with self._paged_on_error(run, only_again=True):
-            published = catching_up.publish_with_catch_up(bench, run, by)
+            published = catch_up.publish_with_catch_up(bench, run, by)
         done = published.publication.run_id or run
         found = results.publish_result(bench.runs.status(done), published)
-        followed = follow_up.post_publish_outcome(
+        followed = post_publish.post_publish_outcome(
             bench, bench.runs.plan(done), published.publication
         )
         found |= results.followed(followed)
@@ -54,7 +54,7 @@ class Publishing(Looking):
         take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Make accepted runs of several pinned products visible by one commit."""
-        from lakehouse_backfill.core.publication.together import publish_together
+        from lakehouse_backfill.core.publication.publish import publish_together
 
         bench = self._bench(take_over)
         with self._paged_on_error(*runs, only_again=True):
@@ -73,7 +73,7 @@ class Publishing(Looking):
         dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
     ) -> Result:
         """Let several pinned products go back to the version before, by one commit."""
-        from lakehouse_backfill.core.publication import moving_together, rollback
+        from lakehouse_backfill.core.publication import rollback
 
         bench = self.wiring.bench
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
@@ -84,7 +84,7 @@ class Publishing(Looking):
             return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
         runs = {run for _, way in ways for run in (*way.leaving, *way.returning)}
         with self._paged_on_error(*sorted(runs)):
-            rows = moving_together.rollback_together(
+            rows = rollback.rollback_together(
                 bench, ways, require_valid_reason(reason), resolve_actor(by)
             )
         return self._paged({"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs))
@@ -100,9 +100,9 @@ class Publishing(Looking):
         by: str | None = None,
     ) -> Result:
         """Compare a reader's query on old and candidate, for the record; no JVM."""
-        from lakehouse_backfill.config.queries import load_reader_query
-        from lakehouse_backfill.core.publication.stages_dual_read import dual_read
-        from lakehouse_backfill.report.rollout import dual_read_result
+        from lakehouse_backfill.config.project_files import load_reader_query
+        from lakehouse_backfill.core.publication.dual_read import dual_read
+        from lakehouse_backfill.report.summary import dual_read_result
 
         query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
         reason = None if accept_difference is None else require_valid_reason(accept_difference)
@@ -120,7 +120,7 @@ class Publishing(Looking):
     ) -> Result:
         """Go back to an accepted version, keeping later live writes elsewhere."""
         from lakehouse_backfill.core.publication import rollback as stage
-        from lakehouse_backfill.core.publication.rewriting import plan_rewrites
+        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
 
         bench, contract = self.wiring.bench, self.wiring.contract(product)
         way = stage.plan_rollback(bench, product, to, tuple(partitions))

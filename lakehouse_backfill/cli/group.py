@@ -1,4 +1,11 @@
-"""The program as a group of commands: help by phase, and the one place where errors end."""
+"""Help by phase; the one place where errors end; safe terminal text.
+
+Text for terminals, whatever it holds; loads nothing, because every error needs it.
+
+What somebody typed, split into options of the program and the command with its own.
+
+The program as a group of commands: help by phase, and the one place where errors end.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +13,71 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from lakehouse_backfill.cli.answers import build_envelope, write_json
-from lakehouse_backfill.cli.clean import clean_text
-from lakehouse_backfill.cli.words import SplitArguments, split_arguments
+from lakehouse_backfill.cli.json_output import build_envelope, write_json
 from lakehouse_backfill.errors import BackfillError
+
+
+def clean_text(value: Any) -> str:
+    """Give text without control characters: data must not move somebody's cursor."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
+        for letter in str(value)
+    )
+
+
+PROGRAM_FLAGS = ("--json", "--quiet", "--debug")
+PROGRAM_OPTIONS = ("--project", "--profile")
+
+
+@dataclass(frozen=True)
+class SplitArguments:
+    """`program`: options of the program; `rest`: the command and everything of its own."""
+
+    program: tuple[str, ...]
+    rest: tuple[str, ...]
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the answer is to be one JSON object."""
+        return "--json" in self.program
+
+    @property
+    def wants_traceback(self) -> bool:
+        """Whether errors of ours are to be shown with their traceback."""
+        return "--debug" in self.program
+
+    def command(self, groups: Container[str]) -> str:
+        """Name the command as it was typed: `plan`, `product add`, or empty."""
+        names = [word for word in self.rest if not word.startswith("-")]
+        count = 2 if names and names[0] in groups else 1
+        return " ".join(names[:count])
+
+
+def split_arguments(args: Sequence[str]) -> SplitArguments:
+    """Let the program's options stand anywhere, also after the command; `--` ends them."""
+    program: list[str] = []
+    rest: list[str] = []
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return SplitArguments(tuple(program), (*rest, word, *words))
+        if word in PROGRAM_FLAGS or word.partition("=")[0] in PROGRAM_OPTIONS:
+            program.append(word)
+            if word in PROGRAM_OPTIONS and words:
+                program.append(words.pop(0))
+        else:
+            rest.append(word)
+    return SplitArguments(tuple(program), tuple(rest))
+
 
 PHASES = ("before", "during", "after", "repair")
 DEBUG_VARIABLE = "LAKEHOUSE_BACKFILL_DEBUG"

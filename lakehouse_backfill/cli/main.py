@@ -10,21 +10,9 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.commands import (
-    after,
-    audit,
-    before,
-    diffing,
-    during,
-    proof,
-    repair,
-    rollout,
-    shadow,
-    upkeep,
-)
+from lakehouse_backfill.cli.commands import after, before, during, proof, repair
 from lakehouse_backfill.cli.group import PHASES, BackfillGroup
-from lakehouse_backfill.cli.light import disable_huge_pages, tune_gc
-from lakehouse_backfill.cli.session import Session, open_project
+from lakehouse_backfill.cli.session import Session, disable_huge_pages, open_project, tune_gc
 
 app = typer.Typer(
     cls=BackfillGroup,
@@ -101,11 +89,11 @@ for _phase, _commands in (
     (_BEFORE, (before.new, before.schema, before.plan, before.approve)),
     (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
     (_DURING, (during.chunks, during.cancel)),
-    (_AFTER, (diffing.diff,)),
+    (_AFTER, (after.diff,)),
     (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
-    (_AFTER, (rollout.dual_read, after.versions, after.evidence)),
+    (_AFTER, (after.dual_read, after.versions, after.evidence)),
     (_AFTER, (proof.verify, proof.reproduce)),
-    (_REPAIR, (repair.rollback, repair.recover, upkeep.maintain)),
+    (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:
         app.command(help=_help_text(_command), rich_help_panel=_phase)(_command)
@@ -116,15 +104,15 @@ app.add_typer(
     help="Draft a contract: product add.",
     rich_help_panel=_BEFORE,
 )
-shadow_commands.command("open", help=_help_text(shadow.shadow_open))(shadow.shadow_open)
-shadow_commands.command("close", help=_help_text(shadow.shadow_close))(shadow.shadow_close)
+shadow_commands.command("open", help=_help_text(during.shadow_open))(during.shadow_open)
+shadow_commands.command("close", help=_help_text(during.shadow_close))(during.shadow_close)
 app.add_typer(
     shadow_commands, name="shadow", help="Let another engine write: shadow open, shadow close.",
     rich_help_panel=_DURING,
 )  # fmt: skip
-audit_commands.command("verify", help=_help_text(audit.audit_verify))(audit.audit_verify)
-audit_commands.command("guarantees", help=_help_text(audit.audit_guarantees))(
-    audit.audit_guarantees
+audit_commands.command("verify", help=_help_text(proof.audit_verify))(proof.audit_verify)
+audit_commands.command("guarantees", help=_help_text(proof.audit_guarantees))(
+    proof.audit_guarantees
 )
 app.add_typer(
     audit_commands, name="audit", help="Check log and promises: audit verify, audit guarantees.",

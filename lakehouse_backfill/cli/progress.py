@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.ports.system import Progress
 
 #: Seconds between two lines in a log file.
 PAUSE_S = 5.0

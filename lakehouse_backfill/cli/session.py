@@ -1,21 +1,132 @@
-"""What the program's options say, and the two things every command does with them."""
+"""Program options; shared arguments; fast start.
+
+Starting fast: what a command that computes nothing leaves out.
+
+Arguments and options that several commands share.
+
+What the program's options say, and the two things every command does with them.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakehouse_backfill.cli.answers import build_envelope, error_of_result, write_json
-from lakehouse_backfill.cli.clean import clean_text
+from lakehouse_backfill.cli.group import clean_text
+from lakehouse_backfill.cli.json_output import build_envelope, error_of_result, write_json
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.ports.progress import Progress
+    from lakehouse_backfill.ports.system import Progress
     from lakehouse_backfill.project import Project
+
+
+def tune_gc() -> None:
+    """Let Python look for cycles less often.
+
+    Loading the libraries makes many objects that live on; searching them again and again takes a
+    fifth of a short command's time.
+    """
+    gc.set_threshold(200_000, 20, 20)
+
+
+def disable_huge_pages() -> None:
+    """Let Arrow's memory grow by small pages; has to be said before pyarrow is loaded.
+
+    Each thread that reads would else be given huge ones at once: for a short command it takes
+    longer to clear them than to read the files.
+    """
+    os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
+
+
+class _PandasBlocker(MetaPathFinder):
+    """Says that there is no pandas."""
+
+    # The import machinery gives all three arguments; the name alone decides.
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Refuse pandas; leave everything else to the other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"{fullname} is left out", name=fullname)
+        return None
+
+
+def load_pyarrow_without_pandas() -> None:
+    """Load pyarrow's datasets without pandas.
+
+    `import pyarrow.dataset` loads pandas only to learn whether it is there, which takes longer
+    than everything else that such a command loads. pyarrow of this process then knows no pandas.
+    """
+    if "pyarrow.dataset" in sys.modules:
+        return
+    finder = _PandasBlocker()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow.dataset  # noqa: F401 (loaded for its effect)
+    finally:
+        sys.meta_path.remove(finder)
+
+
+RunArgument = Annotated[str, typer.Argument(help="The run, as plan names it.", metavar="RUN")]
+ProductArgument = Annotated[
+    str, typer.Argument(help="The product, as its contract names it.", metavar="PRODUCT")
+]
+ByOption = Annotated[
+    str | None, typer.Option(help="Who acts; you if left out.", metavar="WHO", show_default=False)
+]
+#: What names a state of a table.
+TABLE_STATE_HELP = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
+ReasonOption = Annotated[str, typer.Option(help="Why, in a sentence.", metavar="TEXT")]
+#: As in the model, which takes 0.3 s to import: too long for --help.
+REASON_CODES = (
+    "new_field",
+    "bug_fix",
+    "missing_source",
+    "late_data",
+    "schema_evolution",
+    "new_product",
+    "compliance",
+    "migration",
+)
+
+
+def check_reason_code(code: str) -> str:
+    """Give the code back; raises typer.BadParameter when it is none."""
+    if code not in REASON_CODES:
+        raise typer.BadParameter(f"{code!r} is not one of {', '.join(REASON_CODES)}")
+    return code
+
+
+ReasonCodeOption = Annotated[
+    str,
+    typer.Option(
+        callback=check_reason_code, metavar="CODE", help=f"One of {', '.join(REASON_CODES)}."
+    ),
+]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Take the run from a process that is dead or stuck; it can write nothing any more.",
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")
+]
+
 
 ProjectOpener = Callable[[Path, "str | None", "Progress"], "Project"]
 
@@ -40,8 +151,6 @@ class Session:
     def project(self, *, computes: bool = False) -> Project:
         """Open the project; loads no engine, and pandas only for a command that computes."""
         if not computes:
-            from lakehouse_backfill.cli.light import load_pyarrow_without_pandas
-
             load_pyarrow_without_pandas()
         return self.opener(self.folder, self.profile, self._progress())
 
@@ -90,7 +199,7 @@ def command_name(context: typer.Context) -> str:
 
 def acting_person(by: str | None) -> str:
     """Name the acting person: as given, or as logged in; raises ConfigError for no name."""
-    from lakehouse_backfill.adapters.system.person import resolve_actor
+    from lakehouse_backfill.adapters.system.process import resolve_actor
 
     return resolve_actor(by)
 

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
+from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.faults import (
+    CONTRACTS_FOLDER,
+    display_path,
+    merge_faults,
+    path_faults,
+    suggest_name,
+    validate_document,
+)
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import is_table_name
@@ -46,7 +53,7 @@ def load_contract(path: Path, project: Path | None = None) -> Contract:
         ConfigError: the contract is wrong.
     """
     folder = project or path.resolve().parent.parent.parent
-    document = yaml_lines.load_yaml(path, places.display_path(path, folder))
+    document = yaml_lines.load_yaml(path, display_path(path, folder))
     contract, faults = validate_document(Contract, document)
     raise_faults(document.file, merge_faults(faults, _cross_field_faults(document, folder)))
     # refuse() has raised unless the contract is there.
@@ -64,14 +71,14 @@ def find_contract(project: Path, product: str) -> Contract:
     # The name becomes part of a path, so it is checked before a path is made of it.
     if not is_table_name(product) or product not in known:
         raise NotFound(
-            f"product {product} has no contract in {places.CONTRACTS_FOLDER.as_posix()}; "
+            f"product {product} has no contract in {CONTRACTS_FOLDER.as_posix()}; "
             f"{suggest_name(product, list(known))}",
             fix=f"lakehouse-backfill product add {product}",
         )
-    path = project / places.CONTRACTS_FOLDER / f"{product}.yaml"
+    path = project / CONTRACTS_FOLDER / f"{product}.yaml"
     contract = load_contract(path, project)
     if contract.product != product:
-        file = places.display_path(path, project)
+        file = display_path(path, project)
         document = yaml_lines.load_yaml(path, file)
         problem = f"is {contract.product}, but the file is called {product}.yaml"
         raise_faults(
@@ -85,21 +92,21 @@ def require_suites(project: Path, contract: Contract) -> None:
 
     Only who wants to run them asks: a rollback needs no suite.
     """
-    path = project / places.CONTRACTS_FOLDER / f"{contract.product}.yaml"
+    path = project / CONTRACTS_FOLDER / f"{contract.product}.yaml"
     if not path.is_file():
         return
-    document = yaml_lines.load_yaml(path, places.display_path(path, project))
+    document = yaml_lines.load_yaml(path, display_path(path, project))
     faults = [
         fault
         for item in (*_item_paths(document, "suites"), *_item_paths(document, "assumptions"))
-        for fault in places.path_faults(document, (*item, "file"), project, must_exist=True)
+        for fault in path_faults(document, (*item, "file"), project, must_exist=True)
     ]
     raise_faults(document.file, faults)
 
 
 def list_contracts(project: Path) -> tuple[str, ...]:
     """Name the products that have a contract file, without reading the files."""
-    folder = project / places.CONTRACTS_FOLDER
+    folder = project / CONTRACTS_FOLDER
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
@@ -117,7 +124,7 @@ def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault
     yield from _hook_faults(document)
     after = _item_paths(document, "after_publish", "suites")
     for path in (*_item_paths(document, "suites"), *_item_paths(document, "assumptions"), *after):
-        yield from places.path_faults(document, (*path, "file"), project, must_exist=False)
+        yield from path_faults(document, (*path, "file"), project, must_exist=False)
 
 
 def _source_total_faults(document: YamlDocument) -> Iterator[Fault]:

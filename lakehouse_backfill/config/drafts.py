@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from lakehouse_backfill.config.extents import shift_day
-from lakehouse_backfill.config.transforms import FoundTransform
+from lakehouse_backfill.config.manifests import shift_day
+from lakehouse_backfill.config.project_files import FoundTransform
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.manifest import Source
 from lakehouse_backfill.domain.table import Column, TableInfo

@@ -1,18 +1,29 @@
-"""Pydantic's errors as faults: each with file, line, field, and what to write instead."""
+"""Every wrong field at once, with file and line; where declarations lie.
+
+Pydantic's errors as faults: each with file, line, field, and what to write instead.
+
+Where the declarations of a project lie, and which paths a declaration may name.
+
+Errors that only show when a plan is made, with the line of the declaration that is wrong.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument
-from lakehouse_backfill.errors import Fault
+from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, problem_with_faults
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -196,3 +207,87 @@ def _coerced_value_faults(
         yield document.fault(
             path, f"is {describe_value(raw)}, which has no bound", "write a number"
         )
+
+
+CONTRACTS_FOLDER = Path("catalog") / "contracts"
+PROFILES_FILE = Path("catalog") / "profiles.yaml"
+
+
+def display_path(path: Path, project: Path) -> str:
+    """Give a path as people type it: relative to the project where it lies inside."""
+    try:
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def resolve_inside(project: Path, name: str) -> Path | None:
+    """Give the file that `name` means in the project; None when it lies outside, also by a link.
+
+    None too for a name with `..`: the archived code of a run is put back under the same name.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
+    root = project.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return path if path.is_relative_to(root) else None
+
+
+def path_faults(
+    document: YamlDocument, path: FieldPath, project: Path, *, must_exist: bool
+) -> list[Fault]:
+    """Check that the field at `path` names a file inside the project."""
+    name = document.get(*path)
+    if not isinstance(name, str) or not name:
+        return []
+    found = resolve_inside(project, name)
+    if found is None:
+        fix = "write a path relative to the project's folder, without .."
+        what = "which lies outside the project, or leaves it by .."
+        return [document.fault(path, f"is {name!r}, {what}", fix)]
+    if must_exist and not found.is_file():
+        return [
+            document.fault(
+                path, f"is {name!r}, which does not exist", _suggest_file(project, found)
+            )
+        ]
+    return []
+
+
+def _suggest_file(project: Path, missing: Path) -> str:
+    if not missing.parent.is_dir():
+        return f"there is no folder {display_path(missing.parent, project)}; correct the path"
+    names = [item.name for item in missing.parent.iterdir() if item.is_file()]
+    return f"in {display_path(missing.parent, project)}: {suggest_name(missing.name, names)}"
+
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+@contextmanager
+def locate_errors(path: Path, project: Path, prefix: str = "") -> Iterator[None]:
+    """Add file and line to an error that names a field (below `prefix`) of the file at `path`."""
+    try:
+        yield
+    except BackfillError as error:
+        if error.field and not error.faults:
+            error.field = prefix + error.field
+            _add_location(error, path, project)
+        raise
+
+
+def _add_location(error: BackfillError, path: Path, project: Path) -> None:
+    try:
+        document = yaml_lines.load_yaml(path, display_path(path, project))
+    except ConfigError:
+        return  # the file went away or broke meanwhile; the error itself still says what is wrong
+    fault = document.fault(_field_path(error.field), error.problem, error.fix)
+    error.faults = (fault,)
+    error.problem = problem_with_faults(f"{document.file} has 1 fault", error.faults)
+
+
+def _field_path(field: str) -> FieldPath:
+    return tuple(int(index) if index else name for name, index in _STEP.findall(field))

@@ -1,22 +1,128 @@
-"""Loading run manifests."""
+"""Load run manifests; half-open ranges.
+
+Half-open ranges as written: whether `to` comes after `from`.
+
+Loading run manifests.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
-from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.extents import range_order_faults
-from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
-from lakehouse_backfill.config.transforms import transforms_in_file
+from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.faults import (
+    display_path,
+    merge_faults,
+    path_faults,
+    resolve_inside,
+    suggest_name,
+    validate_document,
+)
+from lakehouse_backfill.config.project_files import transforms_in_file
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
-from lakehouse_backfill.core.runs.gate_names import REPORTABLE_GATES
-from lakehouse_backfill.core.runs.said import name_fault, reason_fault
-from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.unbuilt import NOT_YET_SUPPORTED, NOTHING_PLANNED
-from lakehouse_backfill.errors import Fault, Unsupported, problem_with_faults
+from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
+from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
+from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.errors import ConfigError, Fault, Unsupported, problem_with_faults
+
+_TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
+_KINDS = {"day or instant": "a day or an instant", "number": "a number", "text": "text"}
+
+
+def range_order_faults(document: YamlDocument, path: FieldPath) -> Iterator[Fault]:
+    """Yield the fault of a range whose ends are of two kinds, or whose `to` is not after `from`."""
+    first, stop = document.get(*path, "from"), document.get(*path, "to")
+    one, other = _comparable_end(first), _comparable_end(stop)
+    if one is None or other is None:
+        return
+    if one[0] != other[0]:
+        problem = f"is {_KINDS[other[0]]}, but from is {_KINDS[one[0]]}"
+        yield document.fault((*path, "to"), problem, "write both in the same way")
+    elif one[1] == other[1]:
+        fix = "the range is half-open: write the first value that is not in it any more"
+        yield document.fault((*path, "to"), f"equals from ({first}), so nothing is in it", fix)
+    elif one[1] > other[1]:
+        problem = f"is {stop}, before from ({first})"
+        yield document.fault((*path, "to"), problem, f"swap them: from: {stop}, to: {first}")
+
+
+def _comparable_end(value: Any) -> tuple[str, Any] | None:
+    """What kind of end it is, and a value to compare; None when there is none to compare."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return ("number", value)
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return ("day or instant", moment.astimezone(timezone.utc).isoformat())
+    if isinstance(value, date):
+        return ("day or instant", f"{value.isoformat()}T00:00:00+00:00")
+    if isinstance(value, str) and _TIME_LABEL.fullmatch(value):
+        return ("day or instant", value)  # 2013-02 < 2013-02-15 < 2013-03: text order is time order
+    return None
+
+
+def shift_day(day: date, by: timedelta) -> date:
+    """Add a time span; the calendar ends with the years 1 and 9999."""
+    try:
+        return day + by
+    except OverflowError:
+        return date.min if by < timedelta() else date.max
+
+
+def check_range(column_type: str, first: str, stop: str) -> None:
+    """Raise ConfigError when the ends of a half-open range are reversed, or no such values.
+
+    Texts are left alone: their partitions are named by a list.
+    """
+    is_number = column_type in ("int", "long")
+    if not is_number and column_type not in ("date", "timestamp", "timestamptz"):
+        return
+    is_value, kind, example = (
+        (_is_number, "whole number", "42")
+        if is_number
+        else (_is_time_label, "day, month, year or instant", "2026-01-31")
+    )
+    for option, text in (("--from", first), ("--to", stop)):
+        if not is_value(text):
+            raise ConfigError(
+                f"{option} is {text!r}, which is no {kind}",
+                state="nothing was written",
+                fix=f"write e.g. {option} {example}",
+            )
+    # The order of times is that of their texts.
+    if (int(first) >= int(stop)) if is_number else (first >= stop):
+        raise ConfigError(
+            f"the range from {first} to {stop} holds nothing: --to is the first partition that is "
+            "not restated",
+            state="nothing was written",
+            fix="write a later --to" if first == stop else f"write --from {stop} --to {first}",
+        )
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _is_time_label(text: str) -> bool:
+    """Tell whether the text is a year, month, day or instant that the calendar has."""
+    if not _TIME_LABEL.fullmatch(text):
+        return False
+    padded = text.removesuffix("Z") + {4: "-01-01", 7: "-01", 13: ":00"}.get(
+        len(text.removesuffix("Z")), ""
+    )
+    try:
+        datetime.fromisoformat(padded)
+    except ValueError:
+        return False
+    return True
+
 
 _PARTITIONS = ("target", "partitions")
 
@@ -31,7 +137,7 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
         ConfigError: the manifest is wrong, or its scope has no bounds (M5).
         Unsupported: it is right, but asks for what this release does not do.
     """
-    document = yaml_lines.load_yaml(path, places.display_path(path, project))
+    document = yaml_lines.load_yaml(path, display_path(path, project))
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     faults = merge_faults(list(_anti_pattern_faults(document)), faults)
@@ -171,7 +277,7 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
     wanted: list[FieldPath] = [("transform", "file"), ("validation", "golden")]
     wanted += [("validation", "suites", index, "file") for index in range(count)]
     for path in wanted:
-        yield from places.path_faults(document, path, project, must_exist=True)
+        yield from path_faults(document, path, project, must_exist=True)
     file = document.get("transform", "file")
     if isinstance(file, str) and not file.endswith((".py", ".sql")):
         problem = f"is {file!r}, neither a Python nor a SQL file"
@@ -181,7 +287,7 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
 
 
 def _transform_faults(document: YamlDocument, project: Path, file: str) -> Iterator[Fault]:
-    path = places.resolve_inside(project, file)
+    path = resolve_inside(project, file)
     offered = transforms_in_file(path, file) if path is not None and path.is_file() else None
     wanted = (document.get("transform", "name"), document.get("transform", "version"))
     if offered is None or None in wanted or wanted in [(t.name, t.version) for t in offered]:

@@ -6,8 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakehouse_backfill.config import places, yaml_lines
-from lakehouse_backfill.config.faults import merge_faults, suggest_name, validate_document
+from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.faults import (
+    PROFILES_FILE,
+    display_path,
+    merge_faults,
+    suggest_name,
+    validate_document,
+)
 from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
@@ -37,10 +43,10 @@ def load_profiles(project: Path) -> Profiles:
     Raises:
         ConfigError: the file is wrong; every fault is named.
     """
-    path = project / places.PROFILES_FILE
+    path = project / PROFILES_FILE
     if not path.exists():
         return embedded_profiles()
-    document = yaml_lines.load_yaml(path, places.display_path(path, project))
+    document = yaml_lines.load_yaml(path, display_path(path, project))
     profiles, faults = validate_document(Profiles, document)
     raise_faults(document.file, merge_faults(faults, _cross_field_faults(document)))
     # refuse() has raised unless the profiles are there.
@@ -62,7 +68,7 @@ def choose_profile(
     if wanted not in profiles.profiles:
         raise ConfigError(
             f"there is no profile {wanted!r}; {suggest_name(wanted, list(profiles.profiles))}",
-            fix=f"name one with --profile, or add it to {places.PROFILES_FILE.as_posix()}",
+            fix=f"name one with --profile, or add it to {PROFILES_FILE.as_posix()}",
         )
     profile = profiles.profiles[wanted]
     if name is None and not is_embedded(profile, project):

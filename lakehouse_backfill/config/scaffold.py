@@ -1,21 +1,46 @@
-"""The files of a new project, and the drafts that are added to it."""
+"""Init: the files of a new project; JSON Schemas.
+
+JSON Schema of the declarations, for editors.
+
+The files of a new project, and the drafts that are added to it.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from lakehouse_backfill.config.drafts import (
-    draft_contract,
-    draft_manifest,
-)
-from lakehouse_backfill.config.schemas import SCHEMA_MODELS, json_schema
-from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
+from pydantic import BaseModel
+
+from lakehouse_backfill.domain.contract import Contract, Profiles
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, NotFound
+
+SCHEMA_MODELS: dict[str, type[BaseModel]] = {
+    "manifest": RunManifest,
+    "contract": Contract,
+    "profiles": Profiles,
+}
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """Give the JSON Schema (draft 2020-12) of `manifest`, `contract` or `profiles`.
+
+    Raises:
+        NotFound: no such kind of declaration.
+    """
+    model = SCHEMA_MODELS.get(kind)
+    if model is None:
+        raise NotFound(
+            f"there is no schema {kind!r}", fix=f"use one of: {', '.join(SCHEMA_MODELS)}"
+        )
+    schema = model.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
 
 __all__ = [
     "create_project",
-    "draft_contract",
-    "draft_manifest",
     "new_project_files",
     "write_new_file",
 ]

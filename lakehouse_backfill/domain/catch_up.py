@@ -1,12 +1,63 @@
-"""Revisions that follow live data, and the rows that no run may bring back."""
+"""Revisions that follow live commits: drift, carried chunks, tombstones, erasures.
+
+What is asked for when a shadow takes over partitions of another one.
+
+What came to a table since a run, or an accepted version, read it.
+
+Revisions that follow live data, and the rows that no run may bring back.
+
+What a rollback rewrites: partitions whose files cannot simply come back.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.domain.drift import Drift
-from lakehouse_backfill.domain.scope import ScopeField
-from lakehouse_backfill.domain.value import Value
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.serialization import Value
+
+
+class CarryRequest(Value):
+    """Let `shadow` hold `scope` as `source` does at a snapshot; `properties` go into the summary.
+
+    `epoch` is the lease of the process that asks.
+    """
+
+    shadow: str
+    source: str
+    source_snapshot_id: int
+    scope: Scope
+    chunk_id: str
+    epoch: int
+    properties: dict[str, str]
+
+
+class TableState(Value):
+    """A table at a snapshot; None: without rows."""
+
+    table: str
+    snapshot_id: int | None
+
+
+class Drift(Value):
+    """One commit that changed rows of a scope; `partitions` are those of the scope that it changed.
+
+    `only_deletes`: rows only disappeared, as far as metadata tells: whole files went, or delete
+    files came, and no data file was added. A copy-on-write delete adds files, so it is not told
+    from an update.
+    """
+
+    snapshot_id: int
+    operation: str
+    writer: str
+    at: datetime
+    partitions: tuple[str, ...]
+    only_deletes: bool
+
+    def __str__(self) -> str:
+        at = self.at.isoformat(timespec="seconds")
+        return f"snapshot {self.snapshot_id} ({self.operation} by {self.writer} at {at})"
 
 
 class TombstonePin(Value):
@@ -103,3 +154,21 @@ class TombstonedRows(Value):
 
     rows: int
     partitions: tuple[str, ...]
+
+
+class RestoreChunk(Value):
+    """Partitions of a shadow that get their rows of an earlier snapshot; None: no rows.
+
+    `columns` gives for each of the shadow's columns the name that it had then; one that is not
+    named came later, and is null.
+    """
+
+    chunk_id: str
+    table: str
+    snapshot_id: int | None
+    shadow: str
+    scope: Scope
+    columns: tuple[tuple[str, str], ...]
+    properties: dict[str, str]
+    #: What names rows that do not come back.
+    left_out: ExcludedRows | None = None

@@ -1,17 +1,189 @@
-"""The product contract and the catalog profiles, as written in YAML under `catalog/`."""
+"""Product contract, hooks, catalog profile, documented defaults.
+
+Words and references that manifests and contracts share.
+
+What holds when nobody says otherwise (M8). The models take their defaults from here.
+
+What happens around a publication: hooks of the owner's, and checks as a consumer would read.
+
+The product contract and the catalog profiles, as written in YAML under `catalog/`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import date, datetime
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain import defaults
-from lakehouse_backfill.domain.declared import Name, SuiteRef, TableName, Text, Threshold
-from lakehouse_backfill.domain.defaults import DEFAULT_KEEP_DAYS, DEFAULT_KEEP_VERSIONS
-from lakehouse_backfill.domain.hooks import AfterPublish, Hook
-from lakehouse_backfill.domain.rollout import CorrectionSink
-from lakehouse_backfill.domain.value import Value, added_later
+from lakehouse_backfill.domain.serialization import Value, added_later
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+TableName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200
+    ),
+]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+PartitionValue = date | datetime | int | str | None
+
+
+class SuiteRef(Value):
+    """A Great Expectations suite to run on the output or on one input."""
+
+    file: Text = Field(description="Suite file inside the project, under expectations/.")
+    on: Name = Field("output", description="`output`, or the name of a source or reference.")
+    parameters: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Suite parameters filled from data: `name: input.column`, its distinct values.",
+    )
+
+
+class Threshold(Value):
+    """A change of a measure that needs the owner's recorded review (Q6)."""
+
+    measure: Name = Field(description="A measure of the contract.")
+    max_change: float = Field(ge=0, description="Share of the old total, e.g. 0.2.")
+    each_partition: bool = added_later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "Whether it holds for each partition by itself, not only for all of them together.",
+    )
+
+
+DEFAULT_MANUAL_PUBLISH: Final = True
+DEFAULT_SIDE_EFFECTS: Final = False
+DEFAULT_COUNT_TOLERANCE: Final = 0.0
+DEFAULT_CHECKSUM: Final[Literal["required"]] = "required"
+DEFAULT_ON_CONFLICT: Final[Literal["fail"]] = "fail"
+DEFAULT_CATCH_UP_ATTEMPTS: Final = 3
+DEFAULT_DELETIONS: Final[Literal["block"]] = "block"
+DEFAULT_ON_DELETIONS: Final[Literal["block"]] = "block"
+#: The environments in which approver and requester differ.
+FOUR_EYES_ENVIRONMENTS: Final = ("prod",)
+#: How long the pins of a run stay after its result was accepted.
+PIN_DAYS: Final = 30
+#: Accepted versions that can be gone back to: so many at least, and all of so many days.
+DEFAULT_KEEP_VERSIONS: Final = 10
+DEFAULT_KEEP_DAYS: Final = 90
+#: The compute pool and the scratch place of the profile's own Spark.
+DEFAULT_COMPUTE_PLACE: Final = "default"
+
+
+class DocumentedDefault(NamedTuple):
+    """One default: what it is about, what holds, and where it is changed."""
+
+    about: str
+    holds: str
+    change: str
+
+
+DOCUMENTED_DEFAULTS: Final = (
+    DocumentedDefault(
+        "publication",
+        "by hand, after a person accepted the result",
+        "`safety.manual_publish: false` lets `run` publish an accepted result",
+    ),
+    DocumentedDefault(
+        "side effects", "none: a job writes its shadow only", "cannot be changed yet"
+    ),
+    DocumentedDefault(
+        "totals",
+        f"equal: count tolerance {DEFAULT_COUNT_TOLERANCE:g}",
+        "`validation.count_tolerance`, a share",
+    ),
+    DocumentedDefault(
+        "checksums",
+        "required: a chunk whose stored rows differ from the computed ones blocks",
+        "`validation.checksum: report`",
+    ),
+    DocumentedDefault(
+        "live changes in the same partitions",
+        "the publication fails and names them",
+        "`safety.on_conflict: catch_up` computes those partitions again",
+    ),
+    DocumentedDefault(
+        "rows that were deleted on the target since the plan",
+        "the publication fails: they are not brought back",
+        "`deletions: reapply` of the contract takes them out of the result too",
+    ),
+    DocumentedDefault(
+        "deletions",
+        "a partition that would lose all of its rows blocks",
+        "cannot be changed yet (`safety.on_deletions`)",
+    ),
+    DocumentedDefault(
+        "open runs on the same partitions",
+        "one at a time: `approve` refuses the second",
+        "cancel one, or `plan --revise` it",
+    ),
+    DocumentedDefault(
+        "pins",
+        f"kept until {PIN_DAYS} days after acceptance; `maintain` lets them go then",
+        "`maintain --erasure PRODUCT` ends them early, for the record",
+    ),
+    DocumentedDefault(
+        "accepted versions",
+        f"the newest {DEFAULT_KEEP_VERSIONS}, and all of the last {DEFAULT_KEEP_DAYS} days, can be gone back to",
+        "`keep_versions` of the contract",
+    ),
+    DocumentedDefault(
+        "four eyes",
+        f"on in {' and '.join(FOUR_EYES_ENVIRONMENTS)}, off elsewhere",
+        "`four_eyes` of the contract",
+    ),
+    DocumentedDefault(
+        "profile",
+        "must be named, except for the embedded lake inside the project",
+        "`--profile NAME` or LAKEHOUSE_BACKFILL_PROFILE",
+    ),
+    DocumentedDefault(
+        "lineage columns",
+        "on for a table that the run creates, off for one that exists without them",
+        "`lineage_columns` of the contract",
+    ),
+)
+
+
+HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt"]
+
+
+class Hook(Value):
+    """A command or a webhook that is called at a moment of a run; exactly one of the two."""
+
+    name: Name = Field(description="Name of the hook, unique in the contract.")
+    on: HookMoment = Field(
+        description="When it is called; a failed before_publish stops the publish."
+    )
+    command: tuple[Text, ...] = Field(
+        (), description="Program and arguments; no shell. It gets the message as JSON on stdin."
+    )
+    webhook: Text | None = Field(None, description="http(s) address that the message is sent to.")
+    token_env: Name | None = Field(
+        None, description="Environment variable whose text is sent as bearer token."
+    )
+    timeout_seconds: float = Field(60, gt=0, le=3600, description="Then it has failed.")
+
+
+class HookCall(Value):
+    """How one call of a hook ended."""
+
+    hook: str
+    on: HookMoment
+    is_ok: bool
+    detail: str
+    seconds: float
+
+
+class AfterPublish(Value):
+    """What is checked once readers see a publication, read as a consumer reads it."""
+
+    suites: tuple[SuiteRef, ...] = Field(
+        (), description="Suites that the accepted version must pass, of the restated partitions."
+    )
+    on_failed: Literal["alert", "rollback"] = Field(
+        "alert", description="alert: exit code 3 and a failed check; rollback: also roll back."
+    )
 
 
 class ContractColumn(Value):
@@ -184,7 +356,7 @@ class Contract(Value):
         None, "Where correction events go, for runs that publish in that mode."
     )
     deletions: Literal["block", "reapply"] = added_later(
-        defaults.DEFAULT_DELETIONS,
+        DEFAULT_DELETIONS,
         "Rows that were deleted from the table while a run was open, or since the version that is "
         "rolled back to: `block` stops, `reapply` leaves them out there too. Without a key it is "
         "always `block`.",
@@ -253,3 +425,18 @@ class Profiles(Value):
     api_version: Literal["lakehouse-backfill/v1"]
     default: str
     profiles: dict[str, Profile] = Field(min_length=1)
+
+
+class CorrectionSink(Value):
+    """Where correction events go, and how a changed row is told (U9)."""
+
+    table: TableName = Field(description="Table of events; created when it does not exist.")
+    as_: Literal["correction", "retraction"] = Field(
+        "correction",
+        alias="as",
+        description="`correction`: one event for each differing key; `retraction`: a retraction "
+        "of the old row and an addition of the new one.",
+    )
+    topic: Text | None = Field(
+        None, description="A topic as sink: refused, as a live topic is not guarded yet."
+    )

@@ -1,21 +1,44 @@
-"""The run manifest: the declared intent of a run, as written in YAML.
+"""The run manifest as written in YAML; what of it this release does not do.
+
+Some rows of a partition, named by columns and values; never by SQL text.
+
+The run manifest: the declared intent of a run, as written in YAML.
 
 Field descriptions become the JSON Schema that editors use (`lakehouse-backfill schema manifest`).
+
+How far the numbers of a column may differ and still count as equal.
+
+What a run manifest may already say, but this release does not do: refused when planned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain import defaults
-from lakehouse_backfill.domain.declared import Name, PartitionValue, SuiteRef, TableName, Text
-from lakehouse_backfill.domain.predicate import RowValue
-from lakehouse_backfill.domain.rollout import CorrectionSink, DualRead, Progressive
-from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.value import Value, added_later
+from lakehouse_backfill.domain import contract
+from lakehouse_backfill.domain.contract import (
+    DEFAULT_COMPUTE_PLACE,
+    CorrectionSink,
+    Name,
+    PartitionValue,
+    SuiteRef,
+    TableName,
+    Text,
+)
+from lakehouse_backfill.domain.rollout import DualRead, Progressive
+from lakehouse_backfill.domain.serialization import Value, added_later
+from lakehouse_backfill.domain.table import SchemaStep
+from lakehouse_backfill.errors import Unsupported
+
+RowValue = bool | date | datetime | int | str | None
+#: Column -> the values that a row may have there; a row is named when all columns match.
+RowPredicate = Mapping[str, tuple[RowValue, ...]]
+
 
 API_VERSION = "lakehouse-backfill/v1"
 RunKind = Literal[
@@ -195,22 +218,22 @@ class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
     side_effects: bool = Field(
-        default=defaults.DEFAULT_SIDE_EFFECTS,
+        default=contract.DEFAULT_SIDE_EFFECTS,
         description="Whether the job may act outside its shadow; only false is built.",
     )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
     manual_publish: bool = Field(
-        default=defaults.DEFAULT_MANUAL_PUBLISH, description="`run` stops before publication."
+        default=contract.DEFAULT_MANUAL_PUBLISH, description="`run` stops before publication."
     )
     on_conflict: Literal["fail", "catch_up"] = Field(
-        defaults.DEFAULT_ON_CONFLICT,
+        contract.DEFAULT_ON_CONFLICT,
         description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
         "computes just those partitions again, from what is there by then.",
     )
     catch_up_attempts: int = added_later(
-        defaults.DEFAULT_CATCH_UP_ATTEMPTS,
+        contract.DEFAULT_CATCH_UP_ATTEMPTS,
         "How often `catch_up` tries before it says that the table is too busy.",
         ge=1,
         le=20,
@@ -224,7 +247,7 @@ class Safety(Value):
         "the publication.",
     )
     on_deletions: Literal["block", "allow"] = Field(
-        defaults.DEFAULT_ON_DELETIONS,
+        contract.DEFAULT_ON_DELETIONS,
         description="When a partition would lose all of its rows; only block is built.",
     )
 
@@ -239,11 +262,11 @@ class Compute(Value):
     """Where the run computes and stages."""
 
     pool: Text = Field(
-        defaults.DEFAULT_COMPUTE_PLACE,
+        contract.DEFAULT_COMPUTE_PLACE,
         description="Compute pool; only the Spark of the profile is built.",
     )
     scratch: Text = Field(
-        defaults.DEFAULT_COMPUTE_PLACE,
+        contract.DEFAULT_COMPUTE_PLACE,
         description="Place for temporary data; only that of the profile's Spark is built.",
     )
     staging_location: Literal["shadow", "under_target"] = Field(
@@ -262,10 +285,10 @@ class Validation(Value):
     """The gates of the run; those of the contract always apply too."""
 
     count_tolerance: float = Field(
-        defaults.DEFAULT_COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
+        contract.DEFAULT_COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
     )
     checksum: Literal["required", "report"] = Field(
-        defaults.DEFAULT_CHECKSUM, description="Whether a checksum that differs blocks."
+        contract.DEFAULT_CHECKSUM, description="Whether a checksum that differs blocks."
     )
     gates: dict[Name, Literal["block", "report"]] = Field(
         default_factory=dict,
@@ -299,3 +322,78 @@ class RunManifest(Value):
     limits: Limits = Field(default_factory=Limits)
     compute: Compute = Field(default_factory=Compute)
     validation: Validation = Field(default_factory=Validation)
+
+
+class Tolerance(Value):
+    """Values of a column are equal up to `limit`.
+
+    An absolute one is in the column's own unit; a relative one is a share of the greater of both
+    values, without their signs.
+    """
+
+    column: str
+    limit: Decimal = Field(ge=0, allow_inf_nan=False)
+    is_relative: bool = False
+
+
+NOTHING_PLANNED = "nothing was planned, pinned or changed"
+
+
+class NotYetSupported(NamedTuple):
+    """A field with values that are refused, and what can be done today instead."""
+
+    path: tuple[str, ...]
+    refuses: Callable[[Any], bool]
+    instead: Callable[[Any], str]
+
+    @property
+    def field(self) -> str:
+        """The field as people write it."""
+        return ".".join(self.path)
+
+    def problem(self, value: Any) -> str:
+        """Say what is refused."""
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"{shown[:60]} is not built yet"
+
+
+NOT_YET_SUPPORTED = (
+    NotYetSupported(
+        ("safety", "side_effects"),
+        lambda value: value is True,
+        lambda _: "write false; act on other systems after the publication, from its event",
+    ),
+    NotYetSupported(
+        ("safety", "on_deletions"),
+        lambda value: value == "allow",
+        lambda _: (
+            "write block; leave partitions that shall lose all rows out with "
+            "target.partitions.except"
+        ),
+    ),
+    NotYetSupported(
+        ("compute", "pool"),
+        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
+        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and choose the Spark with --profile NAME",
+    ),
+    NotYetSupported(
+        ("compute", "scratch"),
+        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
+        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and set spark.local.dir in the profile",
+    ),
+)
+
+
+def require_supported(manifest: RunManifest) -> None:
+    """Raise Unsupported when the manifest asks for what this release does not do."""
+    for item in NOT_YET_SUPPORTED:
+        value: Any = manifest
+        for step in item.path:
+            value = getattr(value, step)
+        if item.refuses(value):
+            raise Unsupported(
+                f"{item.field}: {item.problem(value)}",
+                state=NOTHING_PLANNED,
+                fix=item.instead(value),
+                field=item.field,
+            )

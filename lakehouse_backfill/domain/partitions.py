@@ -1,4 +1,12 @@
-"""Partition labels and the row ranges that they stand for.
+"""Scope, partition labels and the row ranges they stand for.
+
+Which partitions a run may change, and how they are cut into chunks.
+
+A partition is named by its label: the canonical text of the value of *one* partition field (the
+scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are what is
+stored and shown; `rules.partitions` turns them into row ranges.
+
+Partition labels and the row ranges that they stand for.
 
 Day and hour transforms are UTC (Iceberg spec, partition transforms).
 """
@@ -7,10 +15,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from typing import Literal
 
-from lakehouse_backfill.domain.scope import NULL_LABEL, Bound, RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.errors import ConfigError, attach_error_field
+
+Bound = date | datetime | int | str
+PartitionTransform = Literal["identity", "hour", "day", "month", "year"]
+ColumnType = Literal["date", "timestamp", "timestamptz", "int", "long", "string"]
+NULL_LABEL = "null"
+
+
+class ScopeField(Value):
+    """The partition field that scopes a run: a source column and Iceberg's transform of it."""
+
+    column: str
+    transform: PartitionTransform
+    type: ColumnType
+
+
+class Scope(Value):
+    """The partitions that a run may change, in ascending order; never empty."""
+
+    field: ScopeField
+    partitions: tuple[str, ...]
+
+
+class Chunk(Value):
+    """A group of partitions that is computed and committed together."""
+
+    chunk_id: str
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Rows of one column: `lower <= column < upper`, or `column = equals`, or `column IS NULL`.
+
+    `lower`/`upper` may be None for an open side. Instants are timezone-aware UTC for `timestamptz`
+    columns and naive for `timestamp` columns.
+    """
+
+    column: str
+    lower: Bound | None = None
+    upper: Bound | None = None
+    equals: Bound | None = None
+    is_null: bool = False
+
 
 MAX_PARTITIONS = 100_000
 _EXAMPLES = {

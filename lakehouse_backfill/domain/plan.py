@@ -1,4 +1,9 @@
-"""The plan: a run manifest in which nothing floats any more."""
+"""Resolved plan, pins, chosen write path.
+
+Who writes the commits on a table, and the facts by which that is chosen.
+
+The plan: a run manifest in which nothing floats any more.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,39 @@ from pydantic import Field
 from lakehouse_backfill.domain.catch_up import CatchUp, TombstonePin
 from lakehouse_backfill.domain.contract import Consumer, Contract
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
-from lakehouse_backfill.domain.scope import Chunk, Scope
-from lakehouse_backfill.domain.table import Column, SpecPartitions
-from lakehouse_backfill.domain.value import Value, added_later, digest
-from lakehouse_backfill.domain.ways import ChosenWritePath
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.serialization import Value, added_later, digest
+from lakehouse_backfill.domain.table import Column, SchemaChange, SpecPartitions
+
+WritePath = Literal["pyiceberg", "java", "rewrite"]
+
+
+class TableFacts(Value):
+    """What a table's metadata says about writing to it.
+
+    `registers` says whether its catalog offers to register a clone; some do not keep their word.
+    `equality_deletes` counts the live equality delete files that may hide rows of the scope, and
+    `entries` those of the manifests that a swap of the scope rewrites.
+    """
+
+    format_version: int
+    equality_deletes: int = 0
+    entries: int = 0
+    registers: bool = True
+
+
+class JvmState(Value):
+    """What this process can do: whether its JVM runs already, and is one of its own."""
+
+    is_up: bool = False
+    is_connect: bool = False
+
+
+class ChosenWritePath(Value):
+    """The way, and the reason as a sentence."""
+
+    way: WritePath
+    why: str
 
 
 class SourcePin(Value):
@@ -157,3 +191,8 @@ class Plan(Value):
             "transform_version": manifest.transform.version,
             "processing_mode": manifest.run.mode,
         }
+
+
+def declared_schema_change(plan: Plan) -> SchemaChange:
+    """Give what the run declares."""
+    return plan.resolved.manifest.target.schema_change

@@ -1,13 +1,23 @@
-"""Accepted output versions: the rows of the pointer table, and what a swap did to a table."""
+"""Publication rows and what they do to the pointer; swap, adopt and revert requests; one prepared table commit.
+
+Accepted output versions: the rows of the pointer table, and what a swap did to a table.
+
+What rows of `accepted_output_version` do to their product's pointer.
+
+One commit on a table, worked out in full: what somebody inspected, and what is to change.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import reduce
+from typing import Any, Literal, get_args
 
-from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.value import Value, added_later
+from lakehouse_backfill.domain.partitions import RowRange, Scope
+from lakehouse_backfill.domain.serialization import Value, added_later, digest
+from lakehouse_backfill.domain.table import SchemaStep
 
 PublicationAction = Literal["baseline", "reserve", "publish", "rollback", "release", "expire"]
 
@@ -149,3 +159,201 @@ class RevertRequest(Value):
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, Any]
     rewritten: RewrittenShadow | None = None
+
+
+#: Says who is at work, while an act is pending; what is accepted does not depend on it.
+_TRANSIENT_FIELDS = {"driver"}
+_SEALED: dict[str, Any] = {"exclude": {"seal"}, "exclude_defaults": True, "warnings": False}
+
+
+def apply_to_pointer(pointer: Pointer, row: Publication) -> Pointer:
+    """Give the pointer as it is once `row` is written.
+
+    reserve sets `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
+    release clears `pending`; expire, which lets an old version go, is counted. A version number,
+    once used, is never given out again.
+    """
+    changed: dict[str, object] = {"head": row.seal}
+    if row.action == "expire":
+        changed["expirations"] = pointer.expirations + 1
+        return pointer.model_copy(update=changed)
+    changed["last_version"] = max(pointer.last_version, row.version)
+    if row.action == "reserve":
+        return pointer.model_copy(update={**changed, "pending": row})
+    accepted = pointer.accepted if row.action == "release" else row
+    return pointer.model_copy(update={**changed, "accepted": accepted, "pending": None})
+
+
+def seal_publication(pointer: Pointer, row: Publication) -> Publication:
+    """Give a row as it is written: its seal covers it and, by the seal before, all before it."""
+    return row.model_copy(update={"seal": publication_seal(pointer.head, row)})
+
+
+def publication_seal(previous: str, row: Publication) -> str:
+    """SHA-256 over everything that the row says and the seal of the product's row before it.
+
+    Fields at their defaults are left out: one that a later release adds changes no older seal.
+    """
+    in_utc = row.model_copy(update={"at": row.at.astimezone(timezone.utc)})
+    return digest({"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)})
+
+
+def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
+    """Say how the pointer that commands go by differs from what its rows lead to, oldest first.
+
+    None when it does not. Rows are sealed one by one: who edits a row, all seals after it and the
+    pointer together is found by the log of the run, which names the digest of what was published.
+    """
+    rows = tuple(rows)
+    for row in rows:
+        if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
+            return f"{product}: a row of its versions was edited: '{row.action}' is no act"
+    if pointer is None:
+        return f"{product}: its pointer is gone, or was edited: it cannot be read"
+    told = reduce(apply_to_pointer, rows, Pointer())
+    for name in ("accepted", "pending"):
+        said, held = getattr(told, name), getattr(pointer, name)
+        if _durable_fields(said) != _durable_fields(held):
+            what = _difference(said, held)
+            return f"{product}: {name} in its pointer is not that of its rows: {what}"
+    if told.last_version != pointer.last_version:
+        return (
+            f"{product}: its pointer counts {pointer.last_version} versions, its rows "
+            f"{told.last_version}"
+        )
+    if told.expirations != pointer.expirations:
+        return (
+            f"{product}: by its pointer {pointer.expirations} versions were let go, by its rows "
+            f"{told.expirations}"
+        )
+    return _seal_fault(product, rows, pointer)
+
+
+def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -> str | None:
+    """Name the first row that is not as it was written; rows of older releases have no seal."""
+    previous = ""
+    for row in rows:
+        if not row.seal and not previous:
+            continue
+        if row.seal != publication_seal(previous, row):
+            return (
+                f"{product}: the row of {_describe_row(row)} was edited, or the one before it is gone: "
+                "its seal is not that of its content"
+            )
+        previous = row.seal
+    if pointer.head != previous:
+        return f"{product}: the newest rows of its versions are not those that were written last"
+    return None
+
+
+def _durable_fields(row: Publication | None) -> dict[str, object] | None:
+    return (
+        None if row is None else {k: v for k, v in vars(row).items() if k not in _TRANSIENT_FIELDS}
+    )
+
+
+def _difference(told: Publication | None, held: Publication | None) -> str:
+    if told is None or held is None:
+        return f"{_describe_row(held)}, and {_describe_row(told)} by its rows"
+    differing = (
+        name for name, value in (_durable_fields(told) or {}).items() if vars(held)[name] != value
+    )
+    return f"{_describe_row(held)} differs in {', '.join(sorted(differing))}"
+
+
+def _describe_row(row: Publication | None) -> str:
+    return "none" if row is None else f"version {row.version} ({row.action} by {row.by})"
+
+
+#: In the summary of a swap by rows: what is left to do for it, a `Rewriting` as JSON.
+REWRITE_PROPERTY = "lakehouse-backfill.rewriting"
+
+
+class PartitionContent(Value):
+    """What partitions are to hold: their rows in a table's snapshot; none when it is None."""
+
+    scope: Scope
+    table: str | None = None
+    snapshot_id: int | None = None
+
+
+class PendingRewrite(Value):
+    """What a swap by rows leaves in its summary: what to prove, and how to tag both states.
+
+    Only the snapshot is one commit there; whoever finds it without its tags goes on from this.
+    """
+
+    contents: tuple[PartitionContent, ...]
+    before: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class InspectedState:
+    """The state of a table that a decision was made on; a commit on any other is refused."""
+
+    table: str
+    uuid: str
+    head_id: int | None
+    schema_id: int
+    spec_id: int
+    last_column_id: int
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A file that comes in, by path, and its data sequence number; None: the commit's own."""
+
+    path: str
+    sequence_number: int | None
+
+
+@dataclass(frozen=True)
+class NewSchema:
+    """The columns that a table has from a commit on: Iceberg's JSON of the schema, and numbers."""
+
+    schema: str
+    schema_id: int
+    last_column_id: int
+
+
+@dataclass(frozen=True)
+class SwapCommit:
+    """Files out and files in, in one snapshot; a delete file is named by path and offset.
+
+    `sources` are the snapshots (table, id) that list the files that come in. `ranges` are the rows
+    of the partitions concerned: only manifests that may hold them need be read.
+    """
+
+    base: InspectedState
+    ranges: tuple[RowRange, ...]
+    token: str
+    removed: tuple[str, ...] = ()
+    removed_deletes: tuple[str, ...] = ()
+    added: tuple[AddedFile, ...] = ()
+    sources: tuple[tuple[str, int], ...] = ()
+    #: Tags on snapshots that are there, and the name of the tag on the new one.
+    tags: dict[str, int] = field(default_factory=dict)
+    after: str | None = None
+    tag_age_ms: int = 2**63 - 1
+    summary: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
+    #: What readers of the snapshot are told: overwrite, or append where nothing goes.
+    operation: str = "overwrite"
+    #: The columns after the swap; None: as they are.
+    columns: NewSchema | None = None
+    #: The same as rows, for who writes no files of others: every partition of the swap.
+    contents: tuple[PartitionContent, ...] = ()
+
+
+@dataclass(frozen=True)
+class CloneCommit:
+    """Metadata of a clone: the text of `metadata_location` with only one snapshot and these."""
+
+    table: str
+    metadata_location: str
+    snapshot_id: int | None
+    uuid: str
+    location: str
+    properties: dict[str, str]
+    file: str

@@ -1,13 +1,108 @@
-"""What the toolkit knows about an Iceberg table, from its metadata alone."""
+"""Table facts from metadata; declared schema changes; stored files; catalog capabilities.
+
+What a catalog really does, as found out by trying.
+
+A change of the target's columns that a run declares, and publishes with its rows.
+
+What lies in the store: files of metadata, and the checks of what is there against what was.
+
+What the toolkit knows about an Iceberg table, from its metadata alone.
+
+What a declared schema change does to names and types of columns.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from pydantic import Field
 
-from lakehouse_backfill.domain.value import Value
+from lakehouse_backfill.domain.contract import Contract, Name, Text
+from lakehouse_backfill.domain.serialization import Value
+
+
+class Capabilities(Value):
+    """What one catalog did on throw-away tables; `seen` says in words why something is false."""
+
+    tags: bool = Field(description="A tag is kept, with the age that it was given.")
+    branches: bool = Field(description="A branch is kept.")
+    branch_commits: bool = Field(
+        description="A live writer on main goes on when a branch got a commit in between."
+    )
+    register_table: bool = Field(
+        description="A table registered from a metadata file comes back as it was written."
+    )
+    built_clones: bool = Field(
+        description="A new table takes another's columns, by their ids, and its snapshot."
+    )
+    new_uuid: bool = Field(description="A table takes a new UUID: an overtaken writer is shut out.")
+    data_path: bool = Field(
+        description="A table keeps a write.data.path outside of its own location."
+    )
+    views: bool = Field(description="SQL views can be made, by PyIceberg or by Spark.")
+    multi_table_commit: bool = Field(
+        description="The server offers to commit to several tables at once."
+    )
+    seen: dict[str, str] = Field(
+        default_factory=dict, description="What was answered instead, by capability."
+    )
+
+    @property
+    def clones(self) -> bool:
+        """Whether a run may write into a zero-copy clone that shuts out overtaken writers."""
+        return (self.register_table or self.built_clones) and self.new_uuid
+
+
+class SchemaStep(Value):
+    """One step: exactly one of `add`, `widen` and `rename`; all name the columns as they are."""
+
+    add: Name | None = Field(None, description="Name of a new column; rows of before hold null.")
+    type: Text | None = Field(None, description="With `add`: its Iceberg type, a simple one.")
+    doc: Text | None = Field(None, description="With `add`: what it means.")
+    widen: Name | None = Field(None, description="Column that gets a wider type.")
+    rename: Name | None = Field(None, description="Column that gets another name.")
+    to: Text | None = Field(
+        None, description="With `widen`: the new type. With `rename`: the new name."
+    )
+
+
+class AddedColumn(Value):
+    """A column that only the new side of a diff has, and how many compared rows hold a value."""
+
+    name: str
+    rows: int
+
+
+#: What a run declares, in its order; empty: the columns stay as they are.
+SchemaChange = tuple[SchemaStep, ...]
+
+
+class MetadataFile(Value):
+    """A manifest list or a manifest of a snapshot, with its SHA-256.
+
+    `listed_bytes` is the size that the manifest list gives a manifest; None for the list itself.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    listed_bytes: int | None = None
+
+
+class StoredCheck(Value):
+    """One comparison of what is stored with what was accepted; `because` says how it was made.
+
+    `ok` is None where nothing could be compared: `because` then says why.
+    """
+
+    name: str
+    ok: bool | None
+    expected: Any = None
+    found: Any = None
+    because: str = ""
+
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
 
@@ -134,3 +229,91 @@ class SpecPartitions(Value):
     spec: str
     partitions: tuple[str, ...]
     spans: tuple[tuple[str, ...], ...] = ()
+
+
+def added_column_names(change: SchemaChange) -> tuple[str, ...]:
+    """Name the columns that come."""
+    return tuple(step.add for step in change if step.add is not None)
+
+
+def renamed_columns(change: SchemaChange) -> dict[str, str]:
+    """Give the new name of each column that gets one."""
+    return {step.rename: step.to or "" for step in change if step.rename is not None}
+
+
+def widened_columns(change: SchemaChange) -> dict[str, str]:
+    """Give the new type of each column that gets one, by its name of before."""
+    return {step.widen: normalise_type(step.to or "") for step in change if step.widen is not None}
+
+
+def normalise_type(kind: str) -> str:
+    """Give a type's text without spaces, as types are compared."""
+    return re.sub(r"\s+", "", kind)
+
+
+def describe_schema_step(step: SchemaStep) -> str:
+    """Say in words what a step does."""
+    if step.add is not None:
+        return f"add {step.add} {normalise_type(step.type or '')}"
+    if step.widen is not None:
+        return f"widen {step.widen} to {normalise_type(step.to or '')}"
+    return f"rename {step.rename} to {step.to}"
+
+
+def schema_differences(
+    before: Iterable[Column], after: Iterable[Column], change: SchemaChange
+) -> tuple[str, ...]:
+    """Name what is not as the change makes it of `before`; empty: `after` is exactly that.
+
+    Columns that were there are known by their ids, those that come by name, type and a later id.
+    """
+    names, types = renamed_columns(change), widened_columns(change)
+    wanted = {
+        column.field_id: (
+            names.get(column.name, column.name),
+            types.get(column.name, normalise_type(column.type)),
+            column.required,
+        )
+        for column in before
+    }
+    last = max(wanted, default=0)
+    coming = {step.add: normalise_type(step.type or "") for step in change if step.add is not None}
+    wrong = []
+    for column in after:
+        found = (column.name, normalise_type(column.type), column.required)
+        if column.field_id in wanted:
+            if wanted.pop(column.field_id) != found:
+                wrong.append(column.name)
+        elif column.field_id <= last or (coming.pop(column.name, None), False) != found[1:]:
+            wrong.append(column.name)
+    return (*wrong, *(name for name, _, _ in wanted.values()), *coming)
+
+
+def schema_change_notes(change: SchemaChange, contract: Contract) -> tuple[str, ...]:
+    """Say in the plan what changes, for whom, and what the contract does not say yet."""
+    if not change:
+        return ()
+    said = {column.name: normalise_type(column.type) for column in contract.columns}
+    found = [
+        f"columns change in the commit of the publication: {', '.join(map(describe_schema_step, change))}"
+    ]
+    missing = [
+        name
+        for name in (*added_column_names(change), *renamed_columns(change).values())
+        if name not in said
+    ]
+    if missing:
+        found.append(f"the contract does not list {', '.join(missing)}: add it before the next run")
+    stale = [name for name in renamed_columns(change) if name in said]
+    stale += [
+        name for name, kind in widened_columns(change).items() if said.get(name, kind) != kind
+    ]
+    if stale:
+        found.append(
+            f"the contract says {', '.join(dict.fromkeys(stale))} as before: correct it once the "
+            "run is published, or later runs fail the gate of kept columns"
+        )
+    readers = ", ".join(item.name for item in contract.consumers or ()) or "nobody is named"
+    found.append(f"consumers who see other columns: {readers}")
+    found.append("rollback puts the rows back and leaves the columns: old rows read null")
+    return tuple(found)

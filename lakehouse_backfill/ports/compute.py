@@ -1,4 +1,8 @@
-"""Computation on data: staging, checksums and edges on Spark, suites, diffs.
+"""Staging, measuring, inspecting, restoring, suites, attribution.
+
+Computing partitions again with single inputs swapped, to see which of them changes a row.
+
+Computation on data: staging, checksums and edges on Spark, suites, diffs.
 
 `Frame` is an engine's own table value (a Spark DataFrame); stages pass it on without looking.
 """
@@ -9,25 +13,81 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.catch_up import RestoreChunk, TableState
 from lakehouse_backfill.domain.checks import (
     CheckGroup,
     CheckResult,
+    DiffSample,
     EdgePartition,
     EdgeSide,
     MeasureTotal,
 )
-from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.inspection import ChunkFacts, Period
-from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import RowPredicate
-from lakehouse_backfill.domain.restoring import RestoreChunk
-from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.schema_change import SchemaChange
-from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.manifest import RowPredicate
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period
+from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
-from lakehouse_backfill.ports.diffing import Differ as Differ
-from lakehouse_backfill.ports.diffing import DiffRequest as DiffRequest
+
+
+@dataclass(frozen=True)
+class InputSwapRequest:
+    """One partition: `replaced` against `candidate`, which `new` made.
+
+    `old` made what readers had (None: its code is unknown, `new`'s is taken), from `old_pins`;
+    `published` is what it left, before live commits (None: not known). `keys` gives the key of
+    inputs for which one is declared. `samples` rows of each pattern are shown.
+    """
+
+    partition: str
+    new: Plan
+    candidate: TableState
+    replaced: TableState
+    old_pins: tuple[SourcePin, ...]
+    old: Plan | None = None
+    published: TableState | None = None
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    samples: int = 3
+
+
+@dataclass(frozen=True)
+class RowPattern:
+    """Changed rows that went through the states alike.
+
+    `values` has one number per state: -1 where the row is absent, else the place of the first
+    state with the same content.
+    """
+
+    values: tuple[int, ...]
+    rows: int
+    columns: dict[str, int]
+    samples: tuple[DiffSample, ...]
+
+
+@dataclass(frozen=True)
+class InputSwapResult:
+    """What was swapped, the states that were compared in their order, and what rows did."""
+
+    factors: tuple[Factor, ...]
+    states: tuple[ComparedState, ...]
+    patterns: tuple[RowPattern, ...]
+    inputs: tuple[InputChange, ...]
+    notes: tuple[str, ...]
+
+
+class ChangeAttributor(Protocol):
+    """Running archived code on chosen pins; nothing is written anywhere."""
+
+    def swap(self, request: InputSwapRequest) -> InputSwapResult:
+        """Compute the states of a partition and compare them by key.
+
+        A state that cannot be computed (old code on a new input) is left out, and a note says so.
+        Raises what the code raises where it ran before: on its own inputs.
+        """
+        ...
+
 
 # Many know these two by this module's name.
 

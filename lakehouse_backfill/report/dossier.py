@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.approval.waivers import (
+from lakehouse_backfill.core.approval.decisions import (
     INPUT_SCOPE,
     RESULT_SCOPE,
     Waiver,
     WaiverSubject,
     find_waiver,
 )
-from lakehouse_backfill.core.evidence.standing import SafetySummary
+from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
-from lakehouse_backfill.report.markup import format_moment
+from lakehouse_backfill.report.html import format_moment
 
 #: Verbs by which a person ends a run -> what the page says of it.
 ENDING_WORDS = {"reject": "rejected", "cancel": "cancelled", "roll back": "rolled back"}

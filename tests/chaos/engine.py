@@ -17,20 +17,17 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
-from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
+from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.planning import catching_up, row_predicate
-from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.core.planning import catch_up, row_changes
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.catch_up import ExcludedRows
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.composed import ChunkCounts
-from lakehouse_backfill.domain.inspection import ChunkFacts
+from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.manifest import RowPredicate
+from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import RowPredicate
-from lakehouse_backfill.domain.restoring import RestoreChunk
-from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import MeasuredSides
 from tests.oracle import merging
@@ -65,7 +62,7 @@ class PlainEngine:
         with translate_errors():
             shadow = self._catalog.load_table(plan.shadow_table)
             fence = int(shadow.properties.get(f"{MARK}epoch", "0"))
-            run_log.require_current_epoch(plan.run_id, epoch, fence)
+            event_log.require_current_epoch(plan.run_id, epoch, fence)
             # PyIceberg would build the same commit again on whatever it finds then.
             shadow.metadata.properties["commit.retry.num-retries"] = "0"
             rows, counts = self._composed(plan, scope, self._source(plan, scope))
@@ -114,7 +111,7 @@ class PlainEngine:
             )
             return pa.Table.from_pylist(found, base.schema), counts
         types = {field.name: _TYPES[str(field.type)] for field in base.schema}
-        named = row_predicate.resolve_row_predicate(target, types)
+        named = row_changes.resolve_row_predicate(target, types)
         mine = [row for row in rows.to_pylist() if _is_named(row, named)]
         others = [row for row in base.to_pylist() if not _is_named(row, named)]
         counts = ChunkCounts(carried_rows=len(others), stray_rows=len(rows) - len(mine))
@@ -124,7 +121,7 @@ class PlainEngine:
         self, plan: Plan, chunk: Chunk, rows: pa.Table, counts: ChunkCounts
     ) -> tuple[pa.Table, ChunkCounts]:
         """Leave out what must not come back, as the Spark adapter does."""
-        left_out = catching_up.excluded_rows(plan.resolved)
+        left_out = catch_up.excluded_rows(plan.resolved)
         source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
         if source:
             scope = Scope(field=left_out.field, partitions=chunk.partitions)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
 
 
 def moments(points: Sequence[str]) -> list[tuple[str, int]]:

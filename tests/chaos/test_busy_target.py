@@ -17,13 +17,13 @@ from sqlalchemy.exc import OperationalError
 from benchmarks.wide_table import FIELD, FIRST_HOUR, fill, stage
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     CommitResult,
     PartitionRestore,
     RevertRequest,
 )
-from lakehouse_backfill.domain.scope import Scope
 from tests.chaos.crowd import Beside, catalog_of
 
 TABLE, SHADOW = "silver.wide", "shadow.wide"

@@ -52,7 +52,7 @@ def _build(model: type[BaseModel]) -> None:
 
 for _library in _LIBRARIES:
     importlib.import_module(_library)
-importlib.import_module("lakehouse_backfill.wiring.wiring_lake")
+importlib.import_module("lakehouse_backfill.wiring.adapters")
 for _layer in _LAYERS:
     _load(f"lakehouse_backfill.{_layer}")
 _build(BaseModel)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from lakehouse_backfill.core.runs.lifecycle import next_event
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Lease
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.ports.control import Runs
 from tests.fakes.plans import NOON
 

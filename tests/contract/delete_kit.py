@@ -24,8 +24,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.adapters.iceberg.commit.deletes_writer import DeleteManifestWriter
-from lakehouse_backfill.adapters.iceberg.commit.producer import commit_snapshot
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
+    DeleteManifestWriter,
+    commit_snapshot,
+)
 from lakehouse_backfill.domain.publication import RevertRequest, RewrittenShadow
 from tests.contract.lake_kit import TARGET, Kit, Row
 
@@ -67,7 +69,7 @@ def hide_equal_rows(table: Table, *ids: int, partition: tuple[Any, ...], spec_id
 def rewritten(
     kit: Kit, request: RevertRequest, rows: dict[str, list[Row]], shadow: str = "shadow.rollback"
 ) -> RevertRequest:
-    """Do what `core/publication/rewriting.py` does, with rows that the test knows."""
+    """Do what `lakehouse_backfill/core/publication/rollback_content.py` does, with rows that the test knows."""
     base = kit.head()
     assert base is not None
     kit.shadows.open(TARGET, base, shadow, {})

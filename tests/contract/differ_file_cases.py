@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.domain.scope import NULL_LABEL, Scope
+from lakehouse_backfill.domain.partitions import NULL_LABEL, Scope
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Case, Maker, append, day, simple
 from tests.contract.differ_oracle import Question, Row
 

@@ -32,7 +32,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lakehouse_backfill.domain.tolerance import Tolerance
+from lakehouse_backfill.domain.manifest import Tolerance
 from tests.contract.delete_kit import hide_rows
 from tests.contract.differ_cases import (
     DUPES,

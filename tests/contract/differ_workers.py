@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
-from lakehouse_backfill.ports.workers import PartFunction
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+from lakehouse_backfill.ports.comparison import PartFunction
 
 
 class Here:

@@ -1,4 +1,4 @@
-"""A lake in a folder for the tests of `ports/lake.py`: tables, live writers, shadows, requests."""
+"""A lake in a folder for the tests of `lakehouse_backfill/ports/tables.py`: tables, live writers, shadows, requests."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import (
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
+from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-from lakehouse_backfill.domain.partitions import partition_row_range
+from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     CommitResult,
     PartitionRestore,
     RevertRequest,
 )
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.contract.catalogs import catalog_of
 
 TARGET = "silver.t"

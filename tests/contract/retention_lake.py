@@ -11,11 +11,11 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
-from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.core.runs.workbench import ComputePorts
+from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.core.runs.context import ComputePorts
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.chaos.engine import PlainEngine
 from tests.chaos.lab import CONTRACT, DAYS, PROFILES, SOURCE, TARGET, Lab
 from tests.chaos.worker import LabWiring

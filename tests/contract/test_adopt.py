@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
+from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import CommitResult
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import (
     ChecksFailed,
     Conflict,

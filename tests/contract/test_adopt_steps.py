@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import WriteForbidden
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

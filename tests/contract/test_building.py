@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType, StringType
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import Conflict, Unsupported
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.commit.carrying import IcebergChunkCarrier
-from lakehouse_backfill.domain.carrying import CarryRequest
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
+from lakehouse_backfill.domain.catch_up import CarryRequest
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -14,21 +14,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import COMPACT_EVERY_COMMITS
-from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend
-from lakehouse_backfill.adapters.iceberg.control.run_rows import plan_row, read_event_chains
-from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
+from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
+from lakehouse_backfill.adapters.iceberg.control.runs import (
+    IcebergAudit,
+    IcebergRuns,
+    plan_row,
+    read_event_chains,
+)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.core.evidence.audit import audit_verify
-from lakehouse_backfill.core.runs import audit as audit_rules
-from lakehouse_backfill.core.runs.audit import AuditVerdict
+from lakehouse_backfill.core.evidence.verify import audit_verify
+from lakehouse_backfill.core.runs import event_log as audit_rules
+from lakehouse_backfill.core.runs.event_log import AuditVerdict
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunState
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Tampered, TooBusy
-from lakehouse_backfill.report.data import audit_result
+from lakehouse_backfill.report.results import audit_result
 from tests.contract.catalogs import catalog_of
 from tests.fakes.bench import bench, lake
 from tests.fakes.control import FakeRuns

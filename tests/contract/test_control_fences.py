@@ -14,18 +14,23 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
-from lakehouse_backfill.adapters.iceberg.control import control_lock
-from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES, RUN_EVENT
-from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_SEQ, ControlTable
+from lakehouse_backfill.adapters.iceberg.control import advisory_lock
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
-from lakehouse_backfill.adapters.iceberg.control.ledger import IcebergLedger
-from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
+from lakehouse_backfill.adapters.iceberg.control.runs import (
+    IcebergAudit,
+    IcebergLedger,
+    IcebergRuns,
+)
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    CONTROL_TABLES,
+    LOG_SEQ,
+    RUN_EVENT,
+    ControlTable,
+)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.core.runs import audit as audit_rules
+from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunState
 from lakehouse_backfill.errors import RunMoved
@@ -74,7 +79,7 @@ def open_catalog(folder: Path) -> TroubledCatalog:
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
     # Who is stopped in the middle of a commit holds the lock: the others go on without it.
-    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(advisory_lock, "LOCK_TIMEOUT_S", 0.05)
     return open_catalog(tmp_path)
 
 

@@ -9,19 +9,20 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
-from lakehouse_backfill.adapters.iceberg.control.ledger import IcebergLedger
-from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.runs import (
+    IcebergAudit,
+    IcebergLedger,
+    IcebergRuns,
+)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.core.runs import audit as audit_rules
+from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event
-from lakehouse_backfill.domain import pointer as pointer_rules
+from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.domain.value import digest
+from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from tests.contract.catalogs import catalog_of

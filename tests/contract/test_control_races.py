@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import COMPACT_EVERY_COMMITS
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
+from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState

@@ -12,17 +12,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
 from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
+from lakehouse_backfill.domain.contract import CorrectionSink
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
-    CorrectionSink,
     DifferingRow,
 )
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.contract.lake_kit import TARGET, Kit, row
 from tests.fakes.rollout import FakeCorrections
 

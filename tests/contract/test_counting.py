@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.core.validation.unusual import rows_by_partition, values_by_partition
+from lakehouse_backfill.core.validation.anomalies import rows_by_partition, values_by_partition
 from lakehouse_backfill.domain.contract import Measure
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from tests.contract.delete_kit import hide, hide_equal, rewritten
 from tests.contract.lake_kit import TARGET, Kit, field_of, row

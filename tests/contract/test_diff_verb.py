@@ -15,13 +15,11 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.transforms import IdentityTransform
 from typer.testing import CliRunner
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.core.comparison.diffing import choose_engine
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.fingerprint import FileFingerprint
-from lakehouse_backfill.domain.preview import FileTotals
-from lakehouse_backfill.domain.scope import ScopeField
+from lakehouse_backfill.core.comparison.diff import choose_engine
+from lakehouse_backfill.domain.diff import Checksum, FileFingerprint, FileTotals
+from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.project import Project

@@ -15,11 +15,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_backfill.adapters.local.diff import compare, parts
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
+from lakehouse_backfill.adapters.local.diff import compare, parallel
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
-from lakehouse_backfill.ports.workers import PartFunction
+from lakehouse_backfill.ports.comparison import PartFunction
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
@@ -158,7 +158,7 @@ def test_what_else_fails_in_a_worker_is_told(
         raise PermissionError("no access")
 
     built = next(case for case in CASES if case.name == "empty old side").build(make)
-    monkeypatch.setattr(parts, "read_both_sides", refused)
+    monkeypatch.setattr(parallel, "read_both_sides", refused)
     with pytest.raises(EnvironmentDown, match="PermissionError: no access"):
         parts_differ(catalog).diff(built.request)
 

@@ -14,7 +14,7 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo, IsNull
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, StringType
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from tests.contract.differ_cases import Built, Maker, append, arrow, check
 from tests.contract.differ_oracle import Question, Row
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from tests.contract.differ_cases import CASES, Case, Maker
 
 #: A publication has no condition.

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.local.erasing import LocalDeletionFinder
-from lakehouse_backfill.domain.carrying import TableState
+from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
 from lakehouse_backfill.domain.catch_up import (
     DeletedRows,
     Erasure,
     ExcludedRows,
+    TableState,
     TombstonedRows,
     TombstonePin,
 )
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from tests.contract.delete_kit import hide
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -1,4 +1,4 @@
-"""The rules of `ports/fingerprints.py`, on the fakes and on PyIceberg."""
+"""The rules of `lakehouse_backfill/ports/control.py`, on the fakes and on PyIceberg."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import FILE_FINGERPRINT
-from lakehouse_backfill.adapters.iceberg.control.fingerprints import IcebergFingerprints
-from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.fingerprint import FileBytes, FileFingerprint
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergFingerprints
+from lakehouse_backfill.adapters.iceberg.control.schemas import FILE_FINGERPRINT
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles
+from lakehouse_backfill.domain.diff import Checksum, FileBytes, FileFingerprint
 from lakehouse_backfill.errors import NotFound, Tampered
-from lakehouse_backfill.ports.fingerprints import Fingerprints
+from lakehouse_backfill.ports.control import Fingerprints
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, row
 from tests.fakes.control import FakeFingerprints

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.local.inspecting import LocalInspector
-from lakehouse_backfill.domain.inspection import ChunkFacts
 from lakehouse_backfill.domain.manifest import InputRange
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import Inspecting
-from lakehouse_backfill.wiring.inspecting import InspectingBySize
+from lakehouse_backfill.wiring.dispatch import InspectingBySize
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 from tests.fakes.plans import a_plan
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract.delete_kit import Granularity, hide, rewritten
 from tests.contract.lake_kit import TARGET, Kit, Row, field_of, row

@@ -1,4 +1,4 @@
-"""The rules of `Tables`, `Pins` and `Shadows` of `ports/lake.py`, on PyIceberg."""
+"""The rules of `Tables`, `Pins` and `Shadows` of `lakehouse_backfill/ports/tables.py`, on PyIceberg."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog, ping_catalog, translate_errors
-from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition, Profile
-from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.partitions import partition_row_range
+from lakehouse_backfill.domain.partitions import ScopeField, partition_row_range
 from lakehouse_backfill.domain.publication import ChunkCommit
-from lakehouse_backfill.domain.scope import ScopeField
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
 from tests.contract.lake_kit import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text

@@ -11,14 +11,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import (
+from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
 )
-from lakehouse_backfill.adapters.iceberg.control.control_upkeep import IcebergControlUpkeep
-from lakehouse_backfill.adapters.iceberg.control.fences import IcebergFences
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import (
+    ControlTables,
+    IcebergControlUpkeep,
+    IcebergFences,
+)
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication

@@ -11,15 +11,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 
-from lakehouse_backfill.adapters.iceberg.stored import IcebergStoredFiles
+from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.grouping import batch_files, choose_layout, label_files
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.layout import batch_files, choose_layout, label_files
 from lakehouse_backfill.adapters.local.scan import plan_scan
-from lakehouse_backfill.core.comparison.diffing import with_known_equal
+from lakehouse_backfill.core.comparison.diff import with_known_equal
 from lakehouse_backfill.core.validation.gates import check_outside_unchanged
-from lakehouse_backfill.domain.preview import FileTotals
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.diff import FileTotals
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Maker, append, day, simple

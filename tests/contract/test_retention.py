@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
 from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.manifest import ManifestEntry
 
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import CommitResult, PartitionRestore
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.adapters.iceberg.evolving import SchemaEvolution
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.schema_change import AddedColumn, SchemaStep
+from lakehouse_backfill.domain.table import AddedColumn, SchemaStep
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TargetChanged, Unsupported
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.contract.catalogs import catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

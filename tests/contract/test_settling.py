@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
-from lakehouse_backfill.adapters.iceberg.commit.producer import (
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.commit.revert import RevertPlanner
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.commit.returning import RevertPlanner
-from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
+from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.names import PUBLICATION_PROPERTY
-from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
-from lakehouse_backfill.domain.publication import PartitionRestore
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.table_commit import (
+from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
+from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.publication import (
     REWRITE_PROPERTY,
     PartitionContent,
+    PartitionRestore,
     PendingRewrite,
 )
 from lakehouse_backfill.errors import OutcomeUnknown

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServiceUnavailableError
 
-from lakehouse_backfill.adapters.iceberg.names import EPOCH_PROPERTY, FENCE_UUID_PROPERTY
+from lakehouse_backfill.adapters.iceberg.metadata import EPOCH_PROPERTY, FENCE_UUID_PROPERTY
 from lakehouse_backfill.errors import CatalogDown, RunMoved, Unsupported
 from tests.contract.lake_kit import TARGET, Kit, _arrow, row
 

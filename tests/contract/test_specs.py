@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.contract.delete_kit import hide

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.surveying import IcebergTableSurveyor
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.ways import TableFacts
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import TableFacts
 from tests.contract.delete_kit import hide, hide_equal
 from tests.contract.lake_kit import TARGET, Kit, field_of, row
 

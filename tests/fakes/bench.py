@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.core.planning.plan import DeclaredRun
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
 from tests.fakes.carrying import FakeCarrying, FakeErasing

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lakehouse_backfill.core.runs import run_log
-from lakehouse_backfill.domain.carrying import CarryRequest, TableState
-from lakehouse_backfill.domain.catch_up import DeletedRows, ExcludedRows, TombstonedRows
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.catch_up import (
+    CarryRequest,
+    DeletedRows,
+    ExcludedRows,
+    TableState,
+    TombstonedRows,
+)
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import ChunkCommit
-from lakehouse_backfill.domain.scope import Scope
 from tests.fakes.lake import FakeLake
 
 
@@ -27,7 +32,7 @@ class FakeCarrying:
     def carry(self, request: CarryRequest) -> ChunkCommit:
         shadow = self.lake.tables[request.shadow]
         held = int(shadow.properties.get("epoch", "0"))
-        run_log.require_current_epoch(request.shadow, request.epoch, held)
+        event_log.require_current_epoch(request.shadow, request.epoch, held)
         for commit in self.lake.chunks(request.shadow):
             if commit.chunk_id == request.chunk_id:
                 return commit

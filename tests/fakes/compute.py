@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.core.planning import catching_up, completeness
-from lakehouse_backfill.core.runs import run_log
-from lakehouse_backfill.domain.attribution import ComparedState, Factor
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.catch_up import excluded_rows
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import (
     CheckResult,
     Diff,
@@ -21,20 +22,20 @@ from lakehouse_backfill.domain.checks import (
     PartitionDiff,
     SharedFiles,
 )
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.composed import ChunkCounts
-from lakehouse_backfill.domain.inspection import ChunkFacts
+from lakehouse_backfill.domain.diff import Checksum, ComparedState, DiffPreview, Factor, FileTotals
+from lakehouse_backfill.domain.manifest import RowPredicate
+from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.predicate import RowPredicate
-from lakehouse_backfill.domain.preview import DiffPreview, FileTotals
-from lakehouse_backfill.domain.restoring import RestoreChunk
 from lakehouse_backfill.domain.rollout import DifferingRow
-from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
 from lakehouse_backfill.errors import EnvironmentDown
-from lakehouse_backfill.ports.attributing import InputSwapRequest, InputSwapResult, RowPattern
-from lakehouse_backfill.ports.compute import MeasuredSides
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest
+from lakehouse_backfill.ports.compute import (
+    InputSwapRequest,
+    InputSwapResult,
+    MeasuredSides,
+    RowPattern,
+)
 from tests.fakes.carrying import FakeErasing, key_of
 from tests.fakes.lake import (
     DAY,
@@ -136,7 +137,9 @@ class FakeCompute:
             raise EnvironmentDown("the store does not answer")
         self.staged.append(chunk.chunk_id)
         shadow = self.lake.tables[plan.shadow_table]
-        run_log.require_current_epoch(plan.run_id, epoch, int(shadow.properties.get("epoch", "0")))
+        event_log.require_current_epoch(
+            plan.run_id, epoch, int(shadow.properties.get("epoch", "0"))
+        )
         content = dict(shadow.content(shadow.head))
         for label in chunk.partitions:
             files = self.keys.get(label) or {f"{plan.run_id}/{label}"}
@@ -147,7 +150,7 @@ class FakeCompute:
 
     def _left_out(self, plan: Plan, chunk: Chunk, made: dict[str, Any]) -> dict[str, Any]:
         """The chunk's partitions without deleted rows; of the earlier shadow, if it says so."""
-        catch_up, left_out = plan.resolved.catch_up, catching_up.excluded_rows(plan.resolved)
+        catch_up, left_out = plan.resolved.catch_up, excluded_rows(plan.resolved)
         names = FakeErasing(self.lake).names(left_out)
         source = catch_up and catch_up.erased_chunk(chunk.chunk_id)
         if source:
@@ -259,7 +262,7 @@ class FakeCompute:
         return ["A"]
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
-        wanted = completeness.expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
+        wanted = resolve.expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
         return tuple(label for label in wanted if label not in self.gaps)
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:

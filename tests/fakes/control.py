@@ -9,15 +9,15 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.planning.code_identity import code_files
-from lakehouse_backfill.core.runs import audit, run_log
-from lakehouse_backfill.core.runs.sealed import matches_digest, open_document, open_plan
-from lakehouse_backfill.domain import pointer as pointer_rules
-from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.core.planning.job_code import code_files
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.runs.event_log import matches_digest, open_document, open_plan
+from lakehouse_backfill.domain import publication as pointer_rules
+from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
-from lakehouse_backfill.domain.value import canonical_json, digest
+from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import RunMoved, Tampered
 
 
@@ -31,17 +31,17 @@ class FakeRuns:
         self.log: dict[str, list[Event]] = defaultdict(list)
 
     def register(self, plan: Plan, event: Event) -> RunStatus:
-        run_log.require_first_event(plan, event)
+        event_log.require_first_event(plan, event)
         if plan.run_id in self.statuses:
-            raise run_log.run_exists_error(self.statuses[plan.run_id])
+            raise event_log.run_exists_error(self.statuses[plan.run_id])
         stored = self.plans.setdefault(plan.run_id, plan)
         if stored.manifest_hash != plan.manifest_hash:
             raise RunMoved(f"{plan.run_id} was planned by {stored.created_by}")
-        return self._write(*run_log.apply_first_event(plan, event))
+        return self._write(*event_log.apply_first_event(plan, event))
 
     def plan(self, run_id: str) -> Plan:
         if run_id not in self.plans:
-            raise run_log.unknown_run_error(run_id)
+            raise event_log.unknown_run_error(run_id)
         return self.plans[run_id]
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
@@ -54,18 +54,18 @@ class FakeRuns:
 
     def status(self, run_id: str) -> RunStatus:
         if run_id not in self.statuses:
-            raise run_log.unknown_run_error(run_id)
+            raise event_log.unknown_run_error(run_id)
         return self.statuses[run_id]
 
     def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
         current = self.status(event.run_id)
         if event.seq != current.seq + 1:
             winner = next((one for one in self.log[event.run_id] if one.seq == event.seq), None)
-            raise run_log.run_moved_error(event, current, winner)
-        return self._write(*run_log.apply_event(current, event, lease))
+            raise event_log.run_moved_error(event, current, winner)
+        return self._write(*event_log.apply_event(current, event, lease))
 
     def renew(self, run_id: str, epoch: int, until: datetime) -> None:
-        self.statuses[run_id] = run_log.extend_lease(self.status(run_id), epoch, until)
+        self.statuses[run_id] = event_log.extend_lease(self.status(run_id), epoch, until)
 
     def drafts(self) -> tuple[Plan, ...]:
         bad = self.bad_plans()
@@ -97,13 +97,15 @@ class FakeRuns:
 
     def seal(self) -> tuple[int, str] | None:
         events = [event for log in self.log.values() for event in log]
-        return (len(events), audit.sum_hashes(log[-1].hash for log in self.log.values()))
+        return (len(events), event_log.sum_hashes(log[-1].hash for log in self.log.values()))
 
     def events(self, run_id: str) -> tuple[Event, ...]:
         return tuple(self.log.get(run_id, ()))
 
     def list(self, open_only: bool = True) -> tuple[RunStatus, ...]:
-        found = [one for one in self.statuses.values() if run_log.is_open_run(one) or not open_only]
+        found = [
+            one for one in self.statuses.values() if event_log.is_open_run(one) or not open_only
+        ]
         return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
 
     def _write(self, event: Event, status: RunStatus) -> RunStatus:
@@ -123,7 +125,7 @@ class FakeFences:
 
     def require(self, run_id: str | None, epoch: int) -> None:
         if run_id is not None:
-            run_log.require_current_epoch(run_id, epoch, self.epochs.get(run_id, 0))
+            event_log.require_current_epoch(run_id, epoch, self.epochs.get(run_id, 0))
 
 
 class FakeLedger:
@@ -139,7 +141,7 @@ class FakeLedger:
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         newest = {row.chunk_id: row for row in self.rows if row.run_id == run_id}
-        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=run_log.chunk_sort_key))
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
 
 
 class FakeVersions:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from lakehouse_backfill.domain.fingerprint import FileBytes
+from lakehouse_backfill.domain.diff import FileBytes
 from tests.fakes.lake import FakeLake
 
 

@@ -14,6 +14,8 @@ from lakehouse_backfill.domain.checks import (
     ColumnDiff,
     Diff,
     DiffSample,
+    Distribution,
+    DistributionBar,
     EdgePartition,
     EdgeReport,
     MeasurePoint,
@@ -25,6 +27,7 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
     ChecklistQuestion,
     Estimate,
@@ -35,8 +38,6 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
-from lakehouse_backfill.domain.watched import Distribution, DistributionBar
 
 RUN, PRODUCT, SHADOW = "bf-0f3a9c2e71", "silver.arrivals_daily", "lhb_shadow.arrivals_daily__bf_1"
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=timezone.utc)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
     ChunkCommit,
@@ -17,18 +18,17 @@ from lakehouse_backfill.domain.publication import (
     RequiredRewrite,
     RevertRequest,
 )
-from lakehouse_backfill.domain.rules_schema_change import describe_schema_step
-from lakehouse_backfill.domain.schema_change import SchemaChange
-from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import (
     Column,
     LiveFile,
     PartitionField,
     ScanEstimate,
+    SchemaChange,
     Snapshot,
     SpecPartitions,
     TableInfo,
     TableRef,
+    describe_schema_step,
 )
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
 
@@ -172,7 +172,7 @@ class FakeLake:
 
     def fence(self, shadow: str, epoch: int) -> None:
         held = int(self.tables[shadow].properties.get("epoch", "0"))
-        run_log.require_current_epoch(shadow, epoch, held)
+        event_log.require_current_epoch(shadow, epoch, held)
         self.tables[shadow].properties["epoch"] = str(epoch)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:

@@ -14,9 +14,9 @@ from lakehouse_backfill.domain.manifest import (
     Target,
     TransformRef,
 )
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
 from lakehouse_backfill.domain.run import Event, RunState
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.ports.progress import Progress
+from lakehouse_backfill.ports.system import Progress
 
 CHECKS = [
     {"name": "keys_unique", "group": "technical", "passed": True, "detail": "0 repeat a key",

@@ -1,11 +1,11 @@
-"""In-memory stand-ins of `ports/retention.py`."""
+"""In-memory stand-ins of `lakehouse_backfill/ports/control.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
 
-from lakehouse_backfill.domain.retention import ExpirationResult, OrphanFiles, PinLease
+from lakehouse_backfill.domain.rollout import ExpirationResult, OrphanFiles, PinLease
 from tests.fakes.control import FakeFences, FakeRuns
 from tests.fakes.lake import FakeLake
 

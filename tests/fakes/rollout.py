@@ -1,4 +1,4 @@
-"""In-memory stand-ins of `ports/rollout.py`."""
+"""In-memory stand-ins of `lakehouse_backfill/ports/comparison.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import corrections
@@ -99,8 +99,8 @@ def _swap(table: str, number: int, events: int) -> CommitResult:
 def accepted_run(found: Context, wanted: Any) -> str:
     """Plan, approve, stage, validate and accept; give the run's id."""
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id

@@ -1,13 +1,12 @@
-"""An in-memory stand-in of `ports/stored.py` over the in-memory lake."""
+"""An in-memory stand-in of `lakehouse_backfill/ports/tables.py` over the in-memory lake."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from hashlib import sha256
 
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.stored import MetadataFile
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.table import LiveFile, MetadataFile
 from lakehouse_backfill.errors import NotFound
 from tests.fakes.lake import FakeLake
 

@@ -16,14 +16,18 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
+from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.adapters.spark import filters
+from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
 from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-from lakehouse_backfill.adapters.spark.session import catalog_settings
-from lakehouse_backfill.domain.partitions import partition_row_range, scope_row_ranges
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.adapters.spark.session import settings
+from lakehouse_backfill.domain.partitions import (
+    Scope,
+    ScopeField,
+    partition_row_range,
+    scope_row_ranges,
+)
 from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.lake_kit import TARGET, Kit, Row
 
@@ -56,9 +60,7 @@ class JavaKit(Kit):
 
     def _know(self) -> None:
         own = {**EMBEDDED, "name": self.name, "type": "sql"}
-        options = catalog_settings.spark_catalog_properties(
-            catalog_settings.expand_project_folder(own, self.root)
-        )
+        options = settings.spark_catalog_properties(settings.expand_project_folder(own, self.root))
         prefix = f"spark.sql.catalog.{self.name}"
         self.spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
         for key, value in options.items():
@@ -91,7 +93,7 @@ class JavaKit(Kit):
             super().delete(field, label, name)
             return
         rows = (partition_row_range(field, label),)
-        self._frame(()).writeTo(f"{self.name}.{name}").overwrite(filters.range_filter(rows))
+        self._frame(()).writeTo(f"{self.name}.{name}").overwrite(dataframes.range_filter(rows))
 
     def hide(self, *ids: int) -> int:
         """Delete rows merge-on-read, as Spark does: by a deletion vector in format 3."""
@@ -106,7 +108,7 @@ class JavaKit(Kit):
             return
         writer = self._frame(rows).writeTo(f"{self.name}.{shadow}")
         writer = writer.option("snapshot-property.lakehouse-backfill.chunk-id", chunk)
-        writer.overwrite(filters.range_filter((partition_row_range(field, label),)))
+        writer.overwrite(dataframes.range_filter((partition_row_range(field, label),)))
 
     def compact(self, scope: Scope, name: str = TARGET, **other: Any) -> None:
         if self.version <= 2:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

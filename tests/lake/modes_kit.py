@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.lake.kit import Lake
 
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.commit.settling import RowRewriteFinalizer
-from lakehouse_backfill.adapters.iceberg.pins import IcebergPins
-from lakehouse_backfill.adapters.iceberg.shadow.file_clones import FileCloneCommitter
+from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
+from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.adapters.spark.commits.rewriting import SparkRewrites
-from lakehouse_backfill.domain.table_commit import PartitionContent, PendingRewrite
+from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+from lakehouse_backfill.domain.publication import PartitionContent, PendingRewrite
 from tests.lake.java_kit import JavaKit
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse_backfill.demo import data
+from lakehouse_backfill.demo import lake
 from lakehouse_backfill.transforms import TransformInfo, transform_info
 from tests.oracle import arrivals as oracle
 
@@ -54,7 +54,7 @@ def bronze(
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Returns all flights, the first airports and the completed ones."""
     folder = tmp_path_factory.mktemp("bronze")
-    tables = (data.flights_table(), data.first_airports(), data.complete_airports())
+    tables = (lake.flights_table(), lake.first_airports(), lake.complete_airports())
     paths = [str(folder / f"{number}.parquet") for number in range(len(tables))]
     for table, path in zip(tables, paths, strict=True):
         pq.write_table(table, path)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.report.break_glass_sql import sql_statements
+from lakehouse_backfill.report.break_glass import sql_statements
 
 if TYPE_CHECKING:
     from tests.lake.kit import Lake

@@ -12,14 +12,14 @@ import yaml
 
 from lakehouse_backfill.adapters.local.inspecting import LocalInspector
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
-from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.inspection import ChunkFacts
-from lakehouse_backfill.domain.scope import Chunk, ScopeField
+from lakehouse_backfill.domain.partitions import Chunk, ScopeField
+from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.inspecting import InspectingBySize, LocalCounting
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
+from lakehouse_backfill.wiring.dispatch import InspectingBySize, LocalCounting
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake

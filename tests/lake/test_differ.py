@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
-from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
-from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 

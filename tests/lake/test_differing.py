@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
 from lakehouse_backfill.domain.rollout import DifferingRow
-from lakehouse_backfill.domain.value import canonical_json
+from lakehouse_backfill.domain.serialization import canonical_json
 from tests.contract.differ_cases import CASES, Maker
 
 if TYPE_CHECKING:

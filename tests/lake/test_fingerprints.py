@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.fingerprints import IcebergFingerprints
-from lakehouse_backfill.adapters.iceberg.data_files import IcebergDataFiles
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergFingerprints
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-from lakehouse_backfill.core.comparison.fingerprinting import partition_checksums
-from lakehouse_backfill.core.comparison.reconciling import TableSides, reconcile
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.core.comparison.diff import TableSides, reconcile
+from lakehouse_backfill.core.comparison.fingerprints import partition_checksums
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import Tampered
 from tests.fakes.bench import bench
@@ -25,7 +25,7 @@ from tests.fakes.lake import FakeLake
 from tests.lake.kit import DAYS, Lake
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.runs.workbench import Context
+    from lakehouse_backfill.core.runs.context import Context
 
 SCOPE = Scope(field=ScopeField(column="d", transform="identity", type="date"), partitions=DAYS[:4])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import guard
+from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import WriteForbidden
 from tests.lake.kit import Lake, PlanMaker
@@ -86,7 +86,7 @@ def test_every_way_to_write_is_refused_and_nothing_changes(
     tables = {row["tableName"] for row in lake.sql("SHOW TABLES IN {ns}").collect()}
     outcomes = {}
     for what, attempt in ATTEMPTS.items():
-        with guard.forbid_job_writes():
+        with write_guard.forbid_job_writes():
             try:
                 attempt(frame, name)
                 outcomes[what] = "it was done"
@@ -102,10 +102,10 @@ def test_every_way_to_write_is_refused_and_nothing_changes(
 @pytest.mark.req("X1")
 def test_the_message_names_what_was_tried(guarded: tuple[Lake, DataFrame, str]) -> None:
     _, frame, name = guarded
-    with guard.forbid_job_writes(), pytest.raises(WriteForbidden) as caught:
+    with write_guard.forbid_job_writes(), pytest.raises(WriteForbidden) as caught:
         frame.writeTo(name)
     assert f"DataFrame.writeTo('{name}')" in caught.value.problem
-    with guard.forbid_job_writes(), pytest.raises(WriteForbidden) as caught:
+    with write_guard.forbid_job_writes(), pytest.raises(WriteForbidden) as caught:
         frame.sparkSession.sql(f"DROP  TABLE {name}")
     assert f"DROP TABLE {name}" in caught.value.problem
 
@@ -113,7 +113,7 @@ def test_the_message_names_what_was_tried(guarded: tuple[Lake, DataFrame, str]) 
 @pytest.mark.req("X1")
 def test_reading_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) -> None:
     _, frame, name = guarded
-    with guard.forbid_job_writes():
+    with write_guard.forbid_job_writes():
         spark = type(frame.sparkSession).builder.getOrCreate()
         frame.createOrReplaceTempView("guarded_view")
         text = "SELECT sum(k) AS k FROM {live} WHERE k < :top"
@@ -139,10 +139,10 @@ def test_a_thread_of_the_job_is_guarded_and_our_own_writes_are_not(
             refused.append(error)
 
     def of_ours() -> None:
-        with guard.allow_own_writes():
+        with write_guard.allow_own_writes():
             frame.limit(1).writeTo(name).append()
 
-    with guard.forbid_job_writes():
+    with write_guard.forbid_job_writes():
         for target in (of_the_job, of_ours):
             thread = threading.Thread(target=target)
             thread.start()
@@ -154,7 +154,7 @@ def test_a_thread_of_the_job_is_guarded_and_our_own_writes_are_not(
 def test_outside_of_jobs_pyspark_is_untouched(guarded: tuple[Lake, DataFrame, str]) -> None:
     _, frame, name = guarded
     members = (type(frame).writeTo, type(frame).write, type(frame.sparkSession).sql)
-    with guard.forbid_job_writes(), guard.forbid_job_writes():
+    with write_guard.forbid_job_writes(), write_guard.forbid_job_writes():
         assert type(frame).writeTo is not members[0]
     assert (type(frame).writeTo, type(frame).write, type(frame.sparkSession).sql) == members
     frame.writeTo(name).append()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark import readers
-from lakehouse_backfill.adapters.spark.attribution import input_parts
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.attribution import row_changes
 from tests.lake.kit import Lake, PlanMaker
 
 ROWS = "(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40), (2, 4, 40)"
@@ -68,14 +68,14 @@ def test_rows_that_came_and_went_are_told_apart(
 ) -> None:
     statements, *expected = case
     pins = source(statements)
-    frames = [readers.read_table(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
+    frames = [dataframes.read_table(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
     for key, counts in zip((("d", "k"), ()), expected, strict=True):
-        parts = input_parts.split_input(lake.spark, "lake", pins, (frames[0], frames[1]), key)
+        parts = row_changes.split_input(lake.spark, "lake", pins, (frames[0], frames[1]), key)
         names = (
-            input_parts.LATE_PART,
-            input_parts.DELETED_PART,
-            input_parts.CHANGED_OLD_PART,
-            input_parts.CHANGED_NEW_PART,
+            row_changes.LATE_PART,
+            row_changes.DELETED_PART,
+            row_changes.CHANGED_OLD_PART,
+            row_changes.CHANGED_NEW_PART,
         )
         assert tuple(parts.counts.get(name, 0) for name in names) == counts
         every = ("late_input", "deletion", "upstream")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.content import ScopeFiles
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract import test_adopt, test_deletes, test_lake_ports, test_revert
 from tests.contract.lake_kit import TARGET, field_of, row

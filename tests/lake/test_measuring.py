@@ -13,7 +13,7 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.session.session import open_session
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.core.validation.unusual import values_by_partition
+from lakehouse_backfill.core.validation.anomalies import values_by_partition
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.errors import ConfigError, NotFound

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row as SparkRow
 
-from lakehouse_backfill.adapters.spark import filters
-from lakehouse_backfill.adapters.spark.staging.composing import ChunkComposer
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.manifest import Target
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import ChecksFailed
 from tests.lake.kit import DAYS, Lake, PlanMaker
 from tests.oracle.merging import Clash, merge
@@ -76,7 +76,9 @@ def base_of(lake: Lake, rows: list[dict[str, Any]]) -> int | None:
     lake.spark.createDataFrame(rows or [], TABLE).writeTo(
         f"{lake.name}.{lake.table('out')}"
     ).overwrite(
-        filters.range_filter(partitions.scope_row_ranges(Scope(field=_FIELD, partitions=DAYS[4:5])))
+        dataframes.range_filter(
+            partitions.scope_row_ranges(Scope(field=_FIELD, partitions=DAYS[4:5]))
+        )
     )
     return lake.head("out")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.adapters.spark.staging.restoring import SparkRestoring
-from lakehouse_backfill.domain.restoring import RestoreChunk
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
+from lakehouse_backfill.domain.catch_up import RestoreChunk
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import NotFound
 from tests.lake.kit import Lake
 

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
-from lakehouse_backfill.adapters.iceberg.history import TableHistory
-from lakehouse_backfill.adapters.iceberg.names import NEVER_EXPIRES_MS
-from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
+from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep, TableHistory
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
 from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-from lakehouse_backfill.adapters.spark.session.catalog_settings import spark_catalog_properties
+from lakehouse_backfill.adapters.spark.session.settings import spark_catalog_properties
 from lakehouse_backfill.errors import TooBusy
 from tests.chaos.lab import DAYS, TARGET
 from tests.contract.retention_lake import SHADOWS, WHO, MovedClock, RetentionLake

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
 from tests.contract.lake_kit import TARGET, field_of, row
 from tests.lake.rewrite_kit import RewriteKit

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.spark import rowhash
-from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.adapters.spark import row_hash
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ fast = settings(
 def hashes(spark: SparkSession, queries: list[str]) -> list[int]:
     """Give the row hash of each one-row query, in one job."""
     frames = [spark.sql(query) for query in queries]
-    hashed = [frame.select(rowhash.row_hash_column(frame.schema).alias("h")) for frame in frames]
+    hashed = [frame.select(row_hash.row_hash_column(frame.schema).alias("h")) for frame in frames]
     union = hashed[0]
     for frame in hashed[1:]:
         union = union.unionAll(frame)
@@ -51,14 +51,14 @@ def by_group(spark: SparkSession, groups: list[list[Any]]) -> list[Checksum]:
     """Give the checksum of each group of rows, in one job."""
     data = [(number, *row) for number, rows in enumerate(groups) for row in rows]
     frame = spark.createDataFrame(data, SCHEMA)
-    shape = rowhash.shape_digest(frame.schema, ("g",))
-    found = frame.groupBy("g").agg(*rowhash.checksum_aggregates(frame.schema, ("g",))).collect()
-    sums = {row["g"]: rowhash.to_checksum(row.asDict(), shape) for row in found}
+    shape = row_hash.shape_digest(frame.schema, ("g",))
+    found = frame.groupBy("g").agg(*row_hash.checksum_aggregates(frame.schema, ("g",))).collect()
+    sums = {row["g"]: row_hash.to_checksum(row.asDict(), shape) for row in found}
     return [sums.get(number, Checksum.empty(shape)) for number in range(len(groups))]
 
 
 def shape_of(frame: DataFrame) -> str:
-    return rowhash.shape_digest(frame.schema)
+    return row_hash.shape_digest(frame.schema)
 
 
 @pytest.mark.req("Q4", "T8")
@@ -206,7 +206,7 @@ def test_shapes_keep_apart_what_hashes_alike(spark: SparkSession) -> None:
 def test_types_without_a_canonical_form_are_refused(spark: SparkSession, value: str) -> None:
     frame = spark.sql(f"SELECT {value} AS a")
     with pytest.raises(Unsupported, match="no canonical row hash"):
-        rowhash.row_hash_column(frame.schema)
+        row_hash.row_hash_column(frame.schema)
 
 
 def test_more_than_63_columns_have_a_mask_bit_each(spark: SparkSession) -> None:
@@ -228,16 +228,16 @@ def test_ignored_columns_change_nothing(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS a, 'x' AS produced_by_run_id")
     plain = spark.sql("SELECT 1 AS a")
     ignore = ("produced_by_run_id",)
-    found = frame.select(rowhash.row_hash_column(frame.schema, ignore)).collect()[0][0]
-    assert found == plain.select(rowhash.row_hash_column(plain.schema)).collect()[0][0]
-    assert rowhash.shape_digest(frame.schema, ignore) == rowhash.shape_digest(plain.schema)
+    found = frame.select(row_hash.row_hash_column(frame.schema, ignore)).collect()[0][0]
+    assert found == plain.select(row_hash.row_hash_column(plain.schema)).collect()[0][0]
+    assert row_hash.shape_digest(frame.schema, ignore) == row_hash.shape_digest(plain.schema)
 
 
 def test_the_total_wraps_at_64_bits_and_does_not_overflow(spark: SparkSession) -> None:
     frame = spark.range(200_000)
-    row = frame.agg(*rowhash.checksum_aggregates(frame.schema)).collect()[0].asDict()
-    found = rowhash.to_checksum(row, "s")
-    each = [r[0] for r in frame.select(rowhash.row_hash_column(frame.schema)).collect()]
+    row = frame.agg(*row_hash.checksum_aggregates(frame.schema)).collect()[0].asDict()
+    found = row_hash.to_checksum(row, "s")
+    each = [r[0] for r in frame.select(row_hash.row_hash_column(frame.schema)).collect()]
     xor = 0
     for value in each:
         xor ^= value & (2**64 - 1)
@@ -256,5 +256,5 @@ def test_the_documented_examples_are_what_is_computed(spark: SparkSession) -> No
 def test_decimals_are_hashed_by_value(spark: SparkSession) -> None:
     data = [(Decimal("12345678901234567890.12"),), (Decimal("-0.01"),), (None,)]
     frame = spark.createDataFrame(data, "a decimal(38,2)")
-    found = [row[0] for row in frame.select(rowhash.row_hash_column(frame.schema)).collect()]
+    found = [row[0] for row in frame.select(row_hash.row_hash_column(frame.schema)).collect()]
     assert len(set(found)) == 3

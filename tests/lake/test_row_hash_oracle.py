@@ -13,7 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.spark import rowhash
+from lakehouse_backfill.adapters.spark.row_hash import (
+    checksum_aggregates,
+    row_hash_column,
+    to_checksum,
+)
 from tests.oracle.rowhash import MASK, checksum, row_hash
 
 if TYPE_CHECKING:
@@ -104,10 +108,10 @@ def test_spark_hashes_every_row_as_the_definition_says(
 ) -> None:
     # Generated rows do not hold their columns in order.
     frame = spark.createDataFrame([tuple(row[name] for name in COLUMNS) for row in bag], SCHEMA)
-    hashed = frame.select(rowhash.row_hash_column(frame.schema).alias("h"))
+    hashed = frame.select(row_hash_column(frame.schema).alias("h"))
     assert [row["h"] & MASK for row in hashed.collect()] == [row_hash(TYPES, row) for row in bag]
-    summed = frame.agg(*rowhash.checksum_aggregates(frame.schema)).collect()[0].asDict()
-    found = rowhash.to_checksum(summed, "s")
+    summed = frame.agg(*checksum_aggregates(frame.schema)).collect()[0].asDict()
+    found = to_checksum(summed, "s")
     assert (found.rows, found.xor, found.total) == checksum(TYPES, bag)
 
 

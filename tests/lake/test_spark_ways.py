@@ -11,14 +11,13 @@ from weakref import WeakKeyDictionary
 import pytest
 from pyiceberg.types import LongType
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parts import compare_parts
-from lakehouse_backfill.adapters.local.diff.parts_diff import ParallelDiffer
-from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
-from lakehouse_backfill.adapters.spark.session import workers
-from lakehouse_backfill.adapters.spark.session.workers import SparkWorkers
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer, compare_parts
+from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+from lakehouse_backfill.adapters.spark.session import python_workers
+from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.wiring.spark_diff import SparkDifferWithFallback
+from lakehouse_backfill.wiring.dispatch import SparkDifferWithFallback
 from tests.contract.delete_kit import hide_equal_rows
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
 
@@ -83,8 +82,8 @@ def test_a_partition_too_large_for_a_task_is_shuffled(
 def test_workers_without_this_version_are_not_asked(
     spark: SparkSession, catalog: Catalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "__version__", "9.9")
-    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
+    monkeypatch.setattr(python_workers, "__version__", "9.9")
+    monkeypatch.setattr(python_workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
         SparkWorkers(spark).count(compare_parts)
     check(ways(spark, catalog), built)
@@ -99,7 +98,7 @@ def test_workers_that_cannot_import_the_work_say_why(
         raise NotImplementedError
 
     monkeypatch.setattr(elsewhere, "__module__", "not_on_the_executors")
-    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
+    monkeypatch.setattr(python_workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match="No module named 'not_on_the_executors'"):
         SparkWorkers(spark).count(elsewhere)
 

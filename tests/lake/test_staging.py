@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.filters import range_filter
+from lakehouse_backfill.adapters.spark.dataframes import range_filter
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, Conflict, NotFound
 from tests.lake.kit import DAYS, Lake, PlanMaker
 

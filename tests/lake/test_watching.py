@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from lakehouse_backfill.adapters.local.diff.diff import LocalDiffer
+from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
-from lakehouse_backfill.adapters.spark.diff.diff import SparkDiffer
+from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Measure, Profile, SourceTotal
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.ports.diffing import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.lake.kit import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake

@@ -11,7 +11,7 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
 
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from tests.chaos.lab import SOURCE, TARGET, _arrow
 from tests.contract.lake_kit import Kit
 from tests.model.world import Days, Row

@@ -9,16 +9,16 @@ from typing import Any
 from uuid import uuid4
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning import plan as planning
 from lakehouse_backfill.core.publication import publish, recover, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging import stage
 from lakehouse_backfill.core.validation import validate
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.chaos.lab import TARGET
 from tests.chaos.worker import LabWiring
 from tests.model.lake import name_of
@@ -110,11 +110,11 @@ class Product:
 
     def do(self, verb: str, run: str) -> None:
         {
-            "approve": lambda: decide.approve(self.bench, run, BY, ""),
+            "approve": lambda: decisions.approve(self.bench, run, BY, ""),
             "stage": lambda: stage.stage(self.bench, run, BY),
             "validate": lambda: validate.validate(self.bench, run, BY),
-            "accept": lambda: decide.accept(self.bench, run, BY, ""),
-            "cancel": lambda: decide.cancel(self.bench, run, BY, ""),
+            "accept": lambda: decisions.accept(self.bench, run, BY, ""),
+            "cancel": lambda: decisions.cancel(self.bench, run, BY, ""),
             "publish": lambda: publish.publish(self.bench, run, BY),
         }[verb]()
 

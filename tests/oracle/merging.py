@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.domain.composed import ChunkCounts
+from lakehouse_backfill.domain.run import ChunkCounts
 
 Row = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY
+from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare, move

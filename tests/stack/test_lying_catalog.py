@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY
-from lakehouse_backfill.adapters.iceberg.upkeep import IcebergUpkeep
-from lakehouse_backfill.adapters.system.clock import SystemClock
-from lakehouse_backfill.domain.capability import Capabilities
+from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
+from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+from lakehouse_backfill.adapters.system.process import SystemClock
+from lakehouse_backfill.domain.table import Capabilities
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare, move
 from tests.contract.lake_kit import TARGET, Kit, field_of, row

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control import control_lock
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_turns import (
+from lakehouse_backfill.adapters.iceberg.control import advisory_lock
+from lakehouse_backfill.adapters.iceberg.control.advisory_lock import (
     PostgresAdvisoryLock,
     choose_advisory_lock,
 )
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from tests.contract.catalogs import catalog_of
 from tests.contract.control_kit import PRODUCT, a_row, bare
@@ -24,7 +24,7 @@ NAME = "lakehouse_backfill.accepted_output_version"
 def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
     named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(advisory_lock, "LOCK_TIMEOUT_S", 0.5)
     named("postgres")
     holder = choose_advisory_lock(catalog_of(tmp_path), NAME)
     assert isinstance(holder, PostgresAdvisoryLock)
@@ -34,6 +34,6 @@ def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
     with holder.turn():
         started = time.monotonic()
         versions.move(PRODUCT, lambda _: (others[0],))
-        assert time.monotonic() - started > control_lock.LOCK_TIMEOUT_S
+        assert time.monotonic() - started > advisory_lock.LOCK_TIMEOUT_S
         versions.move(PRODUCT, lambda _: (others[1],))
     assert bare(versions.history(PRODUCT)) == (*reversed(others), first)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.planning.staging_place import DATA_PATH_PROPERTY, staging_folder
+from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY, staging_folder
 from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.contract.catalogs import NAMES_CATALOG, catalog_of
 from tests.contract.lake_kit import TARGET, Kit, field_of, row

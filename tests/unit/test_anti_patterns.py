@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning import anti_patterns
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
@@ -85,7 +85,7 @@ def test_validation_after_publish_only_is_refused_in_the_manifest(tmp_path: Path
 def test_validation_after_publish_only_is_refused_when_publishing() -> None:
     found = bench(lake())
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     with pytest.raises(IllegalMove) as refused:
         publish(found, plan.run_id, "bob")

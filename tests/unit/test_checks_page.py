@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs import gate_names
-from lakehouse_backfill.core.runs.gate_list import GATES, GateSpec
+from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.core.runs.gate_registry import GATES, GateSpec
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
@@ -61,7 +61,7 @@ def judged() -> dict[str, list[CheckResult]]:
     validation = {"edge_partitions": 1, "golden": "golden.csv", "spot_checks": spots}
     wanted = declared(contract=asked, validation=validation)
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     inputs = found.evidence.newest(plan.run_id, "input-checks")
     chunks = found.evidence.newest(plan.run_id, "chunk-checks")
@@ -90,7 +90,7 @@ def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
         found = bench(lake())
         wanted = declared(target={"partitions": days, **target})
         plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-        decide.approve(found, plan.run_id, "ana", "")
+        decisions.approve(found, plan.run_id, "ana", "")
         stage(found, plan.run_id, "bob")
         chunks = found.evidence.newest(plan.run_id, "chunk-checks")
         assert chunks is not None
@@ -127,7 +127,7 @@ def test_the_list_says_of_each_result_when_it_is_judged_and_whether_it_may_be_wa
 @pytest.mark.req("Q8")
 def test_a_gate_that_cannot_be_waived_cannot_be_turned_into_a_report_either() -> None:
     fixed = {(gate.group, gate.name) for gate in GATES if gate.why_not}
-    named = {(gate.group, gate.name) for gate in gate_names.REPORTABLE_GATES.values()}
+    named = {(gate.group, gate.name) for gate in gate_registry.REPORTABLE_GATES.values()}
     assert not fixed & named
 
 

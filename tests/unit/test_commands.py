@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.core.evidence.standing import summarise_safety
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.evidence.status import summarise_safety
 from lakehouse_backfill.domain.run import RunState
 
 FILE = "my jobs/o'brien; rm -rf $HOME.yaml"
@@ -15,13 +15,13 @@ FILE = "my jobs/o'brien; rm -rf $HOME.yaml"
 
 @pytest.mark.req("U10")
 def test_a_shell_reads_exactly_the_words_that_were_meant() -> None:
-    line = commands.plan_command(FILE, "bf-1")
+    line = errors.plan_command(FILE, "bf-1")
     assert shlex.split(line) == ["lakehouse-backfill", "plan", FILE, "--revise", "bf-1"]
 
 
 @pytest.mark.req("U10")
 def test_a_file_is_never_read_as_an_option() -> None:
-    assert commands.plan_command("--x.yaml") == "lakehouse-backfill plan ./--x.yaml"
+    assert errors.plan_command("--x.yaml") == "lakehouse-backfill plan ./--x.yaml"
 
 
 @pytest.mark.req("U10")

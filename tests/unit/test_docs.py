@@ -15,8 +15,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES, CURRENT_VIEW
-from lakehouse_backfill.adapters.iceberg.control.control_table import LOG_ID, LOG_SEQ, ControlTable
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    CONTROL_TABLES,
+    CURRENT_VIEW,
+    LOG_ID,
+    LOG_SEQ,
+    ControlTable,
+)
 from lakehouse_backfill.domain.manifest import RunManifest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

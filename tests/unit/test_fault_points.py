@@ -16,10 +16,10 @@ import pytest
 
 import lakehouse_backfill
 from lakehouse_backfill import fault_points, ports
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import CONTROL_TABLES
-from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
+from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
+from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.fault_points import commit_window, side_effect, watch_ports
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.fakes import declarations
 
 PACKAGE = Path(lakehouse_backfill.__file__).parent
@@ -138,7 +138,9 @@ def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None
 
 
 def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
-    tree = ast.parse(inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.wiring")))
+    tree = ast.parse(
+        inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.adapters"))
+    )
     made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_compute"]
     given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
     assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch_ports"]

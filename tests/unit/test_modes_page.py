@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from lakehouse_backfill.core.planning import modes
+from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.domain.manifest import PublishMode
 from tests.req_plugin import read_titles
 
@@ -108,9 +108,9 @@ def test_the_matrix_has_a_row_for_each_mode_and_each_requirement() -> None:
 
 def test_the_page_says_of_each_mode_which_product_it_fits() -> None:
     said = dict(re.findall(r"^\| `(\w+)` \| (follow|pinned|both) \|", PAGE, re.MULTILINE))
-    fits = {name: next(iter(kinds)) for name, kinds in modes.PUBLICATIONS_BY_MODE.items()}
+    fits = {name: next(iter(kinds)) for name, kinds in publish_modes.PUBLICATIONS_BY_MODE.items()}
     assert said == fits | {"shadow_only": "both"}
 
 
 def test_every_mode_says_what_it_does() -> None:
-    assert set(modes.MODE_MEANINGS) == set(get_args(PublishMode))
+    assert set(publish_modes.MODE_MEANINGS) == set(get_args(PublishMode))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.publication import rollback as going_back
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.wiring import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
 

@@ -103,9 +103,11 @@ def _java_module(root: Path) -> types.ModuleType:
 
     Those may import what is not installed yet.
     """
-    for name in ("lakehouse_backfill", "lakehouse_backfill.spark"):
+    parts = ("lakehouse_backfill", "adapters", "spark", "session")
+    for length in range(1, len(parts) + 1):
+        name = ".".join(parts[:length])
         package = types.ModuleType(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")))]
+        package.__path__ = [str(root.joinpath(*parts[:length]))]
         sys.modules[name] = package
     return importlib.import_module("lakehouse_backfill.adapters.spark.session.java")
 

@@ -11,7 +11,6 @@ SCRIPTS = (
     "tools/bootstrap/packages.py",
     "tools/bootstrap/stamp.py",
     "lakehouse_backfill/adapters/spark/session/java.py",
-    "lakehouse_backfill/adapters/spark/session/java_bundled.py",
 )
 # Each step is redone when one of its files changes; the root counts, as a moved clone is broken.
 STEPS = {

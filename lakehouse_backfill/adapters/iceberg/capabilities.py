@@ -18,16 +18,16 @@ from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, V
 from lakehouse_backfill.adapters.iceberg.catalog import (
     advertised_endpoints,
     first_error_line,
+    is_lost_race,
+    is_unsupported_by_server,
     load_table,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.names import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
-from lakehouse_backfill.adapters.iceberg.patience import is_lost_race
-from lakehouse_backfill.adapters.iceberg.refusals import is_unsupported_by_server
-from lakehouse_backfill.adapters.iceberg.shadow.building import BuiltClone
+from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
 from lakehouse_backfill.adapters.iceberg.shadow.clone import build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain.capability import Capabilities
+from lakehouse_backfill.domain.table import Capabilities
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))

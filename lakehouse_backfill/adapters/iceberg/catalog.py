@@ -1,17 +1,30 @@
-"""Opening the catalog of a profile, and translating what the library raises."""
+"""Open a catalog; translate errors; retry commits with jitter.
+
+Opening the catalog of a profile, and translating what the library raises.
+
+Asking the store of a table for many files at once.
+
+Trying again with growing, random pauses within a time budget.
+
+Telling a server that does not do a thing at all from one that does not do it now.
+"""
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
+    BadRequestError,
     CommitFailedException,
     ForbiddenError,
     NoSuchNamespaceError,
@@ -264,3 +277,88 @@ def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
     if not any(option.startswith("timeout=") for option in options):
         options.append(f"timeout={_SQLITE_WAIT_S}")
     return f"{scheme}://{path}?{'&'.join(options)}"
+
+
+FetchedT = TypeVar("FetchedT")
+
+
+def fetch_all(
+    ask: Callable[[str], FetchedT], paths: Collection[str], at_once: int
+) -> dict[str, FetchedT]:
+    """Ask for each file, several at a time; those that are gone are left out."""
+
+    def one(path: str) -> FetchedT | None:
+        try:
+            return ask(path)
+        except FileNotFoundError:
+            return None
+
+    with translate_errors(), ThreadPoolExecutor(at_once, thread_name_prefix="store") as pool:
+        found = zip(paths, pool.map(one, paths), strict=True)
+        return {path: answer for path, answer in found if answer is not None}
+
+
+COMMIT_BUDGET_S = 30.0
+_PAUSE_STEP_S = 0.02
+_MAX_PAUSE_S = 0.5
+
+
+def retry_attempts(budget_s: float) -> Iterator[int]:
+    """Yield 1, 2, 3 … with pauses between, until the budget is spent."""
+    end = time.monotonic() + budget_s
+    number = 1
+    while True:
+        yield number
+        pause = min(_PAUSE_STEP_S * number, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)  # noqa: S311 (jitter)
+        if time.monotonic() + pause > end:
+            return
+        time.sleep(pause)
+        number += 1
+
+
+def commit_with_retry(
+    action: Callable[[], None], what: str, budget_s: float = COMMIT_BUDGET_S
+) -> None:
+    """Run `action` again while other writers win; raises TooBusy when the budget is spent.
+
+    `action` loads the table afresh and may be repeated without harm.
+    """
+    for _ in retry_attempts(budget_s):
+        try:
+            with translate_errors():
+                action()
+        except TooBusy:
+            continue
+        except Exception as error:
+            if error.__cause__ is not None and is_sqlite_locked(error.__cause__):
+                continue
+            raise
+        return
+    raise TooBusy(
+        f"other writers kept winning for {budget_s:.0f} s: {what}",
+        fix="try again, or pause the writer",
+    )
+
+
+def is_lost_race(error: Exception) -> bool:
+    """Tell whether the commit certainly did not land because another writer was first."""
+    if isinstance(error, CommitFailedException | TooBusy) or is_sqlite_locked(error):
+        return True
+    # A commit on another branch takes the sequence number, and leaves the head as it was: servers
+    # answer 400 then instead of 409 (SeaweedFS also when the head moved), PyIceberg's own catalogs
+    # raise a ValueError. Either way the metadata was refused before it was written.
+    is_refused = isinstance(error, (BadRequestError, ValueError))
+    return is_refused and "sequence number" in str(error)
+
+
+#: Asking again would be answered in the same way.
+_UNSUPPORTED_STATUSES = (400, 404, 405, 406, 410, 415, 422, 501)
+
+
+def is_unsupported_by_server(error: BaseException) -> bool:
+    """Tell whether the server does not know the request, or does not want it in this form."""
+    if isinstance(error, NotImplementedError):
+        # Also what PyIceberg raises for an endpoint that the server does not advertise.
+        return True
+    response = getattr(error.__cause__, "response", None)
+    return getattr(response, "status_code", None) in _UNSUPPORTED_STATUSES

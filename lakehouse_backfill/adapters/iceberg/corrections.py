@@ -18,24 +18,22 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
+    COMMIT_BUDGET_S,
+    is_lost_race,
     load_table,
     load_table_or_none,
+    retry_attempts,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.commit.swapping import read_commit_result
-from lakehouse_backfill.adapters.iceberg.metadata import find_publication_snapshot
-from lakehouse_backfill.adapters.iceberg.names import (
+from lakehouse_backfill.adapters.iceberg.commit.swap import read_commit_result
+from lakehouse_backfill.adapters.iceberg.metadata import (
     NEVER_EXPIRES_MS,
     PROPERTY_PREFIX,
     PUBLICATION_PROPERTY,
     RUN_ID_PROPERTY,
+    find_publication_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.patience import (
-    COMMIT_BUDGET_S,
-    is_lost_race,
-    retry_attempts,
-)
-from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
+from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions.corrections import (
     CORRECTION_COLUMNS,
     correction_events,

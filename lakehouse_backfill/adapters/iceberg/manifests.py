@@ -1,35 +1,273 @@
-"""Reading manifests: each at most once, and only those that may hold a run's partitions."""
+"""Manifest reading: data files, delete files, deletion vectors of a scope.
+
+Deletion vectors in manifests: PyIceberg 0.12 reads entries without the fields that name them.
+
+Many vectors lie in one Puffin file, each at its offset, and each hides rows of one data file
+(Iceberg spec, deletion vectors).
+
+What a state of a table holds of a scope: data files, and the delete files that hide their rows.
+
+A data file is the same content in two states only when the same delete files apply to it: rows
+hidden by merge-on-read show in no list of data files (pitfall 40).
+
+Reading manifests: each at most once, and only those that may hold a run's partitions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    _inherit_from_manifest,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.content import (
-    ScopeFiles,
-    is_global_delete,
-    targeted_data_file,
-)
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import (
-    read_manifest_entries,
-    unique_file_name,
-)
-from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
-from lakehouse_backfill.adapters.iceberg.labels import PartitionLabels
 from lakehouse_backfill.adapters.iceberg.metadata import has_live_files
-from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key, scope_row_ranges
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels, row_range_filter
+from lakehouse_backfill.domain.partitions import (
+    Scope,
+    describe_labels,
+    label_sort_key,
+    scope_row_ranges,
+)
 from lakehouse_backfill.errors import Unsupported
+
+_NEWEST_FORMAT = 3
+_FIELD_POSITIONS = {
+    field.name: position for position, field in enumerate(DATA_FILE_TYPE[_NEWEST_FORMAT].fields)
+}
+
+
+def read_manifest_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Read all entries of a manifest, those of delete files with what format 3 adds to them."""
+    if manifest.content == ManifestContent.DATA:
+        return manifest.fetch_manifest_entry(io, discard_deleted=False)
+    with AvroFile[ManifestEntry](
+        io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[_NEWEST_FORMAT],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        return [_inherit_from_manifest(entry, manifest) for entry in reader]
+
+
+def unique_file_name(file: DataFile) -> str:
+    """Name a file so that no two live ones have the same name: by path, a vector by offset too."""
+    offset = _data_file_field(file, "content_offset")
+    return file.file_path if offset is None else f"{file.file_path}#{offset}"
+
+
+def vector_data_file(file: DataFile) -> str | None:
+    """Give the path of the data file that a deletion vector hides rows of."""
+    found = _data_file_field(file, "referenced_data_file")
+    return None if found is None else str(found)
+
+
+def _data_file_field(file: DataFile, name: str) -> Any:
+    position = _FIELD_POSITIONS[name]
+    return file._data[position] if position < len(file._data) else None
+
+
+#: Live files by name: a data file's path.
+LiveEntries = dict[str, ManifestEntry]
+#: The reserved id of the column `file_path` of position delete files.
+_FILE_PATH_FIELD_ID = 2147483546
+_ALL_PARTITIONS = ("everywhere",)
+
+
+@dataclass(frozen=True)
+class ScopeFiles:
+    """Live data files of a scope, and the live delete files that may hide rows of them."""
+
+    data: LiveEntries = field(default_factory=dict)
+    deletes: LiveEntries = field(default_factory=dict)
+    #: Further listings of the files in `data`: readers see their rows once for each.
+    again: list[LiveEntries] = field(default_factory=list)
+
+    def add_data(self, entries: Iterable[ManifestEntry]) -> None:
+        """Add listings of data files; `data` holds the last one of each file."""
+        for entry in entries:
+            name, earlier = unique_file_name(entry.data_file), entry
+            for listed in (self.data, *self.again):
+                if name not in listed:
+                    listed[name] = earlier
+                    break
+                earlier, listed[name] = listed[name], earlier
+            else:
+                self.again.append({name: earlier})
+
+    @property
+    def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
+        """Give each listing of a data file, with the delete files that apply to it."""
+        hidden = [
+            self.hidden_by,
+            *(applicable_deletes(listed, self.deletes) for listed in self.again),
+        ]
+        return [
+            (path, entry, names[path])
+            for listed, names in zip((self.data, *self.again), hidden, strict=True)
+            for path, entry in listed.items()
+        ]
+
+    @cached_property
+    def hidden_by(self) -> dict[str, frozenset[str]]:
+        """Name, for each data file, the delete files that apply to it."""
+        return applicable_deletes(self.data, self.deletes)
+
+    @cached_property
+    def hiding(self) -> frozenset[str]:
+        """Name the delete files that apply to any of the data files; the others hide nothing."""
+        return frozenset().union(*self.hidden_by.values())
+
+    def without(self, paths: frozenset[str]) -> ScopeFiles:
+        """Give the same without some data files."""
+        data = {path: entry for path, entry in self.data.items() if path not in paths}
+        return ScopeFiles(data, self.deletes)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The fewest and the most rows that readers see: a delete file may name a row twice."""
+        most = sum(entry.data_file.record_count for entry in self.data.values())
+        hiding = [self.deletes[path].data_file for path in self.hiding]
+        if any(file.content != DataFileContent.POSITION_DELETES for file in hiding):
+            return 0, most
+        return max(0, most - sum(file.record_count for file in hiding)), most
+
+
+@dataclass(frozen=True)
+class FileSwap:
+    """What a swap takes out and puts in; `ambiguous`: files that come back, and what may hide them.
+
+    Engines differ on a file that comes back beside live delete files: some look at sequence
+    numbers, some do not.
+    """
+
+    removed: LiveEntries
+    added: LiveEntries
+    ambiguous: dict[str, frozenset[str]]
+
+
+def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
+    """Work out the swap of a scope's files for `wanted`.
+
+    Delete files that apply to none of the files that stay go with the others; those that also apply
+    elsewhere stay. What is adopted is newer than all of them.
+    """
+    removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
+    added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
+    after = ScopeFiles({**now.without(frozenset(removed)).data, **added}, now.deletes)
+    stale = {
+        path: entry
+        for path, entry in now.deletes.items()
+        if path not in after.hiding and not is_global_delete(entry.data_file)
+    }
+    left = {path: entry for path, entry in now.deletes.items() if path not in stale}
+    again = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
+    named = {path: names for path, names in possible_deletes(again, left).items() if names}
+    return FileSwap({**removed, **stale}, added, named)
+
+
+def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
+    """Tell which delete files may name rows of which data files, whatever their sequence."""
+    oldest = {
+        path: ManifestEntry.from_args(
+            status=entry.status,
+            snapshot_id=entry.snapshot_id,
+            sequence_number=-1,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
+        for path, entry in data.items()
+    }
+    return applicable_deletes(oldest, deletes)
+
+
+def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
+    """Tell which delete files apply to which data files (Iceberg spec, scan planning).
+
+    An entry without sequence number is about to be committed: nothing that is there applies to it.
+    """
+    by_place: dict[tuple[Any, ...], list[ManifestEntry]] = {}
+    for entry in deletes.values():
+        by_place.setdefault(_delete_target(entry.data_file), []).append(entry)
+    found: dict[str, frozenset[str]] = {}
+    for path, entry in data.items():
+        place = (entry.data_file.spec_id, entry.data_file.partition)
+        places = (place, ("file", path), _ALL_PARTITIONS)
+        near = [delete for each in places for delete in by_place.get(each, ())]
+        found[path] = frozenset(
+            unique_file_name(e.data_file) for e in near if _is_applicable(e, entry)
+        )
+    return found
+
+
+def is_live_entry(entry: ManifestEntry) -> bool:
+    """Tell whether the entry lists a file, and does not record that it was removed."""
+    return bool(entry.status != ManifestEntryStatus.DELETED)
+
+
+def is_global_delete(file: DataFile) -> bool:
+    """Tell whether the delete file applies to all partitions: its own spec has none."""
+    return file.content == DataFileContent.EQUALITY_DELETES and len(file.partition) == 0
+
+
+def targeted_data_file(file: DataFile) -> str | None:
+    """Give the one data file that a position delete file names, in whatever partition it lies."""
+    named = vector_data_file(file)
+    if named is not None:
+        return named
+    lowest, highest = _path_bounds(file)
+    return lowest.decode() if lowest is not None and lowest == highest else None
+
+
+def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
+    if file.content != DataFileContent.POSITION_DELETES:
+        return None, None
+    return (file.lower_bounds or {}).get(_FILE_PATH_FIELD_ID), (file.upper_bounds or {}).get(
+        _FILE_PATH_FIELD_ID
+    )
+
+
+def _delete_target(file: DataFile) -> tuple[Any, ...]:
+    if is_global_delete(file):
+        return _ALL_PARTITIONS
+    path = targeted_data_file(file)
+    return (file.spec_id, file.partition) if path is None else ("file", path)
+
+
+def _is_applicable(delete: ManifestEntry, data: ManifestEntry) -> bool:
+    theirs, ours = delete.sequence_number or 0, data.sequence_number
+    if ours is None:
+        return False
+    if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
+        return ours < theirs
+    return ours <= theirs and _may_reference_file(delete.data_file, data.data_file.file_path)
+
+
+def _may_reference_file(delete: DataFile, path: str) -> bool:
+    """Tell by its bounds whether a position delete file may name rows of the data file."""
+    lowest, highest = _path_bounds(delete)
+    if lowest is None or highest is None:
+        return True
+    name = path.encode()
+    # Writers may cut bounds; an upper one that was cut is rounded up.
+    return name[: len(lowest)] >= lowest and name <= highest
 
 
 class ManifestCache:

@@ -1,4 +1,9 @@
-"""Reading table metadata, and creating a product's table."""
+"""The Tables port; facts for the write path.
+
+Looking at what a change of a table's partitions would have to write.
+
+Reading table metadata, and creating a product's table.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +15,22 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
+    advertised_endpoints,
     load_table,
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.content import ScopeFiles, is_live_entry
-from lakehouse_backfill.adapters.iceberg.create import create_table
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import (
+from lakehouse_backfill.adapters.iceberg.manifests import (
+    ManifestCache,
+    ScopedReader,
+    ScopeFiles,
+    is_live_entry,
     read_manifest_entries,
     unique_file_name,
 )
-from lakehouse_backfill.adapters.iceberg.filters import row_range_filter
-from lakehouse_backfill.adapters.iceberg.labels import PartitionLabels
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import (
     describe_columns,
     describe_snapshot,
@@ -35,10 +41,16 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     snapshot_ancestors,
     snapshot_summary,
 )
-from lakehouse_backfill.adapters.iceberg.scoping import finest_scope_field
-from lakehouse_backfill.core.planning.consumers import is_position_key
+from lakehouse_backfill.adapters.iceberg.partitions import (
+    PartitionLabels,
+    finest_scope_field,
+    row_range_filter,
+)
+from lakehouse_backfill.adapters.iceberg.schema import create_table
+from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.plan import TableFacts
 from lakehouse_backfill.domain.table import (
     LiveFile,
     ScanEstimate,
@@ -48,7 +60,58 @@ from lakehouse_backfill.domain.table import (
     TableRef,
 )
 from lakehouse_backfill.errors import NotFound, Unsupported
-from lakehouse_backfill.ports.lake import Tables
+from lakehouse_backfill.ports.tables import Tables, TableSurveyor
+
+_REGISTER_ENDPOINT = "POST /v1/{prefix}/namespaces/{namespace}/register"
+
+
+class IcebergTableSurveyor(TableSurveyor):
+    """Reads manifest lists, and manifests of delete files where there are equality deletes."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
+        """Give the facts; of the manifests of data files only the list is read."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return None
+        head = loaded.metadata.snapshot_by_name(MAIN_BRANCH)
+        version = loaded.metadata.format_version
+        registers = _offers_register(self._catalog)
+        if scope is None or head is None:
+            return TableFacts(format_version=version, registers=registers)
+        with translate_errors():
+            manifests = [m for m in head.manifests(loaded.io) if has_live_files(m)]
+            reader = ScopedReader(loaded, scope, ManifestCache())
+            near = [m for m in manifests if reader.may_hold(m)]
+            has_equality = snapshot_summary(head).get("total-equality-deletes", "1") != "0"
+            return TableFacts(
+                format_version=version,
+                registers=registers,
+                equality_deletes=_count_equality_deletes(reader, near) if has_equality else 0,
+                entries=sum(_count_entries(m) for m in near if m.content == ManifestContent.DATA),
+            )
+
+
+def _offers_register(catalog: Catalog) -> bool:
+    """Look at what a REST server advertises; one that advertises nothing is tried when needed."""
+    offered = advertised_endpoints(catalog)
+    return not offered or _REGISTER_ENDPOINT in offered
+
+
+def _count_equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:
+    found = 0
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DELETES:
+            live = reader.live_deletes(manifest)
+            found += sum(e.data_file.content == DataFileContent.EQUALITY_DELETES for e in live)
+    return found
+
+
+def _count_entries(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
 
 _MAX_SUGGESTIONS = 3
 _OWN_TAG_PREFIX = "lhb-"

@@ -1,6 +1,10 @@
-"""A reader's own query on two states of a table, in a DuckDB that reaches nothing else (U8)."""
+"""A reader's query on two states.
 
-# ruff: noqa: S608 (the SQL around the reader's query is made of our own slots c0, c1, …)
+A reader's own query on two states of a table, in a DuckDB that reaches nothing else (U8).
+
+Queries of readers: DuckDB is loaded when one is asked, as most commands ask none.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from lakehouse_backfill.adapters.local.engine import start_duckdb
+from lakehouse_backfill.adapters.local.duckdb_engine import start_duckdb
 from lakehouse_backfill.adapters.local.reader import snapshot_stream
-from lakehouse_backfill.domain.plain import to_json_value
 from lakehouse_backfill.domain.rollout import QueryAnswer, QueryComparison, ReaderQuery, TableState
+from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+
+# ruff: noqa: S608 (the SQL around the reader's query is made of our own slots c0, c1, …)
+
 
 #: Rows of each side that are kept of a difference.
 SAMPLES = 5
@@ -199,3 +207,14 @@ def _translate_query_errors(query: ReaderQuery) -> Iterator[None]:
             fix=f"correct it: one SELECT over the relation {RELATION_NAME}, which has the product's "
             "columns; no file, extension or setting can be reached",
         ) from error
+
+
+class LocalDualReader:
+    """`ports.rollout.Reading` on DuckDB over Arrow, without a JVM."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
+        """Run the query on both states and compare the results as multisets of rows."""
+        return compare_query(self._catalog, query, old, new)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_backfill.adapters.local.diff.grouping import choose_layout, label_files
-from lakehouse_backfill.adapters.local.filters import filter_of_ranges
-from lakehouse_backfill.adapters.local.plain_files import read_file_columns
-from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan
-from lakehouse_backfill.core.planning import windows
+from lakehouse_backfill.adapters.local.diff.layout import choose_layout, label_files
+from lakehouse_backfill.adapters.local.parquet import read_file_columns
+from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.inspection import ChunkFacts, Period
+from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.scope import Chunk, RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -53,13 +52,13 @@ class LocalInspector:
             raise Unsupported(f"{name} has no range")
         column = pin.range.column
         kind = next((each.type for each in pin.columns if each.name == column), "")
-        if kind not in windows.TIME_TYPES:
+        if kind not in resolve.TIME_TYPES:
             raise Unsupported(f"{column} holds no times, as far as the plan tells")
         if (kind, unit) == ("date", "hour"):
             raise Unsupported(f"{column} holds dates, which have no hours")
         field = ScopeField.model_validate({"column": column, "transform": unit, "type": kind})
-        rows = windows.window_row_ranges(
-            kind, column, *windows.window_to_read(pin, of.resolved.scope)
+        rows = resolve.window_row_ranges(
+            kind, column, *resolve.window_to_read(pin, of.resolved.scope)
         )
         side = self._side(pin.table, pin.snapshot_id, rows)
         found: set[str] = set()

@@ -1,21 +1,33 @@
-"""The accepted rows of a table for people and checks: Arrow, DuckDB, or the rows of some keys."""
+"""Accepted rows for people and checks; golden files; candidate keys.
+
+Golden files: CSV with a header line; an empty cell is null.
+
+Finding which columns identify a row, by trying them on the data.
+
+The accepted rows of a table for people and checks: Arrow, DuckDB, or the rows of some keys.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.filters import filter_of_keys, filter_of_ranges
 from lakehouse_backfill.adapters.local.scan import (
     SnapshotScan,
+    filter_of_keys,
+    filter_of_ranges,
     plan_scan,
     read_files,
     stream_batches,
     translate_scan_errors,
 )
 from lakehouse_backfill.core.validation.golden import typed_key
+from lakehouse_backfill.domain.table import Column, TableInfo
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +36,85 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.schema import Schema
 
-    from lakehouse_backfill.domain.scope import RowRange
+    from lakehouse_backfill.domain.partitions import RowRange
+
+
+def read_golden(path: Path) -> list[dict[str, str | None]]:
+    """Read the expected rows as texts; raises ConfigError, naming the line, when it is no table."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(
+            f"the golden file {path} cannot be read: {error}",
+            fix="write it as CSV in UTF-8, with a header line",
+        ) from error
+    if not rows or len(set(header)) < len(header) or "" in header:
+        raise ConfigError(
+            f"the golden file {path} holds no table: header {header}, {len(rows)} rows",
+            fix="begin with a line of column names, each once, and give at least one row",
+        )
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ConfigError(
+                f"{path}:{line}: {len(row)} cells, but the header names {len(header)} columns",
+                fix="give every row one cell for each column",
+            )
+    return [{name: cell or None for name, cell in zip(header, row, strict=True)} for _, row in rows]
+
+
+MAX_SAMPLED_ROWS = 2_000_000
+MAX_CANDIDATE_COLUMNS = 8
+MAX_KEY_COLUMNS = 4
+_NON_KEY_TYPES = ("float", "double", "list", "map", "struct", "binary", "boolean")
+
+
+def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
+    """Give the smallest set of leading columns that is unique and never null, or nothing.
+
+    Looks at up to 2 million rows of the current snapshot and at sets of up to four of the first
+    eight columns that can be keys; earlier columns are preferred.
+    """
+    columns = [column.name for column in info.columns if _can_be_key(column)][
+        :MAX_CANDIDATE_COLUMNS
+    ]
+    if info.snapshot_id is None or not columns:
+        return ()
+    import duckdb
+
+    rows = _sample_rows(catalog, info.table, columns)
+    with duckdb.connect() as connection:
+        connection.register("rows_to_try", rows)
+        for size in range(1, min(MAX_KEY_COLUMNS, len(columns)) + 1):
+            for chosen in combinations(columns, size):
+                if _is_unique_key(connection, chosen, rows.num_rows):
+                    return chosen
+    return ()
+
+
+def _is_unique_key(connection: Any, columns: tuple[str, ...], total: int) -> bool:
+    """Columns enter as expressions of the library, never as pasted text."""
+    import duckdb
+
+    relation = connection.table("rows_to_try")
+    for name in columns:
+        relation = relation.filter(duckdb.ColumnExpression(name).isnotnull())
+    chosen = relation.select(*(duckdb.ColumnExpression(name) for name in columns)).distinct()
+    return len(chosen) == total
+
+
+def _sample_rows(catalog: Any, table: str, columns: list[str]) -> Any:
+    return (
+        catalog.load_table(table)
+        .scan(selected_fields=tuple(columns), limit=MAX_SAMPLED_ROWS)
+        .to_arrow()
+    )
+
+
+def _can_be_key(column: Column) -> bool:
+    return not column.type.startswith(_NON_KEY_TYPES)
 
 
 def read_snapshot_arrow(

@@ -1,17 +1,25 @@
-"""Snapshots of tables as file lists, and the rows of some of those files as Arrow tables.
+"""Snapshots as file lists; rows of files as Arrow.
+
+Row ranges and key values as PyIceberg expressions.
+
+Snapshots of tables as file lists, and the rows of some of those files as Arrow tables.
 
 A snapshot is read with its own schema, not the table's current one, so that an old state shows
 what its readers saw (Iceberg spec, time travel).
+
+Listing the files of two snapshots of one lake: what both have in common is read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import date, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -20,20 +28,89 @@ from pyiceberg.exceptions import (
     RESTError,
     ServiceUnavailableError,
 )
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    Or,
+    Reference,
+)
+from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
-from lakehouse_backfill.adapters.local.filters import filter_of_ranges
+from lakehouse_backfill.domain.partitions import Bound, RowRange
 from lakehouse_backfill.errors import CatalogDown, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import DataScan
+    from pyiceberg.table.snapshots import Snapshot
 
-    from lakehouse_backfill.domain.scope import RowRange
+
+def filter_of_ranges(ranges: Iterable[RowRange]) -> BooleanExpression:
+    """Give the rows of any of the ranges; no ranges: every row."""
+    expressions = [_filter_of_range(rows) for rows in ranges]
+    return _balanced_or(expressions) if expressions else AlwaysTrue()
+
+
+def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> BooleanExpression:
+    """Give a filter that lets through at least the rows whose columns have one of the key values.
+
+    Column by column, so that a thousand keys make one `In` each and not a thousand branches.
+    """
+    result: BooleanExpression = AlwaysTrue() if keys else AlwaysFalse()
+    for column in keys[0] if keys else ():
+        values = {_literal_value(key[column]) for key in keys if key[column] is not None}
+        has_null = any(key[column] is None for key in keys)
+        one: BooleanExpression = (
+            In(term=Reference(name=column), literals=set(map(literal, values)))
+            if values
+            else AlwaysFalse()
+        )
+        result = And(result, Or(one, IsNull(term=Reference(name=column))) if has_null else one)
+    return result
+
+
+def _filter_of_range(rows: RowRange) -> BooleanExpression:
+    column = Reference(name=rows.column)
+    if rows.is_null:
+        return IsNull(term=column)
+    if rows.equals is not None:
+        return EqualTo(term=column, value=_bound_literal(rows.equals))
+    result: BooleanExpression = AlwaysTrue()
+    if rows.lower is not None:
+        result = And(result, GreaterThanOrEqual(term=column, value=_bound_literal(rows.lower)))
+    if rows.upper is not None:
+        result = And(result, LessThan(term=column, value=_bound_literal(rows.upper)))
+    return result
+
+
+def _balanced_or(parts: list[BooleanExpression]) -> BooleanExpression:
+    # PyIceberg visits expressions recursively: a thousand chained Ors overflow the stack.
+    while len(parts) > 1:
+        parts = [reduce(Or, parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _bound_literal(value: Bound) -> Any:
+    return literal(value.isoformat() if isinstance(value, (date, datetime)) else value)
+
+
+def _literal_value(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, bytes, str)):
+        return value
+    return value.isoformat() if isinstance(value, (date, datetime)) else str(value)
+
 
 _READERS = 4
 
@@ -170,3 +247,72 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
             f"{name}@{snapshot_id} holds equality deletes, which this engine cannot apply",
             fix="compare on Spark, or compact the table first",
         ) from error
+
+
+_SnapshotKey = tuple[str, int | None]
+#: Files of manifests that are kept for the next question about them.
+_MAX_CACHED_FILES = 20_000
+
+
+class SnapshotLister:
+    """Lists files of snapshots, and keeps what small manifests say: nothing ever changes them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._files: dict[str, list[DataFile]] = {}
+        self._manifests: dict[str, tuple[str, ...] | None] = {}
+
+    def both(
+        self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange] = ()
+    ) -> tuple[SnapshotScan, SnapshotScan]:
+        """List the files of two snapshots as `plan` does; a table and a manifest are read once.
+
+        Ranges leave out manifests by their summaries, and delete files must be matched with data
+        files: both are left to PyIceberg.
+        """
+        if ranges:
+            return plan_scan(self._catalog, *old, ranges), plan_scan(self._catalog, *new, ranges)
+        try:
+            tables: dict[str, Table] = {}
+            return self._one(tables, *old), self._one(tables, *new)
+        finally:
+            if sum(map(len, self._files.values())) > _MAX_CACHED_FILES:
+                self._files.clear()
+                self._manifests.clear()
+
+    def _one(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> SnapshotScan:
+        if snapshot_id is None:
+            return SnapshotScan(name)
+        with translate_scan_errors(name, snapshot_id):
+            if name not in tables:
+                tables[name] = self._catalog.load_table(name)
+            table = table_as_of(tables[name], name, snapshot_id)
+            files = self._data_files(table, snapshot_id)
+        if files is None:
+            return plan_scan(self._catalog, name, snapshot_id)
+        tasks = tuple(FileScanTask(file) for file in files)
+        return SnapshotScan(
+            name, table, snapshot_id, snapshot_schema(table, snapshot_id), tasks, table.specs()
+        )
+
+    def _data_files(self, table: Table, snapshot_id: int) -> list[DataFile] | None:
+        """Give the live files, or None when delete files hide rows of them."""
+        snapshot = table.metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            return []
+        if snapshot.manifest_list not in self._manifests:
+            self._read(table, snapshot)
+        known = self._manifests[snapshot.manifest_list]
+        return None if known is None else [file for path in known for file in self._files[path]]
+
+    def _read(self, table: Table, snapshot: Snapshot) -> None:
+        manifests = snapshot.manifests(table.io)
+        if any(manifest.content != ManifestContent.DATA for manifest in manifests):
+            self._manifests[snapshot.manifest_list] = None
+            return
+        for manifest in manifests:
+            if manifest.manifest_path not in self._files:
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                self._files[manifest.manifest_path] = [entry.data_file for entry in entries]
+        paths = tuple(manifest.manifest_path for manifest in manifests)
+        self._manifests[snapshot.manifest_list] = paths

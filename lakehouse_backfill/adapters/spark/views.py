@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.spark.failures import spark_errors
-from lakehouse_backfill.adapters.spark.names import quote_identifier, quoted_table_name
+from lakehouse_backfill.adapters.spark.dataframes import (
+    quote_identifier,
+    quoted_table_name,
+    spark_errors,
+)
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 

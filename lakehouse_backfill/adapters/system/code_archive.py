@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.core.planning.code_identity import code_files
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.value import digest
+from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ApprovalMissing, Tampered
 
 #: What is kept of a run: path, SHA-256 and text (None: too large to keep) of each file.
@@ -58,7 +58,7 @@ class CodeArchive:
         raise ApprovalMissing(
             f"{name} as {plan.run_id} was planned with is not kept, and the file changed since",
             state="nothing was computed",
-            fix=f"put {name} back, or {commands.plan_command(plan.manifest_file, plan.run_id)}, and let it "
+            fix=f"put {name} back, or {errors.plan_command(plan.manifest_file, plan.run_id)}, and let it "
             "be approved again",
         )
 
@@ -71,7 +71,7 @@ def _refuse_outside(plan: Plan, names: Mapping[str, str]) -> None:
         raise Tampered(
             f"the plan of {plan.run_id} names code outside the project: {', '.join(outside)}",
             state="nothing was written or computed",
-            fix=f"name it without .. and {commands.plan_command(plan.manifest_file, plan.run_id)}",
+            fix=f"name it without .. and {errors.plan_command(plan.manifest_file, plan.run_id)}",
         )
 
 

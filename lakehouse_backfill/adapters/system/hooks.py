@@ -13,8 +13,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from lakehouse_backfill.domain.hooks import Hook, HookCall
-from lakehouse_backfill.ports.hooks import Hooks
+from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.ports.system import Hooks
 
 #: How much of what a hook says is kept.
 _MAX_DETAIL_LENGTH = 500

@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import (
+from lakehouse_backfill.cli.session import (
     ByOption,
     DryRunOption,
     ProductArgument,
     ReasonCodeOption,
     ReasonOption,
     RunArgument,
+    acting_person,
+    current_session,
 )
-from lakehouse_backfill.cli.session import acting_person, current_session
 
 
 def init(
@@ -115,7 +116,7 @@ def schema(
     Examples:
       lakehouse-backfill schema contract > schemas/contract.json
     """
-    from lakehouse_backfill.config.schemas import json_schema
+    from lakehouse_backfill.config.scaffold import json_schema
 
     current_session(context).show(context, {"kind": kind, "schema": json_schema(kind)})
 

@@ -1,4 +1,9 @@
-"""Commands while a run works: stage, validate, look, stop."""
+"""Run, stage, validate, status, log, chunks, cancel, shadow.
+
+Commands while a run works: stage, validate, look, stop.
+
+Commands for runs whose shadow another engine writes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,15 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.options import ByOption, ReasonOption, RunArgument, TakeOverOption
-from lakehouse_backfill.cli.session import acting_person, current_session, split_list
+from lakehouse_backfill.cli.session import (
+    ByOption,
+    ReasonOption,
+    RunArgument,
+    TakeOverOption,
+    acting_person,
+    current_session,
+    split_list,
+)
 
 ACCEPTED_SUFFIX = "@accepted"
 
@@ -138,3 +150,42 @@ def cancel(
     current_session(context).show(
         context, current_session(context).project().cancel(run, acting_person(by), reason)
     )
+
+
+def shadow_open(
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
+) -> None:
+    """Make the run's shadow table, for another engine to write.
+
+    The manifest says transform.writer: external. The pinned input is judged first. Write only the
+    printed partitions, with copy-on-write; then close the shadow.
+
+    Examples:
+      lakehouse-backfill shadow open bf-4f1c09a2d7
+      lakehouse-backfill shadow open bf-4f1c09a2d7 --json
+    """
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.shadow_open(run, acting_person(by), take_over))
+
+
+def shadow_close(
+    context: typer.Context,
+    run: RunArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
+) -> None:
+    """Fingerprint what another engine wrote into the shadow.
+
+    Shuts that engine out, proves that only the run's partitions changed, counts, hashes and checks
+    each chunk. Then go on as always: validate, accept, publish.
+
+    Examples:
+      lakehouse-backfill shadow close bf-4f1c09a2d7
+    """
+    project = current_session(context).project(computes=True)
+    current_session(context).show(context, project.shadow_close(run, acting_person(by), take_over))

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from lakehouse_backfill.cli.render import (
-    audits,
-    compare,
-    plans,
-    publications,
-    retention,
-    rollout,
-    runs,
-    setup,
-)
+from lakehouse_backfill.cli.render import compare, gates, plans, publications, runs
 from lakehouse_backfill.cli.render.page import TextPage
 
 Data = Mapping[str, Any]
 
 VIEWS: dict[str, Callable[[TextPage, Data], None]] = {
-    "init": setup.render_init,
-    "doctor": setup.render_doctor,
-    "demo": setup.render_demo,
-    "product add": setup.render_draft,
-    "new": setup.render_draft,
-    "schema": setup.render_schema,
+    "init": plans.render_init,
+    "doctor": plans.render_doctor,
+    "demo": plans.render_demo,
+    "product add": plans.render_draft,
+    "new": plans.render_draft,
+    "schema": plans.render_schema,
     "plan": plans.render_plan,
     "approve": runs.render_decision,
     "accept": runs.render_decision,
@@ -43,16 +34,16 @@ VIEWS: dict[str, Callable[[TextPage, Data], None]] = {
     "diff": compare.render_diff,
     "reconcile": compare.render_reconcile,
     "publish": publications.render_publish,
-    "dual-read": rollout.render_dual_read,
+    "dual-read": gates.render_dual_read,
     "rollback": publications.render_rollback,
     "versions": publications.render_versions,
     "evidence": publications.render_evidence,
     "recover": runs.render_recover,
-    "maintain": retention.render_maintain,
-    "verify": audits.render_verify,
-    "reproduce": audits.render_reproduce,
-    "audit verify": audits.render_audit_verify,
-    "audit guarantees": audits.render_audit_guarantees,
+    "maintain": publications.render_maintain,
+    "verify": publications.render_verify,
+    "reproduce": publications.render_reproduce,
+    "audit verify": publications.render_audit_verify,
+    "audit guarantees": publications.render_audit_guarantees,
 }
 
 

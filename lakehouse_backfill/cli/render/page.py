@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse_backfill.cli.clean import clean_text
+from lakehouse_backfill.cli.group import clean_text
 
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
 DEFAULT_WIDTH = 110

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.render import rollout, verdicts
+from lakehouse_backfill.cli.render import gates
 from lakehouse_backfill.cli.render.gates import render_failed_gates
 from lakehouse_backfill.cli.render.page import (
     BAD,
@@ -44,7 +44,7 @@ def render_waive(page: TextPage, data: Data) -> None:
 def render_run(page: TextPage, data: Data) -> None:
     """Draw what `run` got done."""
     render_stage(page, data, is_last=False)
-    verdicts.render_gates(page, data.get("checks") or ())
+    gates.render_gates(page, data.get("checks") or ())
     page.facts(_publication_facts(data))
     page.next(next_command(data))
 
@@ -95,11 +95,11 @@ def render_validate(page: TextPage, data: Data) -> None:
                 ),
             )
         )
-    verdicts.render_gates(page, data.get("checks") or ())
-    verdicts.render_row_counts(page, data)
-    verdicts.render_totals(page, data.get("totals") or ())
-    verdicts.render_edge(page, data.get("edge") or {})
-    verdicts.render_suite_time(page, data)
+    gates.render_gates(page, data.get("checks") or ())
+    gates.render_row_counts(page, data)
+    gates.render_totals(page, data.get("totals") or ())
+    gates.render_edge(page, data.get("edge") or {})
+    gates.render_suite_time(page, data)
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
     page.next(next_command(data))
 
@@ -185,9 +185,9 @@ def next_command(data: Data) -> str | None:
     run, state = data.get("run_id"), data.get("state")
     if not run or not state:
         return None
-    from lakehouse_backfill.commands import MANIFEST_PLACEHOLDER
-    from lakehouse_backfill.core.evidence.standing import summarise_safety
+    from lakehouse_backfill.core.evidence.status import summarise_safety
     from lakehouse_backfill.domain.run import RunState
+    from lakehouse_backfill.errors import MANIFEST_PLACEHOLDER
 
     product, file = (
         data.get("product") or "PRODUCT",
@@ -207,8 +207,8 @@ def _run_details(page: TextPage, item: Mapping[str, Any]) -> None:
     page.facts(answers)
     render_failed_gates(page, item.get("gates") or ())
     _waivers(page, item.get("waivers") or ())
-    rollout.render_readers(page, item.get("dual_reads") or ())
-    rollout.render_steps(page, item.get("steps") or ())
+    gates.render_readers(page, item.get("dual_reads") or ())
+    gates.render_steps(page, item.get("steps") or ())
     page.line()
     page.facts(
         (

@@ -11,9 +11,9 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison.fingerprints import match_fingerprints
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.domain.table import LiveFile

@@ -1,4 +1,16 @@
-"""Whether the values of a column are spread as they were: PSI for categories, KS for numbers.
+"""Histograms, moments, PSI and KS of columns.
+
+How far a column's distribution moved between the old and the new side of a diff.
+
+Both engines hand in the same exact counts and moments, so both report the same numbers.
+
+Bins of numbers on a scale of their own: as narrow as the number is small.
+
+A bin follows from the number alone, so one number far from all others does not widen the bins of
+those. There are 256 from each power of two to the next, on both sides of zero; everything below
+2^-64 counts as zero. In a double's bits a bin is the exponent and the first 8 digits after it.
+
+Whether the values of a column are spread as they were: PSI for categories, KS for numbers.
 
 Both engines hand in the same exact counts, so both report the same numbers. Numbers are counted in
 bins as wide as a power of two: such bins nest, so counts of parts of the rows can be added up
@@ -10,17 +22,194 @@ distance counts.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, repeat
 from typing import Any, Literal
 
-from lakehouse_backfill.core.comparison import scaled_bins
-from lakehouse_backfill.core.comparison.drift import group_categories, stability_index
-from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff
-from lakehouse_backfill.domain.watched import Distribution, DistributionBar
+from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
+from lakehouse_backfill.domain.serialization import to_json_value
+
+#: Columns with more distinct values than this on a side are not counted value by value.
+MAX_CATEGORIES = 1000
+TOP_CATEGORIES = 20
+_EPSILON = 1e-4
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Exact moments of one number column on one side; NaN and nulls are not among `values`.
+
+    Sums may be added over disjoint sets of rows.
+    """
+
+    nulls: int = 0
+    values: int = 0
+    minimum: Any = None
+    maximum: Any = None
+    total: float = 0.0
+    squares: float = 0.0
+
+    def __add__(self, other: Moments) -> Moments:
+        lows = [each for each in (self.minimum, other.minimum) if each is not None]
+        highs = [each for each in (self.maximum, other.maximum) if each is not None]
+        return Moments(
+            nulls=self.nulls + other.nulls,
+            values=self.values + other.values,
+            minimum=min(lows, default=None),
+            maximum=max(highs, default=None),
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
+        )
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, None without values."""
+        return self.total / self.values if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The population standard deviation, None without values."""
+        if self.mean is None:
+            return None
+        return math.sqrt(max(0.0, self.squares / self.values - self.mean * self.mean))
+
+
+def describe_numbers(moments: Moments) -> dict[str, Any]:
+    """Give `nulls`, `min`, `max` and `mean` (nine significant digits) of a number column."""
+    mean = moments.mean
+    return {
+        "nulls": moments.nulls,
+        "min": to_json_value(moments.minimum),
+        "max": to_json_value(moments.maximum),
+        "mean": None if mean is None else to_json_value(float(f"{mean:.9g}")),
+    }
+
+
+def mean_shift(old: Moments, new: Moments) -> float | None:
+    """Give |mean_new - mean_old| in standard deviations of the old side, six decimals.
+
+    None where it is undefined: a side without values, infinities, or a constant old side whose
+    mean moved.
+    """
+    if old.mean is None or new.mean is None or old.deviation is None:
+        return None
+    distance = abs(new.mean - old.mean)
+    if not math.isfinite(distance) or not math.isfinite(old.deviation):
+        return None
+    # Sums of squares cancel: a deviation this small against the mean is rounding noise.
+    if old.deviation <= 1e-7 * max(1.0, abs(old.mean)):
+        return 0.0 if distance <= 1e-9 * max(1.0, abs(old.mean)) else None
+    return round(distance / old.deviation, 6)
+
+
+def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | None:
+    """Give the population stability index over the categories, six decimals.
+
+    The 20 most frequent categories of both sides together stand alone, the rest are one; an empty
+    share counts as 0.0001. None when a side has no rows.
+    """
+    if not sum(old.values()) or not sum(new.values()):
+        return None
+    return stability_index(group_categories(old, new))
+
+
+def group_categories(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Give name and rows of the most frequent categories, and of all others together."""
+    both = {name: old.get(name, 0) + new.get(name, 0) for name in {*old, *new}}
+    top = sorted(both, key=lambda name: (-both[name], name))[:TOP_CATEGORIES]
+    groups = [(name, old.get(name, 0), new.get(name, 0)) for name in top]
+    if len(both) > len(top):
+        rest = [sum(side.values()) for side in (old, new)]
+        groups.append(
+            ("others", rest[0] - sum(g[1] for g in groups), rest[1] - sum(g[2] for g in groups))
+        )
+    return groups
+
+
+def stability_index(groups: list[tuple[str, int, int]]) -> float:
+    """Give the population stability index of groups of rows, six decimals."""
+    old_rows, new_rows = sum(one for _, one, _ in groups), sum(one for _, _, one in groups)
+    index = 0.0
+    for _, old_count, new_count in groups:
+        before = max(old_count / old_rows, _EPSILON)
+        after = max(new_count / new_rows, _EPSILON)
+        index += (after - before) * math.log(after / before)
+    return round(index, 6)
+
+
+#: Digits of a double that a bin has beside the exponent, and how many bins these make.
+BIN_DIGITS = 8
+BINS_PER_POWER = 1 << BIN_DIGITS
+#: The least exponent that is told apart from zero.
+MIN_SCALED_EXPONENT = -64
+#: The digits of a double that a bin does not have, and what is taken off the rest.
+DROPPED_BITS = 52 - BIN_DIGITS
+#: The bins of some columns of numbers, which are asked for batch after batch.
+BIN_CACHE_SIZE = 16_384
+SCALED_BIN_OFFSET = (1023 + MIN_SCALED_EXPONENT) * BINS_PER_POWER - 1
+
+
+def scaled_bin(value: float) -> int:
+    """Give the bin of a finite number: 0 for zero, and negative for negative numbers."""
+    mantissa, power = math.frexp(abs(value))
+    if power - 1 < MIN_SCALED_EXPONENT or not value:
+        return 0
+    number = (
+        (power - 1 - MIN_SCALED_EXPONENT) * BINS_PER_POWER
+        + math.floor(mantissa * 2 * BINS_PER_POWER)
+        - BINS_PER_POWER
+        + 1
+    )
+    return number if value > 0 else -number
+
+
+def scaled_bin_start(number: int) -> float:
+    """Give where a bin begins, up to that of the next one."""
+    if number < 0:
+        return -scaled_bin_start(1 - number)
+    if not number:
+        return 0.0
+    power, digits = divmod(number - 1, BINS_PER_POWER)
+    if power + MIN_SCALED_EXPONENT >= sys.float_info.max_exp:
+        return sys.float_info.max
+    return math.ldexp(1 + digits / BINS_PER_POWER, power + MIN_SCALED_EXPONENT)
+
+
+def are_scaled_bins_finer(exponent: int, low: Any, high: Any) -> bool:
+    """Tell whether each bin of numbers from low to high lies in one bin of width 2^exponent.
+
+    Both begin at multiples of powers of two, so one that is no wider does; those of negative
+    numbers end where equal ones begin.
+    """
+    if low < 0 or exponent < MIN_SCALED_EXPONENT:
+        return False
+    return exponent >= math.frexp(float(high))[1] - 1 - BIN_DIGITS
+
+
+def equal_width_counts(counted: Mapping[int, int], exponent: int) -> dict[int, int]:
+    """Give counts in bins of width 2^exponent; these bins are finer."""
+    found: dict[int, int] = {}
+    for number, rows in counted.items():
+        wide = equal_width_bin(number, exponent)
+        found[wide] = found.get(wide, 0) + rows
+    return found
+
+
+@lru_cache(maxsize=BIN_CACHE_SIZE)
+def equal_width_bin(number: int, exponent: int) -> int:
+    """Give the bin of width 2^exponent that holds a bin of no negative numbers, no wider than it.
+
+    Both begin at multiples of powers of two, so it lies there as a whole.
+    """
+    if not number:
+        return 0
+    power, digits = divmod(number - 1, BINS_PER_POWER)
+    return (BINS_PER_POWER + digits) >> (exponent + BIN_DIGITS - MIN_SCALED_EXPONENT - power)
+
 
 #: From this index on, categories count as shifted (with PSI, above 0.2 is taken as significant).
 PSI_LIMIT = 0.2
@@ -100,7 +289,7 @@ class _BinnedSides:
             return False
         least = min(rows / self.old.total(), self.new[fullest] / self.new.total())
         low, high = self.low(fullest), self.low(fullest + 1)
-        is_one_value = not low and high <= 2.0**scaled_bins.MIN_SCALED_EXPONENT
+        is_one_value = not low and high <= 2.0**MIN_SCALED_EXPONENT
         return least > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
 
     def bars(self) -> tuple[DistributionBar, ...]:
@@ -166,7 +355,7 @@ def number_distribution(
     equal = _BinnedSides(
         old.at(exponent), new.at(exponent), lambda number: _equal_bin_start(number, exponent)
     )
-    scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bins.scaled_bin_start))
+    scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bin_start))
     chosen = max(scales, key=lambda scale: scale.distance)
     by_chance = _KS_CHANCE * math.sqrt(1 / old.bins.total() + 1 / new.bins.total())
     found = Distribution(

@@ -1,21 +1,321 @@
-"""reproduce: execute the archived code on the pinned inputs again, and compare with the accepted.
+"""Reproduce and audit guarantees in scratch tables.
+
+Computing partitions of a run once more, into a scratch table that can never be published.
+
+The archived code on the pinned inputs gives what was accepted; with one input or the code of
+another run swapped, it shows what that input or that code did (`variant`).
+
+audit guarantees: determinism, idempotence, pins and fences, tested on a sample (O7).
+
+reproduce: execute the archived code on the pinned inputs again, and compare with the accepted.
 
 Into a scratch table: readers, the run and its shadow stay as they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
 
-from lakehouse_backfill.core.approval.decide import logged_validation, trusted_events
-from lakehouse_backfill.core.evidence.recompute import open_scratch_table
-from lakehouse_backfill.core.planning.code_identity import code_files
-from lakehouse_backfill.core.runs.workbench import Context
-from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
+from lakehouse_backfill.core.evidence.deep_verify import (
+    check_each_equal,
+    check_equal,
+    failed_check,
+    unknown_check,
+)
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.job_code import code_files
+from lakehouse_backfill.core.planning.pins import is_pin_expired, pin_name
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.value import digest
-from lakehouse_backfill.errors import ApprovalMissing
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import Chunk
+from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
+from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.domain.table import StoredCheck, TableRef
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    BackfillError,
+    NotFound,
+    RunMoved,
+    Unsupported,
+)
+
+#: The epoch of whoever made the scratch table: nobody else writes there.
+SCRATCH_EPOCH = 1
+
+
+@dataclass
+class ScratchTable:
+    """A scratch table: compute chunks into it, look at them; it is gone after the block."""
+
+    bench: Context
+    plan: Plan
+    records: dict[str, ChunkRecord] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        """The scratch table's name."""
+        return self.plan.shadow_table
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The head of the scratch table."""
+        info = self.bench.tables.describe(self.table)
+        return info.snapshot_id if info else None
+
+    def compute(self, chunk: Chunk, epoch: int = SCRATCH_EPOCH) -> ChunkRecord:
+        """Compute a chunk from its inputs and overwrite exactly its partitions."""
+        staging = self.bench.compute().staging
+        record = staging.stage(_plan_with_origin_inputs(self.plan, chunk), chunk, epoch)
+        self.records[chunk.chunk_id] = record
+        return record
+
+    def checksums(
+        self, partitions: tuple[str, ...], ignore: tuple[str, ...] = ()
+    ) -> dict[str, Checksum]:
+        """Read the partitions and sum their rows, without lineage columns and `ignore`."""
+        scope = self.plan.resolved.scope.model_copy(update={"partitions": partitions})
+        measuring = self.bench.compute().measuring
+        return measuring.checksums(self.table, self.snapshot_id, scope, (*LINEAGE_NAMES, *ignore))
+
+
+@contextmanager
+def open_scratch_table(bench: Context, plan: Plan, purpose: str) -> Iterator[ScratchTable]:
+    """Make a scratch table of the run's base; it is dropped at the end, without purge.
+
+    No run ever names it, so that nothing can publish it. Killed before the end it stays, until
+    `maintain` lets it go. Raises NotFound, with the names, when a pinned snapshot is gone;
+    Unsupported for a run whose rows another engine computes.
+    """
+    if publish_modes.is_externally_written(plan):
+        raise Unsupported(
+            f"{plan.run_id} was computed by another engine: there is no code to execute",
+            fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
+        )
+    require_input_snapshots(bench, plan)
+    target, base = plan.resolved.target.table, _base_snapshot(bench, plan)
+    table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
+    made = ScratchTable(bench, plan.model_copy(update={"shadow_table": table}))
+    marks = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
+    try:
+        bench.shadows.open(target, base, table, marks)
+        bench.shadows.fence(table, SCRATCH_EPOCH)
+        change = declared_schema_change(plan)
+        schema_id = plan.resolved.target.schema_id
+        if change and schema_id is not None:
+            bench.shadows.evolve(table, schema_id, change)
+        yield made
+    finally:
+        bench.shadows.retire(table)
+
+
+def require_input_snapshots(bench: Context, plan: Plan) -> None:
+    """Raise NotFound, naming each, when snapshots that the run read are gone."""
+    gone = [
+        f"{pin.name} ({pin.table}@{pin.snapshot_id})"
+        for pin in plan.resolved.sources
+        if is_pin_expired(bench, pin)
+    ]
+    gone += [
+        f"tombstones {pin.table}@{pin.snapshot_id}"
+        for pin in plan.resolved.tombstones
+        if pin.snapshot_id is not None and not _snapshot_exists(bench, pin.table, pin.snapshot_id)
+    ]
+    if gone:
+        raise NotFound(
+            f"{plan.run_id} cannot be computed again, its pins are gone: {', '.join(gone)}",
+            fix=f"lakehouse-backfill verify {plan.run_id} --deep, which compares what is stored",
+        )
+
+
+def plan_variant(
+    plan: Plan, *, inputs: Mapping[str, SourcePin] | None = None, code: Plan | None = None
+) -> Plan:
+    """Give the plan with some inputs, by name, or with the code of another run, swapped.
+
+    It is for `scratch` only: its hash is not the one that was approved.
+    """
+    changes: dict[str, object] = {}
+    if inputs:
+        pins = plan.resolved.sources
+        changes["sources"] = tuple(inputs.get(pin.name, pin) for pin in pins)
+    if code is not None:
+        theirs = code.resolved
+        manifest = plan.resolved.manifest.model_copy(
+            update={"transform": theirs.manifest.transform}
+        )
+        changes |= {"manifest": manifest, "code_hash": theirs.code_hash, "files": theirs.files}
+    resolved = plan.resolved.model_copy(update=changes)
+    said = {
+        "resolved": resolved,
+        "code_of": (code.code_of or code.run_id) if code else plan.code_of,
+    }
+    return plan.model_copy(update=said)
+
+
+def _base_snapshot(bench: Context, plan: Plan) -> int | None:
+    """Give the base to clone; one that is gone is needed only where rows of it stay."""
+    target = plan.resolved.target
+    if target.snapshot_id is None or _snapshot_exists(bench, target.table, target.snapshot_id):
+        return target.snapshot_id
+    if publish_modes.carries_base_rows(plan):
+        raise NotFound(
+            f"{plan.run_id} cannot be computed again: rows of {target.table}@{target.snapshot_id} "
+            "stay in its partitions, and that snapshot is gone",
+            fix=f"lakehouse-backfill verify {plan.run_id} --deep",
+        )
+    return None
+
+
+def _snapshot_exists(bench: Context, table: str, snapshot_id: int) -> bool:
+    try:
+        bench.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
+    except NotFound:
+        return False
+    return True
+
+
+def _plan_with_origin_inputs(plan: Plan, chunk: Chunk) -> Plan:
+    """Let a chunk that an earlier revision computed read what that revision read."""
+    catch_up = plan.resolved.catch_up
+    origin = catch_up and catch_up.carried_chunk(chunk.chunk_id)
+    if not origin:
+        return plan
+    inputs = {
+        pin.name: pin.model_copy(update={"snapshot_id": origin.inputs[pin.name]})
+        for pin in plan.resolved.sources
+        if pin.name in origin.inputs
+    }
+    return plan_variant(plan, inputs=inputs)
+
+
+_DETERMINISM, _IDEMPOTENCE = "determinism", "idempotence"
+_FENCES, _PINS = "fences", "pins"
+
+
+@dataclass(frozen=True)
+class ProductGuarantees:
+    """What was sampled of a product, why, and what held."""
+
+    product: str
+    run_id: str | None
+    chunk_id: str | None
+    partitions: tuple[str, ...]
+    because: str
+    checks: tuple[StoredCheck, ...] = ()
+
+
+def audit_guarantees(bench: Context, product: str | None) -> tuple[ProductGuarantees, ...]:
+    """Sample one chunk of the newest published run of a product, or of each, and test it.
+
+    It is computed twice into a scratch table; another chunk is sampled each day. Raises NotFound
+    for a product without a published run.
+    """
+    products = {run.product for run in bench.runs.list(open_only=False)}
+    found = tuple(
+        _audit_product(bench, name) for name in sorted({product} if product else products)
+    )
+    if product is not None and found[0].run_id is None:
+        raise NotFound(
+            f"{product}: {found[0].because}", fix="lakehouse-backfill status --all, for its runs"
+        )
+    return found
+
+
+def _audit_product(bench: Context, product: str) -> ProductGuarantees:
+    run_id = pointer.newest_published_run(bench.versions.history(product))
+    if run_id is None:
+        return ProductGuarantees(product, None, None, (), "no run of it was ever published")
+    plan = bench.runs.plan(run_id)
+    pins = _check_pins(bench, plan)
+    if publish_modes.is_externally_written(plan):
+        because = "another engine computed it: only its pins were looked at"
+        return ProductGuarantees(product, run_id, None, (), because, (pins,))
+    chunk, because = sample_chunk(bench, plan)
+    checks = (*_check_computation(bench, plan, chunk), pins)
+    return ProductGuarantees(product, run_id, chunk.chunk_id, chunk.partitions, because, checks)
+
+
+def sample_chunk(bench: Context, plan: Plan) -> tuple[Chunk, str]:
+    """Choose a chunk by run and day: another one each day, the same for everybody."""
+    today, chunks = bench.clock.now().date().isoformat(), plan.resolved.chunks
+    number = int(digest([plan.run_id, today])[:8], 16) % len(chunks)
+    return chunks[number], f"chunk {number + 1} of {len(chunks)}, drawn by run and day {today}"
+
+
+def _check_computation(bench: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
+    """Compute the chunk twice, then let a writer of an older epoch try."""
+    known = {one.chunk_id: one for one in bench.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
+    if known is None:
+        return (failed_check(_DETERMINISM, f"the ledger has no row of {chunk.chunk_id}"),)
+    try:
+        with open_scratch_table(bench, plan, "audit") as again:
+            first = again.compute(chunk)
+            once = _scratch_checksums(again, chunk)
+            second = again.compute(chunk)
+            return (
+                _check_determinism(known, first, second),
+                check_each_equal(
+                    _IDEMPOTENCE, once, _scratch_checksums(again, chunk), "partitions, staged twice"
+                ),
+                _check_fencing(bench, again, chunk),
+            )
+    except NotFound as error:
+        return tuple(
+            unknown_check(name, error.problem) for name in (_DETERMINISM, _IDEMPOTENCE, _FENCES)
+        )
+
+
+def _scratch_checksums(again: ScratchTable, chunk: Chunk) -> dict[str, str]:
+    change = declared_schema_change(again.plan)
+    found = again.checksums(chunk.partitions, tuple(table.added_column_names(change)))
+    return {label: one.text for label, one in found.items()}
+
+
+def _check_determinism(known: ChunkRecord, first: ChunkRecord, second: ChunkRecord) -> StoredCheck:
+    recorded = known.checksum
+    return check_equal(
+        _DETERMINISM, [recorded, recorded], [first.checksum, second.checksum],
+        f"{known.chunk_id} computed twice, against the ledger: count and checksum of its rows",
+    )  # fmt: skip
+
+
+def _check_fencing(bench: Context, again: ScratchTable, chunk: Chunk) -> StoredCheck:
+    """A writer of an older epoch is refused, and leaves nothing."""
+    bench.shadows.fence(again.table, SCRATCH_EPOCH + 1)
+    before = again.snapshot_id
+    try:
+        again.compute(chunk, SCRATCH_EPOCH)
+    except RunMoved:
+        return check_equal(
+            _FENCES, before, again.snapshot_id, "a write of an overtaken epoch was refused"
+        )
+    except BackfillError as error:
+        return failed_check(
+            _FENCES, f"an overtaken write ended otherwise than refused: {error.problem}"
+        )
+    return failed_check(_FENCES, "a write of an overtaken epoch was not refused")
+
+
+def _check_pins(bench: Context, plan: Plan) -> StoredCheck:
+    """Every pin of the run whose lease stands holds the snapshot that it was made for."""
+    standing = [lease for lease in bench.pin_leases.standing() if lease.run_id == plan.run_id]
+    if not standing:
+        return unknown_check(_PINS, f"all pins {pin_name(plan.run_id)}* were let go")
+    expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in standing}
+    found = {f"{one.table}@{one.tag}": bench.pins.pinned(one.table, one.tag) for one in standing}
+    return check_each_equal(_PINS, expected, _without_missing(found.items()), "tags of pins")
+
+
+def _without_missing(found: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    return {name: snapshot_id for name, snapshot_id in found if snapshot_id is not None}
 
 
 @dataclass(frozen=True)
@@ -65,9 +365,7 @@ def reproduce(bench: Context, run_id: str) -> ReproduceResult:
             record = again.compute(chunk)
             bench.progress.advance(1, record.output_rows)
         bench.progress.finish()
-        added = rules_schema_change.added_column_names(
-            rules_schema_change.declared_schema_change(plan)
-        )
+        added = table.added_column_names(declared_schema_change(plan))
         sums = again.checksums(plan.resolved.scope.partitions, tuple(added))
         return ReproduceResult(
             run_id=run_id,

@@ -1,4 +1,9 @@
-"""verify: is what a run's acceptance rests on still what was accepted? Nothing is changed."""
+"""Verify and audit verify: is what is stored what was accepted.
+
+audit verify: are logs, pointers and plans as they were written? Nothing is changed.
+
+verify: is what a run's acceptance rests on still what was accepted? Nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import acceptance
-from lakehouse_backfill.core.approval.decide import logged_validation_document
-from lakehouse_backfill.core.evidence import audit, deep_verify, verifying
-from lakehouse_backfill.core.evidence.verifying import (
+from lakehouse_backfill.core.approval.decisions import logged_validation_document
+from lakehouse_backfill.core.evidence import deep_verify
+from lakehouse_backfill.core.evidence.deep_verify import (
     AcceptanceArchive,
     check_equal,
     failed_check,
     unknown_check,
 )
-from lakehouse_backfill.core.planning import external, modes
-from lakehouse_backfill.core.publication.exposing import EVIDENCE_DIGEST_PROPERTY
-from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
+from lakehouse_backfill.core.runs import event_log, roles
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.stored import StoredCheck
-from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import NotFound, Tampered
+from lakehouse_backfill.domain.table import StoredCheck, TableRef
+from lakehouse_backfill.errors import NotFound, Tampered, TooBusy
+
+#: Events that are written while we read look like an edit, so then we read again.
+_MAX_READS = 10
+
+
+def audit_verify(bench: Context) -> AuditVerdict:
+    """Check each run's chain of events, the seal over all of them, and the states in use.
+
+    Then the pointer of each product against its rows, and each plan against its hash.
+
+    Raises TooBusy when events keep being written in between.
+    """
+    for _ in range(_MAX_READS):
+        seal = bench.audit.seal()
+        chains, statuses = bench.audit.chains(), bench.runs.list(open_only=True)
+        if bench.audit.seal() == seal:
+            products, bad_plans = bench.audit.products(), bench.audit.bad_plans()
+            return event_log.verify_logs(chains, seal, statuses, products, bad_plans)
+    raise TooBusy("runs kept moving while their logs were read", fix="try again")
+
 
 EARLIER_ACCEPTANCE = "an earlier acceptance"
 
@@ -74,7 +99,7 @@ def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     """
     status = bench.runs.status(run_id)
     events = bench.runs.events(run_id)
-    verdict = audit.audit_verify(bench)
+    verdict = audit_verify(bench)
     checks = [
         StoredCheck(
             name="log and pointers",
@@ -174,19 +199,19 @@ def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
     """Rows of control tables against the archive, the log, and each other."""
     bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
     records = bench.ledger.chunks(plan.run_id)
-    found = [verifying.check_ledger(archive, records)]
-    if not external.is_externally_written(plan):
+    found = [deep_verify.check_ledger(archive, records)]
+    if not publish_modes.is_externally_written(plan):
         shadow = plan.shadow_table
         found.append(
             _compare_or_unknown(
                 "commits of the chunks",
-                lambda: verifying.check_chunk_commits(records, bench.shadows.chunks(shadow)),
+                lambda: deep_verify.check_chunk_commits(records, bench.shadows.chunks(shadow)),
             )
         )
     found.append(_check_fingerprint_rows(subject))
     told = _logged_publication(subject)
     told_of = (row for row in subject.rows if told is None or told.get("token") == row.token)
-    return [*found, *(verifying.check_pointer_row(row, told) for row in told_of)]
+    return [*found, *(deep_verify.check_pointer_row(row, told) for row in told_of)]
 
 
 def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
@@ -202,7 +227,7 @@ def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
 
 def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
     bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
-    archived = verifying.archived_files(archive)
+    archived = deep_verify.archived_files(archive)
     try:
         rows = bench.fingerprints.find([one["path"] for one in archived])
     except Tampered as error:
@@ -216,7 +241,7 @@ def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
         if one.checksum.text == known.get(one.path)
     }
     bench.journal.bind(**plan.labels).log("fingerprints compared", files=len(both))
-    return verifying.check_fingerprints(archived, both)
+    return deep_verify.check_fingerprints(archived, both)
 
 
 def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
@@ -228,7 +253,7 @@ def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
         made = acceptance.archive_digests(subject.events, row.result_digest)
         digest = row.evidence_digest if row.evidence_digest in made else (made or (None,))[-1]
         found.append(check_equal(name, digest, row.evidence_digest, "accepted_output_version"))
-        if modes.is_pinned_product(subject.plan) or row.snapshot_id is None:
+        if publish_modes.is_pinned_product(subject.plan) or row.snapshot_id is None:
             continue
         found.append(_check_summary(subject, row, digest))
     return found
@@ -261,7 +286,7 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
         found.append(
             _compare_or_unknown(
                 name,
-                lambda: verifying.check_candidate_metadata(
+                lambda: deep_verify.check_candidate_metadata(
                     archive, stored.metadata(table, snapshot_id, scope)
                 ),
             )
@@ -279,30 +304,30 @@ def _check_snapshot_files(
     subject: VerifySubject, row: deep_verify.RunSnapshot
 ) -> list[StoredCheck]:
     archive, stored = subject.archive or {}, subject.bench.stored
-    archived = verifying.archived_files(archive, row.scope.partitions)
+    archived = deep_verify.archived_files(archive, row.scope.partitions)
     names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
     kept_in = row.table
     if row.by_rows:
         # What was accepted lies where the candidate is; the version lists files of its own.
         kept_in, names[2] = archive["candidate"]["table"], f"files of the candidate of {row.name}"
     return [
-        unknown_check(names[0], verifying.REWRITTEN_ROWS_REASON)
+        unknown_check(names[0], deep_verify.REWRITTEN_ROWS_REASON)
         if row.by_rows
         else _compare_or_unknown(
             names[0],
-            lambda: verifying.check_listed_files(
+            lambda: deep_verify.check_listed_files(
                 names[0], archived, stored.files(row.table, row.snapshot_id, row.scope)
             ),
         ),
         _compare_or_unknown(
             names[1],
-            lambda: verifying.check_manifest_sizes(
+            lambda: deep_verify.check_manifest_sizes(
                 names[1], stored.metadata(row.table, row.snapshot_id, row.scope)
             ),
         ),
         _compare_or_unknown(
             names[2],
-            lambda: verifying.check_stored_sizes(
+            lambda: deep_verify.check_stored_sizes(
                 names[2], archived, stored.sizes(kept_in, [one["path"] for one in archived])
             ),
         ),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning import modes, row_predicate
+from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.defaults import PIN_DAYS
+from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate, ResolvedManifest
 
 #: Publish modes that say what they do.
@@ -54,7 +53,7 @@ def unanswered_questions(checklist: tuple[ChecklistQuestion, ...]) -> tuple[str,
 def _about_intent(resolved: ResolvedManifest) -> tuple[_ChecklistItem, ...]:
     manifest = resolved.manifest
     scope = partitions.describe_labels(resolved.scope.partitions)
-    rows = row_predicate.describe_row_predicate(manifest.target)
+    rows = row_changes.describe_row_predicate(manifest.target)
     return (
         _ChecklistItem(
             "Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"
@@ -225,7 +224,7 @@ def _publication(resolved: ResolvedManifest) -> str:
     if mode == "shadow_only" or resolved.manifest.run.mode == "dry_run":
         return "never: the result stays in the shadow table"
     manual = "by hand" if resolved.manifest.safety.manual_publish else "by the run itself"
-    what = "" if mode in _SELF_EXPLAINING_MODES else f"; {modes.MODE_MEANINGS[mode]}"
+    what = "" if mode in _SELF_EXPLAINING_MODES else f"; {publish_modes.MODE_MEANINGS[mode]}"
     return f"{mode}, {manual}, after accept; one commit, metadata only{what}"
 
 

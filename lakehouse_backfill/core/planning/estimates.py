@@ -1,14 +1,79 @@
-"""What a plan will read and write, from metadata."""
+"""Files, rows, bytes a plan touches; consumers affected.
+
+Consumers and writers that a publication would break, or that keep positions in snapshots.
+
+What a plan will read and write, from metadata.
+
+What a plan will read and write, and what in it deserves a second look.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
-from lakehouse_backfill.domain.contract import Prices
+from lakehouse_backfill.core.planning import resolve, write_path
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract, Prices
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.plan import Estimate
+from lakehouse_backfill.domain.partitions import RowRange
+from lakehouse_backfill.domain.plan import Estimate, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.table import LiveFile, ScanEstimate
-from lakehouse_backfill.errors import LimitExceeded
+from lakehouse_backfill.errors import ConfigError, LimitExceeded
+
+#: Keys of snapshot summaries by which writers find where they stopped: key prefix -> writer.
+#: They look for them in the ancestors of main; a publication is a child of it, so they stay there.
+POSITION_KEYS = {
+    "flink.max-committed-checkpoint-id": "a Flink job",
+    "kafka.connect.": "a Kafka Connect sink",
+    "spark.sql.streaming.": "a Spark streaming query",
+}
+
+
+def is_position_key(key: str) -> bool:
+    """Tell whether a writer finds its position by this key of a snapshot summary."""
+    return key.startswith(tuple(POSITION_KEYS))
+
+
+def affected_consumers(
+    contract: Contract, mode: str, positions: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Say who is broken by a publication or its rollback, and how to keep them whole."""
+    texts = []
+    for item in contract.consumers or ():
+        if item.reads != "stream":
+            continue
+        if contract.publication == "pinned":
+            texts.append(
+                f"{item.name} streams from a table, but the accepted version moves to another "
+                "one: let it resolve the pointer again after each publication"
+            )
+        elif mode == "append":
+            texts.append(f"{item.name} streams from {contract.table}: it gets the rows as new ones")
+        elif mode != "correction_events":
+            texts.append(
+                f"{item.name} streams from {contract.table}: Spark stops a streaming reader at an "
+                "overwrite snapshot. Stop it first and set streaming-skip-overwrite-snapshots, or "
+                "publish correction_events"
+            )
+    writers = sorted(
+        {POSITION_KEYS[p] for key in positions for p in POSITION_KEYS if key.startswith(p)}
+    )
+    for writer in writers:
+        if contract.publication == "pinned":
+            texts.append(
+                f"{writer} writes to {contract.table} and keeps its position there: it goes on "
+                "with that table, not with the accepted version"
+            )
+        else:
+            texts.append(
+                f"{writer} keeps its position in snapshots of {contract.table}: publication and "
+                "rollback are children of its head, so it goes on where it was"
+            )
+    return tuple(texts)
+
 
 _GB = 1e9
 
@@ -79,3 +144,89 @@ def _cost(read: int, written: int | None, requests: int, prices: Prices) -> floa
     )
     known = [amount * price for amount, price in parts if price is not None]
     return round(sum(known), 6) if known else None
+
+
+class RunEstimate(NamedTuple):
+    """The estimate, and the partitions of the scope that hold no row now."""
+
+    estimate: Estimate
+    empty: tuple[str, ...]
+
+
+def estimate_run(bench: Context, resolved: ResolvedManifest) -> RunEstimate:
+    """Estimate a run from metadata alone; raises ConfigError when an input cannot be cut."""
+    inputs = []
+    for pin in resolved.sources:
+        rows: tuple[RowRange, ...] = ()
+        if pin.range is not None:
+            first, last = resolve.window_to_read(pin, resolved.scope)
+            rows = resolve.window_row_ranges(
+                _column_type(bench, pin), pin.range.column, first, last
+            )
+        inputs.append(bench.tables.estimate(pin.table, pin.snapshot_id, rows))
+    target, replaced, held = resolved.target, None, set()
+    if target.uuid is not None:
+        wanted = set(resolved.scope.partitions)
+        live = bench.tables.files(target.table, target.snapshot_id, resolved.scope.field)
+        replaced = tuple(file for file in live if file.is_in(wanted))
+        held = {label for file in replaced for label in file.spans or (file.partition,)}
+    empty = tuple(label for label in resolved.scope.partitions if label not in held)
+    return RunEstimate(estimate_from_files(tuple(inputs), replaced, bench.profile.prices), empty)
+
+
+def estimate_warnings(
+    bench: Context, resolved: ResolvedManifest, found: RunEstimate
+) -> tuple[str, ...]:
+    """Say what may be a mistake, although nothing forbids it."""
+    scope, texts = resolved.scope, []
+    if found.empty and resolved.target.uuid is not None:
+        few = partitions.describe_labels(found.empty)
+        texts.append(
+            f"{len(found.empty)} of {len(scope.partitions)} partitions hold no rows now: {few}"
+        )
+    future = [label for label in scope.partitions if _is_ahead(bench, resolved, label)]
+    if future:
+        texts.append(f"partitions lie in the future: {partitions.describe_labels(tuple(future))}")
+    if found.estimate.input_rows == 0:
+        texts.append("the pinned input holds no rows in the range: the output would be empty")
+    if resolved.git_commit and resolved.git_commit.endswith("-dirty"):
+        texts.append("the project has changes that are in no git commit; their hashes are kept")
+    mode = resolved.manifest.target.publish_mode
+    broken = affected_consumers(
+        resolved.contract, mode, bench.tables.positions(resolved.target.table)
+    )
+    place = write_path.staging_location_notes(
+        resolved.manifest.compute.staging_location, bench.tables.describe(resolved.target.table)
+    )
+    return (*texts, *_intolerant(resolved.contract), *broken, *place)
+
+
+def _is_ahead(bench: Context, resolved: ResolvedManifest, label: str) -> bool:
+    lower = partitions.partition_row_range(resolved.scope.field, label).lower
+    if lower is None or isinstance(lower, int | str):
+        return False
+    return resolve.to_utc_instant(lower) > bench.clock.now()
+
+
+def _intolerant(contract: Contract) -> list[str]:
+    return [
+        f"{item.name} does not tolerate restatement"
+        for item in contract.consumers or ()
+        if not item.tolerates_restatement
+    ]
+
+
+def _column_type(bench: Context, pin: SourcePin) -> str:
+    columns = {item.name: item.type for item in pin.columns}
+    if not columns:  # a port that does not say how the snapshot is read
+        info = bench.tables.describe(pin.table)
+        columns = {item.name: item.type for item in (info.columns if info else ())}
+    found = columns.get(pin.range.column) if pin.range else None
+    if found not in resolve.TIME_TYPES:
+        there = [name for name, kind in columns.items() if kind in resolve.TIME_TYPES]
+        raise ConfigError(
+            f"sources.{pin.name}.range.column is no date or timestamp of {pin.table}",
+            fix=f"name the column by which the input is cut: {', '.join(there) or 'it has none'}",
+            field=f"sources.{pin.name}.range.column",
+        )
+    return found

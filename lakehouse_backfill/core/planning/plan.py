@@ -1,4 +1,13 @@
-"""plan: resolve what floats, pin it, estimate it, register the run."""
+"""Plan: resolve, pin, estimate, register, revise.
+
+Whether the rows of a run say which run made them (M8).
+
+Which partition tuples a run's labels stand for, as its target is when it is planned.
+
+plan --revise: a run that takes the place of another one.
+
+plan: resolve what floats, pin it, estimate it, register the run.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +18,34 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from lakehouse_backfill.core.planning import (
-    catching_up,
+    catch_up,
     checklist,
-    code_identity,
-    completeness,
     estimates,
-    estimating,
-    external,
-    kinds,
-    lineage,
-    merging,
-    mode_plan,
-    pinning,
-    placing,
+    job_code,
+    pins,
+    publish_modes,
     resolve,
-    revising,
-    schema_refusals,
+    row_changes,
+    schema_changes,
+    write_path,
 )
-from lakehouse_backfill.core.planning.keeping_code import archive_code, require_code_of_version
-from lakehouse_backfill.core.runs import gate_names, lifecycle
-from lakehouse_backfill.core.runs.workbench import Context
-from lakehouse_backfill.core.versions import corrections, rollout
-from lakehouse_backfill.domain import partitions, rules_schema_change, unbuilt
-from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.defaults import PIN_DAYS
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.core.planning.job_code import archive_code, require_code_of_version
+from lakehouse_backfill.core.runs import gate_registry, lifecycle
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import corrections, steps
+from lakehouse_backfill.domain import partitions, table
+from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, require_supported
+from lakehouse_backfill.domain.partitions import (
+    ColumnType,
+    PartitionTransform,
+    ScopeField,
+    describe_labels,
+)
 from lakehouse_backfill.domain.plan import ConflictingRun, Plan, ResolvedManifest, TargetPin
-from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.domain.scope import ColumnType, PartitionTransform, ScopeField
-from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.domain.value import digest
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, Event, RunState, RunStatus
+from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.domain.table import SpecPartitions, TableInfo
 from lakehouse_backfill.errors import (
     ChecksFailed,
     ConfigError,
@@ -46,6 +53,94 @@ from lakehouse_backfill.errors import (
     Unsupported,
     attach_error_field,
 )
+
+
+def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
+    """Give the contract with `lineage_columns` decided: on for a table that the run creates.
+
+    In one that exists they are on when it has all of them. Raises ConfigError when the contract
+    wants them and the table lacks some: staging could not write them.
+    """
+    missing = [name for name in LINEAGE_NAMES if target and target.column(name) is None]
+    if contract.lineage_columns and missing:
+        raise ConfigError(
+            f"the contract of {contract.product} asks for lineage columns, but {contract.table} "
+            f"has no {', '.join(missing)}",
+            fix="add the columns to the table, or write lineage_columns: false in "
+            f"catalog/contracts/{contract.product}.yaml",
+        )
+    wanted = contract.lineage_columns
+    decided = not missing if wanted is None else wanted
+    return contract.model_copy(update={"lineage_columns": decided})
+
+
+def resolve_spec_partitions(
+    bench: Context, resolved: ResolvedManifest
+) -> tuple[SpecPartitions, ...]:
+    """Resolve the scope to (spec, partition tuple) sets.
+
+    Raises Unsupported when a file also holds rows beside the scope, or of two chunks: a part of a
+    file cannot be replaced.
+    """
+    target = resolved.target
+    if target.snapshot_id is None:
+        return ()
+    found = bench.tables.places(target.table, target.snapshot_id, resolved.scope)
+    for place in found:
+        for spanned in place.spans:
+            _require_uncut_files(resolved, place, frozenset(spanned))
+    return found
+
+
+def partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
+    """Say what is replaced where more than one spec holds files of the scope."""
+    if len(found) < 2:
+        return ()
+    texts = [f"{len(each.partitions)} of spec {each.spec_id} ({each.spec})" for each in found]
+    return (f"files of several partition specs are replaced: {', '.join(texts)}",)
+
+
+def _require_uncut_files(
+    resolved: ResolvedManifest, place: SpecPartitions, spanned: frozenset[str]
+) -> None:
+    for chunk in resolved.chunks:
+        mine = spanned & frozenset(chunk.partitions)
+        if mine and mine != spanned:
+            raise Unsupported(
+                f"{resolved.target.table} has files of spec {place.spec_id} ({place.spec}) that "
+                f"hold rows of several chunks: {describe_labels(tuple(sorted(spanned)))}",
+                state="nothing was registered",
+                fix=f"set limits.partitions_per_chunk so that one chunk holds them all (at least "
+                f"{len(spanned)}), or rewrite the files: CALL system.rewrite_data_files",
+                field="limits.partitions_per_chunk",
+            )
+
+
+def require_revisable(bench: Context, product: str, revise: str | None) -> None:
+    """Raise unless `revise` names a run of the product that can still be superseded.
+
+    Asked before anything is written: a revision that fails half way leaves two open runs.
+    """
+    if revise is None:
+        return
+    status = bench.runs.status(revise)
+    if status.product != product:
+        raise ConfigError(
+            f"{revise} restates {status.product}, so a run of {product} cannot revise it",
+            fix="name a run of the same product, or plan without --revise",
+        )
+    if status.state is not RunState.SUPERSEDED:
+        lifecycle.require_legal_move(status, "supersede")
+
+
+def supersede_revised_run(bench: Context, plan: Plan, by: str) -> None:
+    """Close the run that the plan revises; once superseded, nothing changes any more."""
+    if plan.revises is None or plan.revises == plan.run_id:
+        return
+    status = bench.runs.status(plan.revises)
+    if status.state is RunState.SUPERSEDED:
+        return
+    bench.move(status, bench.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
 
 
 @dataclass(frozen=True)
@@ -73,28 +168,28 @@ def make_plan(
     Raises ConfigError, NotFound, IllegalMove (the run to revise), Unsupported, LimitExceeded.
     """
     manifest = declared.manifest
-    unbuilt.require_supported(manifest)
-    kinds.check_publish_mode(manifest, declared.contract)
-    catching_up.require_catch_up_possible(manifest)
-    external.require_no_edge_check(manifest)
-    gate_names.require_known_gates(manifest)
-    revising.require_revisable(bench, manifest.product, revise)
-    code_identity.require_committed(declared.git_commit, bench.profile.environment)
+    require_supported(manifest)
+    publish_modes.check_publish_mode(manifest, declared.contract)
+    catch_up.require_catch_up_possible(manifest)
+    publish_modes.require_no_edge_check(manifest)
+    gate_registry.require_known_gates(manifest)
+    require_revisable(bench, manifest.product, revise)
+    job_code.require_committed(declared.git_commit, bench.profile.environment)
     base = _base(bench, declared.contract)
     scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
-    mode_plan.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
-    schema_refusals.require_possible_schema_change(manifest, declared.contract, base)
-    sources = pinning.resolve_sources(bench, manifest)
+    write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
+    schema_changes.require_possible_schema_change(manifest, declared.contract, base)
+    sources = pins.resolve_sources(bench, manifest)
     notes = resolve.check_input_ranges(manifest, scope, sources)
-    notes += completeness.completeness_notes(manifest, declared.contract, sources)
-    notes += rollout.check_progressive(manifest, declared.contract, scope)
+    notes += resolve.completeness_notes(manifest, declared.contract, sources)
+    notes += steps.check_progressive(manifest, declared.contract, scope)
     notes += corrections.check_corrections(manifest, declared.contract)
     resolved = ResolvedManifest(
         manifest=manifest,
-        contract=lineage.resolve_lineage_columns(declared.contract, base),
+        contract=resolve_lineage_columns(declared.contract, base),
         scope=scope,
         chunks=resolve.cut_chunks(
-            scope, merging.chunk_partition_limit(manifest, declared.contract, scope)
+            scope, row_changes.chunk_partition_limit(manifest, declared.contract, scope)
         ),
         sources=sources,
         target=_target_pin(declared.contract, base),
@@ -104,14 +199,12 @@ def make_plan(
         config_hash=digest(manifest.transform.config),
         files=declared.files,
         environment=bench.profile.environment,
-        tombstones=pinning.resolve_tombstones(bench, declared.contract),
+        tombstones=pins.resolve_tombstones(bench, declared.contract),
     )
     resolved = amend(resolved) if amend else resolved
     require_code_of_version(bench, resolved)
-    notes += _target_notes(resolved) + mode_plan.publish_mode_notes(bench, resolved)
-    notes += rules_schema_change.schema_change_notes(
-        manifest.target.schema_change, declared.contract
-    )
+    notes += _target_notes(resolved) + write_path.publish_mode_notes(bench, resolved)
+    notes += table.schema_change_notes(manifest.target.schema_change, declared.contract)
     return _complete_plan(bench, resolved, declared, by, revise, notes)
 
 
@@ -123,7 +216,7 @@ def register_plan(bench: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]
     known = _find_status(bench, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN_STATES:
         return bench.runs.plan(plan.run_id), known
-    pinning.pin_snapshots(bench, plan)
+    pins.pin_snapshots(bench, plan)
     archive_code(bench, plan)
     now = bench.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
@@ -140,7 +233,7 @@ def register_plan(bench: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
     if plan.revises:
-        revising.supersede_revised_run(bench, plan, by)
+        supersede_revised_run(bench, plan, by)
     return plan, status
 
 
@@ -169,10 +262,10 @@ def _complete_plan(
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    places = placing.resolve_spec_partitions(bench, resolved)
-    found = estimating.estimate_run(bench, resolved)
+    places = resolve_spec_partitions(bench, resolved)
+    found = estimates.estimate_run(bench, resolved)
     estimate = found.estimate
-    notes = kinds.check_run_kind(resolved.manifest, estimate.output_rows) + notes
+    notes = publish_modes.check_run_kind(resolved.manifest, estimate.output_rows) + notes
     estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
@@ -186,11 +279,11 @@ def _complete_plan(
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=mode_plan.resolve_write_path(bench, resolved),
+        way=write_path.resolve_write_path(bench, resolved),
         conflicts=find_conflicting_runs(bench, resolved, {run_id, revise}),
         checklist=checklist.answer_checklist(resolved, estimate),
-        notes=notes + placing.partition_spec_notes(places),
-        warnings=estimating.estimate_warnings(bench, resolved, found),
+        notes=notes + partition_spec_notes(places),
+        warnings=estimates.estimate_warnings(bench, resolved, found),
         manifest_file=declared.manifest_file,
         shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
@@ -248,7 +341,7 @@ def _scope_field(bench: Context, declared: DeclaredRun, base: TableInfo | None) 
         raise Unsupported(
             f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
             f"type {found.type}",
-            state=unbuilt.NOTHING_PLANNED,
+            state=NOTHING_PLANNED,
             fix=f"use a column of type {', '.join(get_args(ColumnType))}, partitioned by one of "
             f"{', '.join(get_args(PartitionTransform))}",
             field="target.partitions.column",

@@ -1,17 +1,206 @@
-"""From what a manifest says to explicit partitions and chunks."""
+"""Scope, chunks and input ranges; completeness of the pinned input.
+
+Which rows of an input a set of target partitions needs.
+
+Whether the pinned input has rows in every hour, day or month that a run reads (Q0).
+
+From what a manifest says to explicit partitions and chunks.
+"""
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
 
-from lakehouse_backfill.core.planning import windows
-from lakehouse_backfill.core.validation import edges
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.declared import PartitionValue
-from lakehouse_backfill.domain.manifest import PartitionRange, RunManifest
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.contract import Contract, PartitionValue
+from lakehouse_backfill.domain.manifest import InputRange, PartitionRange, RunManifest, Source
+from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.errors import ConfigError, attach_error_field
+
+_MIDNIGHT = time(0, tzinfo=timezone.utc)
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
+
+
+def to_utc_instant(value: date | datetime) -> datetime:
+    """Give the UTC instant of a day's start or of a moment (naive moments are UTC)."""
+    if not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
+
+
+def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
+    """Give the half-open instants that `scope` needs of a source, warm-up and cool-down included.
+
+    None when the scope has no time order (then the whole declared range is read).
+    """
+    rows = [partitions.partition_row_range(scope.field, label) for label in scope.partitions]
+    if any(row.lower is None or row.upper is None for row in rows):
+        return None
+    lowest = min(_bound_instant(row, "lower") for row in rows)
+    highest = max(_bound_instant(row, "upper") for row in rows)
+    before, after = timedelta(days=pin.warm_up_days), timedelta(days=pin.cool_down_days)
+    return _shift_clamped(lowest, -before), _shift_clamped(highest, after)
+
+
+def _shift_clamped(moment: datetime, by: timedelta) -> datetime:
+    """Add a time span; the calendar ends with the years 1 and 9999, and so does what is read."""
+    try:
+        return moment + by
+    except OverflowError:
+        return _FIRST if by < timedelta() else _LAST
+
+
+def range_covers_window(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:
+    """Tell whether the declared range holds the whole window."""
+    if window is None:
+        return True
+    return to_utc_instant(declared.from_) <= window[0] and window[1] <= to_utc_instant(declared.to)
+
+
+def window_to_read(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime]:
+    """Give the instants to read of a source for `scope`, clipped to the declared range."""
+    if pin.range is None:
+        raise ValueError(f"reference {pin.name} is read whole")
+    first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
+    window = needed_window(pin, scope)
+    if window is None:
+        return first, last
+    return max(first, window[0]), min(last, window[1])
+
+
+def _bound_instant(row: RowRange, side: str) -> datetime:
+    value = row.lower if side == "lower" else row.upper
+    if not isinstance(value, date):
+        raise TypeError(f"{value!r} is no time")
+    return to_utc_instant(value)
+
+
+#: Iceberg types of columns by which an input can be cut
+TIME_TYPES = ("date", "timestamp", "timestamptz")
+
+
+def window_row_ranges(
+    column_type: str, column: str, first: datetime, last: datetime
+) -> tuple[RowRange, ...]:
+    """Give the half-open instants as values of the column's type."""
+    if column_type == "date":
+        stop = last.date() + timedelta(days=1) if last.timetz() != _MIDNIGHT else last.date()
+        return (RowRange(column, lower=first.date(), upper=stop),)
+    if column_type == "timestamp":
+        return (RowRange(column, first.replace(tzinfo=None), last.replace(tzinfo=None)),)
+    return (RowRange(column, first, last),)
+
+
+TimeSpan = tuple[datetime, datetime]
+#: The first missing periods are named, up to this many.
+MAX_NAMED_PERIODS = 5
+
+
+def completeness_notes(
+    manifest: RunManifest, contract: Contract, pins: tuple[SourcePin, ...]
+) -> tuple[str, ...]:
+    """Say, for the plan, what is taken for granted of the input and proven before staging.
+
+    Raises ConfigError when it cannot be proven: hours of dates, or an input that the run lacks.
+    """
+    columns = {pin.name: {column.name: column.type for column in pin.columns} for pin in pins}
+    for name, source in manifest.sources.items():
+        if source.complete == "hour" and columns[name].get(source.range.column) == "date":
+            raise ConfigError(
+                f"sources.{name}.complete is hour, but {source.range.column} holds dates",
+                fix="write day or month",
+                field=f"sources.{name}.complete",
+            )
+    for assumption in contract.assumptions:
+        if assumption.on not in columns:
+            raise ConfigError(
+                f"{contract.product} assumes of {assumption.on}: {assumption.text} But the run has "
+                f"no input {assumption.on}",
+                fix=f"name one of {', '.join(columns)} in assumptions of the contract, or add the "
+                "input to the run manifest",
+            )
+    notes = [
+        f"{name} must have rows in every {source.complete} that is read"
+        for name, source in manifest.sources.items()
+        if source.complete != "none"
+    ]
+    return (*notes, *(f"assumed of {one.on}: {one.text}" for one in contract.assumptions))
+
+
+def completeness_period(source: Source) -> Period:
+    """Give the period to look at: the declared one, else days, which are only reported."""
+    return "day" if source.complete == "none" else source.complete
+
+
+def expected_periods(pin: SourcePin, scope: Scope, unit: Period) -> tuple[str, ...]:
+    """Label the periods that the run reads of a source, warm-up and cool-down included.
+
+    What lies between two partitions that the run does not restate is left out.
+    """
+    field = ScopeField(column="period", transform=unit, type="timestamptz")
+    labels = [label for span in _spans_to_read(pin, scope) for label in _periods(field, span)]
+    return tuple(dict.fromkeys(labels))
+
+
+def check_completeness(
+    name: str, source: Source, wanted: tuple[str, ...], found: tuple[str, ...]
+) -> CheckResult:
+    """Give the gate of one source: blocking when the run manifest declares it complete."""
+    unit, seen = completeness_period(source), set(found)
+    missing = [label for label in wanted if label not in seen]
+    detail = f"rows in all {len(wanted)} {unit}s that the run reads"
+    if missing:
+        more = len(missing) - MAX_NAMED_PERIODS
+        detail = (
+            f"no row on {len(missing)} of {len(wanted)} {unit}s: {', '.join(missing[:MAX_NAMED_PERIODS])}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+    return CheckResult(
+        name=f"{name} has rows in every {unit}",
+        group="input",
+        passed=not missing,
+        detail=detail,
+        observed=len(missing),
+        limit=0,
+        blocking=source.complete != "none",
+    )
+
+
+def _spans_to_read(pin: SourcePin, scope: Scope) -> list[TimeSpan]:
+    """The instants that the scope's partitions need, as few spans in order."""
+    found: list[TimeSpan] = []
+    for label in scope.partitions:
+        one = window_to_read(pin, Scope(field=scope.field, partitions=(label,)))
+        if one[0] < one[1]:
+            found.append(one)
+    merged: list[TimeSpan] = []
+    for first, stop in sorted(found):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((first, stop))
+    return merged
+
+
+def _periods(field: ScopeField, span: TimeSpan) -> Iterator[str]:
+    label: str | None = partitions.partition_label(field, span[0])
+    while label is not None and _start(field, label) < span[1]:
+        yield label
+        label = partitions.shift_label(field, label, 1)
+
+
+def _start(field: ScopeField, label: str) -> datetime:
+    lower = partitions.partition_row_range(field, label).lower
+    if not isinstance(lower, date):
+        raise TypeError(f"{label} is no period")
+    return to_utc_instant(lower)
+
 
 _PARTITIONS = "target.partitions"
 
@@ -77,14 +266,14 @@ def check_input_ranges(
     wanted = Scope(
         field=scope.field,
         partitions=scope.partitions
-        + edges.edge_labels(scope, manifest.validation.edge_partitions).everything,
+        + edge_labels(scope, manifest.validation.edge_partitions).everything,
     )
     notes = []
     for pin in sources:
         if pin.range is None:
             continue
-        window = windows.needed_window(pin, wanted)
-        if not windows.range_covers_window(pin.range, window) and window is not None:
+        window = needed_window(pin, wanted)
+        if not range_covers_window(pin.range, window) and window is not None:
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
@@ -110,3 +299,49 @@ def _next_day(moment: datetime) -> date:
 
 def _safe_text(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)[:40]
+
+
+def edge_labels(scope: Scope, count: int) -> EdgeLabels:
+    """Give `count` partitions beyond each edge, and at most as many at each side of every gap."""
+    ordered = [label for label in scope.partitions if label != "null"]
+    if not ordered or count == 0:
+        return EdgeLabels((), (), ())
+    before = _walk_labels(scope, ordered[0], -1, count)
+    after = _walk_labels(scope, ordered[-1], 1, count)
+    chosen = set(scope.partitions) | set(before) | set(after)
+    inside: list[str] = []
+    for label in ordered:
+        for step in (-1, 1):
+            for near in _walk_labels(scope, label, step, count):
+                if near in scope.partitions:
+                    break
+                if near not in chosen:
+                    chosen.add(near)
+                    inside.append(near)
+    key = partitions.label_sort_key(scope.field)
+    return EdgeLabels(before, tuple(sorted(inside, key=key)), after)
+
+
+@dataclass(frozen=True)
+class EdgeLabels:
+    """Partitions around a scope, nearest to the scope first."""
+
+    before: tuple[str, ...]
+    inside: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def everything(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.before + self.inside + self.after
+
+
+def _walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:
+    found: list[str] = []
+    current: str | None = label
+    for _ in range(count):
+        current = partitions.shift_label(scope.field, current, step) if current else None
+        if current is None:
+            break
+        found.append(current)
+    return tuple(found)

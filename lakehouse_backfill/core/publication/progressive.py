@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.publication.exposing import AcceptedResult
-from lakehouse_backfill.core.publication.landing import new_publication, reserve_and_expose
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.publication.expose import AcceptedResult
+from lakehouse_backfill.core.publication.publication import new_publication, reserve_and_expose
 from lakehouse_backfill.core.runs import hooks
-from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
-from lakehouse_backfill.core.validation import reasonable
+from lakehouse_backfill.core.runs.context import ComputePorts, Context
+from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suites import suite_parameters
-from lakehouse_backfill.core.versions import publications, rollout
+from lakehouse_backfill.core.versions import pointer, steps
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.core.versions.reserving import REFUSALS
+from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
@@ -49,13 +49,13 @@ class ProgressivePublication:
         Raises ChecksFailed (the run is halted), and what a publication raises.
         """
         swaps: list[CommitResult] = []
-        for step in rollout.publish_steps(self.plan):
+        for step in steps.publish_steps(self.plan):
             swap = self._show(step)
             self._check(step)
             if swap is not None:
                 swaps.append(swap)
                 self._pause(step)
-        row = publications.visible_publication(self._history, self.plan.run_id)
+        row = pointer.visible_publication(self._history, self.plan.run_id)
         if row is None:
             raise ChecksFailed(f"{self.plan.run_id} was rolled back while it was published")
         return row, _sum_swaps(swaps)
@@ -68,10 +68,10 @@ class ProgressivePublication:
     def _declared(self) -> Progressive:
         return self.plan.resolved.manifest.target.progressive or Progressive()
 
-    def _show(self, step: rollout.PublishStep) -> CommitResult | None:
+    def _show(self, step: steps.PublishStep) -> CommitResult | None:
         """Publish what readers do not see of the step yet; None: they see all of it."""
-        left = rollout.remaining_scope(
-            step, rollout.visible_partitions(self._history, self.plan.run_id)
+        left = steps.remaining_scope(
+            step, steps.visible_partitions(self._history, self.plan.run_id)
         )
         if left is None:
             return None
@@ -85,20 +85,20 @@ class ProgressivePublication:
             raise
         return swap
 
-    def _pause(self, step: rollout.PublishStep) -> None:
+    def _pause(self, step: steps.PublishStep) -> None:
         if step.number < step.count and self._declared.pause_seconds:
             self.bench.clock.sleep(self._declared.pause_seconds)
 
-    def _check(self, step: rollout.PublishStep) -> None:
+    def _check(self, step: steps.PublishStep) -> None:
         """Judge the step as readers see it, unless it passed before; a failure halts the run."""
         known = self.bench.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
-        records = rollout.newest_step_records(known[1] if known else None)
-        row = rollout.newest_step_publication(self._history, self.plan.run_id, step)
+        records = steps.newest_step_records(known[1] if known else None)
+        row = steps.newest_step_publication(self._history, self.plan.run_id, step)
         last = records.get(step.number, {})
         if last.get("token") == row.token and last["passed"]:
             return
         checks = check_step(self.bench, self.plan, self.accepted, step)
-        failed = waivers.failed_blocking_checks(checks)
+        failed = decisions.failed_blocking_checks(checks)
         records[step.number] = self._record(step, row, checks, passed=not failed)
         document = {"steps": [records[number] for number in sorted(records)]}
         digest = self.bench.evidence.record(
@@ -109,7 +109,7 @@ class ProgressivePublication:
 
     def _record(
         self,
-        step: rollout.PublishStep,
+        step: steps.PublishStep,
         row: Publication,
         checks: list[CheckResult],
         *,
@@ -127,9 +127,7 @@ class ProgressivePublication:
             "checked_at": self.bench.clock.now().isoformat(),
         }
 
-    def _halt(
-        self, step: rollout.PublishStep, failed: tuple[CheckResult, ...], digest: str
-    ) -> None:
+    def _halt(self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str) -> None:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
         problem = f"{self.plan.run_id}: {step} failed its check: {names}"
         self.bench.move(
@@ -140,21 +138,21 @@ class ProgressivePublication:
         raise ChecksFailed(problem, state=self._state(), fix=self._fix())
 
     def _state(self) -> str:
-        return rollout.describe_visible_partitions(self._history, self.plan)
+        return steps.describe_visible_partitions(self._history, self.plan)
 
     def _fix(self) -> str:
-        version = rollout.version_before_run(self._history, self.plan.run_id)
-        back = commands.command_line(
+        version = steps.version_before_run(self._history, self.plan.run_id)
+        back = errors.command_line(
             "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"
         )
         return (
-            f"when the cause is gone, {commands.command_line('publish', self.plan.run_id)} goes on; "
+            f"when the cause is gone, {errors.command_line('publish', self.plan.run_id)} goes on; "
             f"{back} undoes the steps"
         )
 
 
 def check_step(
-    bench: Context, plan: Plan, accepted: AcceptedResult, step: rollout.PublishStep
+    bench: Context, plan: Plan, accepted: AcceptedResult, step: steps.PublishStep
 ) -> list[CheckResult]:
     """Compare the step's rows, read as readers do, with the candidate; then suites and limits."""
     declared = plan.resolved.manifest.target.progressive or Progressive()
@@ -174,13 +172,13 @@ def check_step(
     return [
         _check_same_content(step, {k: v.text for k, v in candidate.items()},
                       {k: v.text for k, v in measured.new.items()}),
-        *reasonable.check_thresholds(declared.thresholds, measured.totals, rows),
+        *gates.check_thresholds(declared.thresholds, measured.totals, rows),
         *_run_suites(compute, plan, (seen.table, seen.snapshot_id), step),
     ]  # fmt: skip
 
 
 def _check_same_content(
-    step: rollout.PublishStep, wanted: dict[str, str], seen: dict[str, str]
+    step: steps.PublishStep, wanted: dict[str, str], seen: dict[str, str]
 ) -> CheckResult:
     """Readers see the rows that were accepted: checksum by checksum."""
     labels = step.scope.partitions
@@ -195,7 +193,7 @@ def _check_same_content(
 
 
 def _run_suites(
-    compute: ComputePorts, plan: Plan, seen: tuple[str, int], step: rollout.PublishStep
+    compute: ComputePorts, plan: Plan, seen: tuple[str, int], step: steps.PublishStep
 ) -> list[CheckResult]:
     declared = plan.resolved.manifest.target.progressive
     results: list[CheckResult] = []

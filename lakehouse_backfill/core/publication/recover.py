@@ -1,4 +1,8 @@
-"""recover: look at the lake, then finish or undo what stopped half way.
+"""Recover: finish or undo what stopped half way.
+
+What a recovery finds untold: runs that were rolled back, hooks and checks that were cut off.
+
+recover: look at the lake, then finish or undo what stopped half way.
 
 What is found is worked out first, by reading alone; a dry run shows exactly that. Acting goes
 through the verbs themselves, which look at the lake before they act. So a second recovery finds
@@ -7,20 +11,18 @@ nothing to do, and a recovery that is killed is recovered like any other process
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from lakehouse_backfill.core.planning import revising
-from lakehouse_backfill.core.planning.plan import register_plan
-from lakehouse_backfill.core.publication import catching_up, publish, rollback, telling
-from lakehouse_backfill.core.publication.exposing import find_landed_swap
-from lakehouse_backfill.core.publication.telling import RecoveryAction
-from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.workbench import Context
-from lakehouse_backfill.core.versions import publications
-from lakehouse_backfill.core.versions.reserving import (
+from lakehouse_backfill.core.planning.plan import register_plan, supersede_revised_run
+from lakehouse_backfill.core.publication import catch_up, post_publish, publish, rollback
+from lakehouse_backfill.core.publication.expose import find_landed_swap
+from lakehouse_backfill.core.runs import hooks, lifecycle
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.core.versions.reserve import (
     REFUSALS,
     is_reservation_active,
     release_version,
@@ -29,6 +31,120 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, NotFound
+
+#: States that say whether readers see a run's output; the pointer knows it better.
+CONTRADICTED_BY_VISIBILITY = {
+    RunState.PUBLISHED: False,
+    RunState.PUBLISH_HALTED: False,
+    RunState.ROLLED_BACK: True,
+    RunState.ACCEPTED: True,
+}
+
+
+@dataclass(frozen=True)
+class RecoveryAction:
+    """Something that stopped half way, and what finishes or undoes it."""
+
+    subject: str
+    action: str
+    because: str
+    act: Callable[[str], str]
+
+
+def halt_hook_actions(bench: Context, status: RunStatus, plan: Plan) -> Iterator[RecoveryAction]:
+    """The hooks that were to be called when the run halted."""
+    if status.state not in (RunState.HALTED, RunState.PUBLISH_HALTED):
+        return
+    left = hooks.pending_halt_hooks(bench, plan)
+    if left:
+        because = f"it halted, and was not told: {', '.join(left)}"
+        yield RecoveryAction(
+            status.run_id, "tell of the halt", because, partial(_call_halt_hooks, bench, plan)
+        )
+
+
+def _call_halt_hooks(bench: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as every act)
+    failed = hooks.notify_halted(bench, plan)
+    return f"failed again: {', '.join(failed)}" if failed else "done"
+
+
+def runs_out_of_step_with_pointer(
+    bench: Context, products: set[str] | None
+) -> Iterator[RecoveryAction]:
+    """Runs that were not told yet that their output became visible, or is so no more."""
+    runs = bench.runs.list(open_only=False)
+    for product in sorted({run.product for run in runs} if products is None else products):
+        history = bench.versions.history(product)
+        made = {row.run_id for row in history if row.action == "publish"}
+        for run in runs:
+            if (
+                run.run_id not in made
+                or run.state not in CONTRADICTED_BY_VISIBILITY
+                or bench.is_driven(run)
+            ):
+                continue
+            is_visible = pointer.visible_publication(history, run.run_id) is not None
+            if is_visible is CONTRADICTED_BY_VISIBILITY[run.state]:
+                yield _run_state_action(bench, run, is_visible=is_visible)
+
+
+def _run_state_action(bench: Context, run: RunStatus, *, is_visible: bool) -> RecoveryAction:
+    seen = "readers see its output" if is_visible else "readers do not see its output"
+    because = f"it is {run.state.value}, and {seen}"
+    return RecoveryAction(
+        run.run_id, "tell the run", because, partial(_align_run_state, bench, run.run_id)
+    )
+
+
+def _align_run_state(bench: Context, run_id: str, by: str) -> str:
+    reason = "recovered: the pointer says so"
+    rollback.align_run_states(bench, (run_id,), (run_id,), by, reason)
+    return bench.runs.status(run_id).state.value
+
+
+def post_publish_actions(bench: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
+    """Checks and hooks after the last act of a product that were cut off, or failed."""
+    runs = bench.runs.list(open_only=False)
+    for product in sorted({run.product for run in runs} if products is None else products):
+        run_id, left = post_publish.pending_post_publish(bench, product)
+        if run_id is None or not left or bench.is_driven(bench.runs.status(run_id)):
+            continue
+        because = f"after its last act was not done: {', '.join(left)}"
+        yield RecoveryAction(
+            product, "follow it up", because, partial(_complete_post_publish, bench, product)
+        )
+    for run in runs:
+        if products is None or run.product in products:
+            yield from _release_hook_actions(bench, run)
+
+
+def _release_hook_actions(bench: Context, run: RunStatus) -> Iterator[RecoveryAction]:
+    """What before_publish paused, for a publication that was given back, has to go on."""
+    if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or bench.is_driven(run):
+        return
+    act = hooks.released_token(bench.versions.history(run.product), run.run_id)
+    left = (
+        () if act is None else hooks.pending_release_hooks(bench, bench.runs.plan(run.run_id), act)
+    )
+    if act is not None and left:
+        because = f"its publication was given back, and was not told: {', '.join(left)}"
+        tell = partial(_call_release_hooks, bench, run, act)
+        yield RecoveryAction(run.run_id, "tell of the return", because, tell)
+
+
+def _call_release_hooks(bench: Context, run: RunStatus, act: str, by: str) -> str:  # noqa: ARG001
+    released = [event for event in bench.runs.events(run.run_id) if "problem" in event.detail]
+    problem = str(released[-1].detail["problem"]) if released else ""
+    plan = bench.runs.plan(run.run_id)
+    failed = hooks.notify_released(bench, plan, act, run.epoch, problem)
+    return f"failed again: {', '.join(failed)}" if failed else "done"
+
+
+def _complete_post_publish(bench: Context, product: str, by: str) -> str:
+    post_publish.run_post_publish(bench, product, by)
+    left = post_publish.pending_post_publish(bench, product)[1]
+    return f"failed again: {', '.join(left)}" if left else "done"
+
 
 #: A plan this young may still be on its way between its two commits.
 DRAFT_GRACE = timedelta(minutes=1)
@@ -91,8 +207,8 @@ def _find_actions(bench: Context, run_id: str | None, *, dry_run: bool) -> Itera
             )
     products = {open_runs[0].product} if run_id is not None else None
     yield from _reservation_actions(bench, products)
-    yield from telling.runs_out_of_step_with_pointer(bench, products)
-    yield from telling.post_publish_actions(bench, products)
+    yield from runs_out_of_step_with_pointer(bench, products)
+    yield from post_publish_actions(bench, products)
 
 
 def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
@@ -134,7 +250,7 @@ def _run_actions(bench: Context, status: RunStatus) -> Iterator[RecoveryAction]:
             f"it catches up with live commits for {plan.resolved.catch_up.of}",
             partial(_carry_over, bench, plan),
         )
-    yield from telling.halt_hook_actions(bench, status, plan)
+    yield from halt_hook_actions(bench, status, plan)
     because = f"its driver {status.driver} is gone"
     if status.state is RunState.STAGING:
         act = partial(_end_staging, bench, status, plan)
@@ -146,7 +262,7 @@ def _run_actions(bench: Context, status: RunStatus) -> Iterator[RecoveryAction]:
 
 def _carry_over(bench: Context, plan: Plan, by: str) -> str:
     """What is left needs Spark, and is done by the command that began it."""
-    catching_up.carry_over_approval(bench, plan, by)
+    catch_up.carry_over_approval(bench, plan, by)
     return f"approved; next: lakehouse-backfill publish {plan.run_id}"
 
 
@@ -157,7 +273,7 @@ def _is_left_open(bench: Context, run_id: str) -> bool:
 
 
 def _supersede_revised(bench: Context, plan: Plan, by: str) -> str:
-    revising.supersede_revised_run(bench, plan, by)
+    supersede_revised_run(bench, plan, by)
     return "superseded"
 
 
@@ -186,7 +302,7 @@ def _finish_publication(bench: Context, status: RunStatus, by: str) -> str:
         now = bench.runs.status(status.run_id).state
         if now is RunState.PUBLISHING:
             raise
-        if now in telling.CONTRADICTED_BY_VISIBILITY and now is not RunState.ACCEPTED:
+        if now in CONTRADICTED_BY_VISIBILITY and now is not RunState.ACCEPTED:
             return f"{now.value}, but {error.problem}"
         return f"given back: {error.problem}"
     return f"published as version {done.publication.version}"
@@ -220,7 +336,7 @@ def _finish_rollback(bench: Context, pending: Publication, by: str) -> str:
     # The contract that the undone run was published by: the project's own may be gone by now.
     # What is undone may be a rollback alone; then it is the run that was published last.
     made = next((row.run_id for row in way.undone if row.run_id is not None), None)
-    made = made or publications.newest_published_run(bench.versions.history(pending.product))
+    made = made or pointer.newest_published_run(bench.versions.history(pending.product))
     if made is None:
         raise NotFound(f"no run made what {pending.product} is to be rolled back from")
     contract = bench.runs.plan(made).resolved.contract

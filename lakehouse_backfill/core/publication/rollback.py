@@ -1,37 +1,51 @@
-"""rollback: back to an accepted version, keeping everything that others wrote since."""
+"""Rollback of one product, or several pinned ones by one commit.
+
+rollback: back to an accepted version, keeping everything that others wrote since.
+
+Moving the pointers of several pinned products by one commit, and back (U2).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from lakehouse_backfill.core.publication import rewriting
-from lakehouse_backfill.core.publication.corrections import (
+from lakehouse_backfill.core.publication import rollback_content
+from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
     write_compensating_events,
 )
-from lakehouse_backfill.core.publication.staying_deleted import require_no_tombstoned_rollback
+from lakehouse_backfill.core.publication.rollback_content import require_no_tombstoned_rollback
 from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.workbench import Context
-from lakehouse_backfill.core.versions import corrections, keep_versions, publications, rollout
-from lakehouse_backfill.core.versions.publications import RollbackTarget
-from lakehouse_backfill.core.versions.reserving import (
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import corrections, retention, steps
+from lakehouse_backfill.core.versions.pointer import (
+    RollbackTarget,
+    is_same_rollback,
+    newest_published_run,
+    require_no_pending,
+    require_pointer_unmoved,
+    resolve_rollback,
+    visible_publication,
+)
+from lakehouse_backfill.core.versions.reserve import (
     REFUSALS,
     finalise_version,
+    is_reservation_active,
     may_release,
     publication_tags,
     refresh_view,
     release_version,
     when_pointer_is_free,
 )
-from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication, RevertRequest
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
+from lakehouse_backfill.errors import NotFound, PointerMoved, RunMoved, Unsupported
 
 
 @dataclass(frozen=True)
@@ -47,16 +61,16 @@ def plan_rollback(
 ) -> RollbackTarget:
     """Work out the way back without changing anything. Raises NotFound, Blocked."""
     history = bench.versions.history(product)
-    way = publications.resolve_rollback(history, product, to, partitions)
-    keep_versions.require_version_kept(history, product, way.version)
-    return replace(way, expirations=keep_versions.count_expirations(history))
+    way = resolve_rollback(history, product, to, partitions)
+    retention.require_version_kept(history, product, way.version)
+    return replace(way, expirations=retention.count_expirations(history))
 
 
 def remaining_column_changes(bench: Context, way: RollbackTarget) -> tuple[str, ...]:
     """Say which changes of columns the undone runs made: rows go back, columns do not."""
     plans = [bench.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
-    steps = [step for plan in plans for step in rules_schema_change.declared_schema_change(plan)]
-    return tuple(dict.fromkeys(map(rules_schema_change.describe_schema_step, steps)))
+    steps = [step for plan in plans for step in declared_schema_change(plan)]
+    return tuple(dict.fromkeys(map(table.describe_schema_step, steps)))
 
 
 def rollback(
@@ -85,7 +99,7 @@ def apply_rollback(
     wanted = _new_rollback(bench, contract, way, reason, by)
     row = _reserve_rollback(bench, way, wanted)
     swap = _restore_or_release(bench, contract, way, row, wanted)
-    rewriting.drop_rollback_shadow(bench, row)
+    rollback_content.drop_rollback_shadow(bench, row)
     publication = finalise_version(bench, row, swap, "rollback")
     bench.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
@@ -100,7 +114,7 @@ def apply_rollback(
 
 def call_after_rollback_hooks(bench: Context, row: Publication) -> None:
     """Call the hooks of the newest run; what was called for this act is not repeated."""
-    run_id = publications.newest_published_run(bench.versions.history(row.product))
+    run_id = newest_published_run(bench.versions.history(row.product))
     if run_id is not None:
         hooks.call_hooks(
             bench, bench.runs.plan(run_id), "after_rollback", row.token,
@@ -163,15 +177,15 @@ def _restore_or_release(
         if landed is not None:
             return landed
         if may_release(row, wanted, error):
-            rewriting.drop_rollback_shadow(bench, row)
+            rollback_content.drop_rollback_shadow(bench, row)
             release_version(bench, row, row.epoch)
         raise
 
 
 def _reserve_rollback(bench: Context, way: RollbackTarget, wanted: Publication) -> Publication:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        publications.require_pointer_unmoved(pointer, way.undone[0])
-        keep_versions.require_none_expired_since(pointer, way.expirations, wanted.product)
+        require_pointer_unmoved(pointer, way.undone[0])
+        retention.require_none_expired_since(pointer, way.expirations, wanted.product)
         if pointer.pending is not None:
             return ()
         version = pointer.last_version + 1 if way.is_partial else way.version
@@ -179,7 +193,7 @@ def _reserve_rollback(bench: Context, way: RollbackTarget, wanted: Publication) 
 
     def is_mine(pending: Publication) -> bool:
         # The same rollback, whoever began it: it was cut off, or goes on beside this one.
-        return publications.is_same_rollback(pending, wanted, is_partial=way.is_partial)
+        return is_same_rollback(pending, wanted, is_partial=way.is_partial)
 
     return when_pointer_is_free(bench, wanted.product, decide, is_mine)
 
@@ -193,7 +207,7 @@ def _restore_partitions(
         return write_compensating_events(bench, way, row)
     landed = bench.publisher.find(contract.table, row.token)
     if landed is None:
-        way = rewriting.plan_rewrites(bench, contract, way)
+        way = rollback_content.plan_rewrites(bench, contract, way)
     return bench.publisher.revert(
         RevertRequest(
             target=contract.table,
@@ -205,7 +219,9 @@ def _restore_partitions(
                 "lakehouse-backfill.rollback-to": str(way.version),
                 "lakehouse-backfill.reason": row.reason,
             },
-            rewritten=rewriting.write_rollback_shadow(bench, way, row) if landed is None else None,
+            rewritten=rollback_content.write_rollback_shadow(bench, way, row)
+            if landed is None
+            else None,
         )
     )
 
@@ -260,9 +276,7 @@ def _align_run_state(
     pending = bench.versions.pointer(status.product).pending
     if verb is None or (pending is not None and pending.run_id == run_id):
         return
-    is_visible = (
-        publications.visible_publication(bench.versions.history(status.product), run_id) is not None
-    )
+    is_visible = visible_publication(bench.versions.history(status.product), run_id) is not None
     if is_visible is (verb == "reinstate"):
         if verb == "reinstate" and not _is_fully_visible(bench, plan):
             verb = "reinstate in part"
@@ -272,6 +286,91 @@ def _align_run_state(
 
 def _is_fully_visible(bench: Context, plan: Plan) -> bool:
     """Tell whether readers see all steps of a run that was published in steps."""
-    return not rollout.is_stepwise(plan) or rollout.is_fully_visible(
+    return not steps.is_stepwise(plan) or steps.is_fully_visible(
         bench.versions.history(plan.product), plan
     )
+
+
+#: The detail of the event by which a run begins to be published with others.
+GROUP_DETAIL = "together"
+_MAX_ATTEMPTS, _PAUSE_S = 60, 0.2
+GroupPointerDecision = Callable[[dict[str, Pointer]], tuple[Publication, ...]]
+
+
+def publication_group(bench: Context, run_id: str) -> tuple[str, ...]:
+    """Name the runs that a run is being published with; none when it is published alone."""
+    begun = [event for event in bench.runs.events(run_id) if event.verb == "begin publishing"]
+    return tuple(begun[-1].detail.get(GROUP_DETAIL, ())) if begun else ()
+
+
+def rollback_together(
+    bench: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
+) -> tuple[Publication, ...]:
+    """Move the pointers of several pinned products back by one commit.
+
+    Raises Unsupported for a product that is followed, PointerMoved when one of them moved.
+    """
+    for contract, way in ways:
+        roles.require_role(contract, "publish", by)
+        if contract.publication != "pinned" or way.is_partial:
+            raise Unsupported(
+                f"{contract.product} cannot go back together with others: its table is restored "
+                "by a commit of its own",
+                fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
+            )
+    drafts = {c.product: pinned_rollback_row(bench, c, way, reason, by) for c, way in ways}
+
+    def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
+        for contract, way in ways:
+            pointer = pointers[contract.product]
+            require_pointer_unmoved(pointer, way.undone[0])
+            retention.require_none_expired_since(pointer, way.expirations, contract.product)
+        return tuple(drafts.values())
+
+    moved = when_pointers_are_free(bench, tuple(drafts), decide)
+    for contract, way in ways:
+        refresh_view(bench, contract)
+        align_run_states(bench, way.leaving, way.returning, by, reason)
+        call_after_rollback_hooks(bench, drafts[contract.product])
+    return tuple(moved[product].accepted or drafts[product] for product in drafts)
+
+
+def roll_back_group(bench: Context, group: tuple[str, ...], reason: str, by: str) -> None:
+    """Let what became visible together go back together; products that moved on stay."""
+    ways = []
+    for plan in (bench.runs.plan(run_id) for run_id in group):
+        row = bench.versions.pointer(plan.product).accepted
+        if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
+            way = plan_rollback(bench, plan.product, row.supersedes, ())
+            ways.append((plan.resolved.contract, way))
+    rollback_together(bench, tuple(ways), reason, by)
+
+
+def when_pointers_are_free(
+    bench: Context, products: tuple[str, ...], decide: GroupPointerDecision
+) -> dict[str, Pointer]:
+    """Move the pointers by `decide` once no act on any of the products is pending."""
+
+    def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
+        return () if _first_pending(pointers) else decide(pointers)
+
+    for _ in range(_MAX_ATTEMPTS):
+        moved = bench.versions.move_all(products, when_free)
+        pending = _first_pending(moved)
+        if pending is None:
+            return moved
+        if not is_reservation_active(bench, pending):
+            break
+        bench.clock.sleep(_PAUSE_S)
+    for product, pointer in moved.items():
+        require_no_pending(pointer, product, None)
+    raise PointerMoved(
+        f"the pointers of {', '.join(products)} change faster than they can be read",
+        state="nothing was published",
+        fix="try again",
+    )
+
+
+def _first_pending(pointers: dict[str, Pointer]) -> Publication | None:
+    found = (pointer.pending for pointer in pointers.values())
+    return next((one for one in found if one is not None), None)

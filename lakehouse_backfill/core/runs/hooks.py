@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.runs.workbench import Context
-from lakehouse_backfill.domain.hooks import Hook, HookCall, HookMoment
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.contract import Hook, HookCall, HookMoment
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event

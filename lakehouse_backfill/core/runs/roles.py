@@ -1,10 +1,16 @@
-"""Who may decide what."""
+"""Who may decide what; names and reasons people give.
+
+Who may decide what.
+
+What people write about themselves and their reasons, before it is kept for ever.
+"""
 
 from __future__ import annotations
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.defaults import FOUR_EYES_ENVIRONMENTS
+import unicodedata
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
@@ -100,14 +106,14 @@ def require_decision(
     verb: str,
     bound_to: str,
     run_id: str,
-    manifest_file: str = commands.MANIFEST_PLACEHOLDER,
+    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
 ) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
     rejected = [event for event in events if event.verb == "reject"]
     if not decision_makers(events, verb, bound_to) and rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
-            fix=f"{commands.plan_command(manifest_file, run_id)}, and let that be approved",
+            fix=f"{errors.plan_command(manifest_file, run_id)}, and let that be approved",
         )
     if not decision_makers(events, verb, bound_to):
         raise ApprovalMissing(
@@ -115,3 +121,28 @@ def require_decision(
             f"({bound_to[:12]}…)",
             fix=f"lakehouse-backfill {verb} {run_id} --by WHO",
         )
+
+
+#: Characters of a reason: it stands in the log, on the evidence page and in snapshots.
+MAX_REASON_CHARACTERS = 2_000
+#: Control characters move the cursor of whoever reads the log; lone surrogates are no text at all.
+_REFUSED = ("Cc", "Cs")
+
+
+def name_fault(name: str) -> str | None:
+    """Say what is wrong with the name of a person; None: nothing."""
+    stripped = name.strip()
+    if not stripped:
+        return "is empty, so nobody would have acted"
+    return "holds a control character" if _has_refused_character(stripped) else None
+
+
+def reason_fault(reason: str) -> str | None:
+    """Say what is wrong with a reason; None: nothing. Lines and tabs are fine."""
+    if len(reason) > MAX_REASON_CHARACTERS:
+        return f"is {len(reason):,} characters long, and {MAX_REASON_CHARACTERS:,} are the most"
+    return "holds a control character" if _has_refused_character(reason, but="\n\t") else None
+
+
+def _has_refused_character(text: str, but: str = "") -> bool:
+    return any(unicodedata.category(letter) in _REFUSED for letter in text if letter not in but)

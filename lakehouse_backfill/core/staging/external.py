@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.core.planning import external
-from lakehouse_backfill.core.publication.exposing import adopt_request
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.publish_modes import adopt_request
 from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import open_shadow, stage_run, staging_session
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.errors import Blocked, ChecksFailed, Unsupported, WriteForbidden
+from lakehouse_backfill.errors import (
+    Blocked,
+    ChecksFailed,  # noqa: F401
+    Unsupported,
+    WriteForbidden,
+)
 
 PAUSED_FOR_EXTERNAL_WRITER = "another engine writes the shadow"
 
@@ -27,7 +32,7 @@ def shadow_open(bench: Context, run_id: str, by: str) -> tuple[RunStatus, TableI
     ChecksFailed (the input), Blocked (a job writes it), RunMoved.
     """
     plan = bench.runs.plan(run_id)
-    external.require_external_writer(plan)
+    publish_modes.require_external_writer(plan)
     with staging_session(bench, plan, by) as begun:
         open_shadow(bench, plan, begun.lease.epoch)
     info = _require_shadow(bench, plan)
@@ -45,7 +50,7 @@ def shadow_close(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[
     changed), Unsupported (delete files), ChecksFailed, ApprovalMissing, RunMoved.
     """
     status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    external.require_external_writer(plan)
+    publish_modes.require_external_writer(plan)
     lifecycle.require_legal_move(status, "begin staging")
     if status.state is RunState.APPROVED or bench.tables.describe(plan.shadow_table) is None:
         raise Blocked(
@@ -53,19 +58,6 @@ def shadow_close(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[
             fix=f"lakehouse-backfill shadow open {run_id}",
         )
     return stage_run(bench, plan, by, lambda: _written_chunks(bench, plan))
-
-
-def require_shadow_closed(bench: Context, plan: Plan, shadow: TableInfo) -> None:
-    """Raise ChecksFailed when the shadow is not what was fingerprinted when it was closed."""
-    if not external.is_externally_written(plan):
-        return
-    closed = {record.snapshot_id for record in bench.ledger.chunks(plan.run_id)}
-    if closed != {shadow.snapshot_id}:
-        raise ChecksFailed(
-            f"{plan.shadow_table} was written after it was closed",
-            state="nothing was validated; readers see what they saw before",
-            fix=f"lakehouse-backfill shadow close {plan.run_id}",
-        )
 
 
 def _written_chunks(bench: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
@@ -92,10 +84,10 @@ def _written_chunks(bench: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
 def _write_again_advice(plan: Plan) -> str:
     base = plan.resolved.target.snapshot_id
     if base is None:
-        return commands.plan_command(plan.manifest_file, plan.run_id)
+        return errors.plan_command(plan.manifest_file, plan.run_id)
     return (
         f"let that engine roll {plan.shadow_table} back to snapshot {base} and write the run's "
-        f"partitions only, by copy-on-write; then: {commands.command_line('shadow', 'close', plan.run_id)}"
+        f"partitions only, by copy-on-write; then: {errors.command_line('shadow', 'close', plan.run_id)}"
     )
 
 

@@ -1,4 +1,9 @@
-"""stage: judge the pinned input, then compute the chunks into the shadow, each one judged."""
+"""Stage: chunks into the shadow, carried chunks included.
+
+Chunks that a revision takes over from the shadow of the run that it revises.
+
+stage: judge the pinned input, then compute the chunks into the shadow, each one judged.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,100 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.approval.decide import trusted_events
-from lakehouse_backfill.core.planning import external, staging_place
-from lakehouse_backfill.core.planning.approved_files import require_approved_files
-from lakehouse_backfill.core.planning.pinning import require_pinned_snapshots
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import trusted_events
+from lakehouse_backfill.core.planning import publish_modes, write_path
+from lakehouse_backfill.core.planning.job_code import require_approved_files
+from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.lease import RenewedLease
-from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
-from lakehouse_backfill.core.staging import carrying
-from lakehouse_backfill.core.staging.chunk_checks import ChunkChecks
-from lakehouse_backfill.core.staging.input_checks import judge_inputs
-from lakehouse_backfill.domain import rules_schema_change
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
+from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
-from lakehouse_backfill.domain.scope import Chunk
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
+
+
+def find_carried_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk | None:
+    """Give what is known of a chunk that is taken over; None: the run makes it itself."""
+    catch_up = plan.resolved.catch_up
+    return None if catch_up is None else catch_up.carried_chunk(chunk.chunk_id)
+
+
+def carry_chunk(
+    bench: Context,
+    plan: Plan,
+    chunk: Chunk,
+    source: CarriedChunk,
+    known: ChunkRecord | None,
+    epoch: int,
+) -> ChunkRecord:
+    """Give the ledger row of a chunk that is taken over, once its files are in the shadow.
+
+    Its rows and checksum are those that were accepted: validation compares them with what the
+    shadow holds. Nothing is computed or copied; the same again does nothing.
+    """
+    started = bench.clock.now()
+    commit = bench.carrying.carry(_carry_request(plan, chunk, source, epoch))
+    if known is not None and known.snapshot_id == commit.snapshot_id:
+        return known
+    bench.journal.bind(**plan.labels).log(
+        "chunk carried over", chunk_id=chunk.chunk_id, carried_from=source.run_id
+    )
+    return _carried_record(bench, plan, chunk, source, commit).model_copy(
+        update={
+            "seconds": round((bench.clock.now() - started).total_seconds(), 3),
+            "epoch": epoch,
+        }
+    )
+
+
+def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -> CarryRequest:
+    inputs = ",".join(f"{name}={number}" for name, number in source.inputs.items())
+    manifest = plan.resolved.manifest
+    said = {
+        "run-id": plan.run_id,
+        "carried-from": source.run_id,
+        "product": manifest.product,
+        "manifest-hash": plan.manifest_hash,
+        "epoch": str(epoch),
+        "attempt-id": f"{plan.run_id} {chunk.chunk_id}",
+        "transform": manifest.transform.name,
+        "transform-version": manifest.transform.version,
+        "input-snapshot-ids": inputs,
+        "processing-mode": manifest.run.mode,
+        "restatement-reason": manifest.run.reason,
+    }
+    return CarryRequest(
+        shadow=plan.shadow_table,
+        source=source.shadow_table,
+        source_snapshot_id=source.shadow_snapshot_id,
+        scope=Scope(field=plan.resolved.scope.field, partitions=chunk.partitions),
+        chunk_id=chunk.chunk_id,
+        epoch=epoch,
+        properties={f"lakehouse-backfill.{name}": text for name, text in said.items()},
+    )
+
+
+def _carried_record(
+    bench: Context, plan: Plan, chunk: Chunk, source: CarriedChunk, commit: ChunkCommit
+) -> ChunkRecord:
+    return ChunkRecord(
+        run_id=plan.run_id,
+        chunk_id=chunk.chunk_id,
+        partitions=chunk.partitions,
+        status="done",
+        input_rows=0,
+        output_rows=source.rows,
+        outside_rows=0,
+        checksum=source.checksum,
+        seconds=0.0,
+        snapshot_id=commit.snapshot_id,
+        finished_at=bench.clock.now(),
+        carried_from=source.run_id,
+    )
 
 
 def stage(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
@@ -34,7 +116,7 @@ def stage(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, An
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
     plan = bench.runs.plan(run_id)
-    external.require_job_writer(plan)
+    publish_modes.require_job_writer(plan)
     return stage_run(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
 
 
@@ -59,7 +141,7 @@ class StagingSession:
     status: RunStatus
     lease: RenewedLease
     compute: ComputePorts
-    waived: tuple[waivers.Waiver, ...]
+    waived: tuple[decisions.Waiver, ...]
 
 
 @contextmanager
@@ -76,8 +158,10 @@ def staging_session(bench: Context, plan: Plan, by: str) -> Iterator[StagingSess
     status = bench.drive(status, plan, "begin staging", by)
     try:
         with RenewedLease(bench, status) as lease:
-            begun = StagingSession(status, lease, bench.compute(), waivers.waivers_in_force(events))
-            if not external.is_externally_written(plan):
+            begun = StagingSession(
+                status, lease, bench.compute(), decisions.waivers_in_force(events)
+            )
+            if not publish_modes.is_externally_written(plan):
                 begun.compute.staging.load(plan)
             judge_inputs(bench, begun.compute, plan, lease.epoch, begun.waived)
             yield begun
@@ -139,9 +223,9 @@ class _ChunkStager:
     ) -> ChunkRecord:
         """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
-        source = carrying.find_carried_chunk(self.plan, chunk)
+        source = find_carried_chunk(self.plan, chunk)
         if source is not None:
-            return carrying.carry_chunk(self.bench, self.plan, chunk, source, known, epoch)
+            return carry_chunk(self.bench, self.plan, chunk, source, known, epoch)
         journal = self.bench.journal.bind(**self.plan.labels)
         if commit is None:
             span = {
@@ -169,12 +253,10 @@ def open_shadow(bench: Context, plan: Plan, epoch: int) -> None:
     if plan.resolved.manifest.compute.staging_location == "under_target":
         info = bench.tables.describe(target.table)
         if info is not None:
-            properties[staging_place.DATA_PATH_PROPERTY] = staging_place.staging_folder(
-                info, plan.run_id
-            )
+            properties[write_path.DATA_PATH_PROPERTY] = write_path.staging_folder(info, plan.run_id)
     bench.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
     # Before its chunks are listed: what an overtaken driver commits later would not be seen.
     bench.shadows.fence(plan.shadow_table, epoch)
-    change = rules_schema_change.declared_schema_change(plan)
+    change = declared_schema_change(plan)
     if change and target.schema_id is not None:
         bench.shadows.evolve(plan.shadow_table, target.schema_id, change)

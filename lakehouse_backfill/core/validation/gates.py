@@ -1,18 +1,25 @@
-"""What the numbers of a staged run mean: one CheckResult per gate."""
+"""Technical, schema and reconciliation gates.
+
+What the numbers of a staged run mean: one CheckResult per gate.
+
+Whether totals changed by no more than their owner lets pass unseen (Q6).
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.contract import Contract, Threshold
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.schema_change import SchemaChange
-from lakehouse_backfill.domain.table import LiveFile, TableInfo
+from lakehouse_backfill.domain.serialization import to_json_value
+from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
 
 #: Iceberg's default of write.target-file-size-bytes.
 DEFAULT_FILE_BYTES = 512 * 1024 * 1024
@@ -153,8 +160,8 @@ def check_schema_kept(
     """
     results = []
     names, types = (
-        rules_schema_change.renamed_columns(change),
-        rules_schema_change.widened_columns(change),
+        table.renamed_columns(change),
+        table.widened_columns(change),
     )
     before = {new: old for old, new in names.items()}
     for wanted in contract.columns:
@@ -170,27 +177,6 @@ def check_schema_kept(
         if problem:
             results.append(_schema(f"{wanted.name} {problem}", passed=False))
     return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
-
-
-def partition_balances(
-    labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
-) -> tuple[PartitionBalance, ...]:
-    """Set count and checksum of each partition side by side; a partition without rows counts 0."""
-    none = Checksum.empty(shape)
-    rows = []
-    for label in labels:
-        left, right = old.get(label, none), new.get(label, none)
-        rows.append(
-            PartitionBalance(
-                partition=label,
-                old_count=left.rows,
-                new_count=right.rows,
-                old_checksum=left.text,
-                new_checksum=right.text,
-                equal=left == right,
-            )
-        )
-    return tuple(rows)
 
 
 def check_stored_as_computed(
@@ -260,3 +246,78 @@ def _schema(detail: str, *, passed: bool) -> CheckResult:
 
 def _normalise_type(type_text: str) -> str:
     return type_text.replace(" ", "").lower()
+
+
+#: Against 0, any other total is a change without a share: no limit lets it pass.
+_FROM_NOTHING = math.inf
+
+Amount = int | float | str | None
+
+
+class _TotalChange(NamedTuple):
+    """One total that is judged: where (empty: the measure as a whole), and how far it moved."""
+
+    where: str
+    old: Amount
+    new: Amount
+    share: float
+
+
+def check_thresholds(
+    declared: tuple[Threshold, ...], totals: tuple[MeasureTotal, ...], old_rows: int
+) -> tuple[CheckResult, ...]:
+    """A declared total changed by no more than the owner lets pass unseen.
+
+    Where the partitions held no row, nothing that readers know can change. A measure that counts
+    by value is judged value by value; `each_partition` judges partition by partition.
+    """
+    return tuple(_check_threshold(item, totals, old_rows) for item in declared)
+
+
+def measure_totals(measure: str, totals: tuple[MeasureTotal, ...]) -> tuple[MeasureTotal, ...]:
+    """Give the total of a measure, or those of each value that it counts."""
+    return tuple(total for total in totals if measure in (total.of or total.name, total.name))
+
+
+def _check_threshold(
+    item: Threshold, totals: tuple[MeasureTotal, ...], old_rows: int
+) -> CheckResult:
+    changes = [
+        one for total in measure_totals(item.measure, totals) for one in _changes(item, total)
+    ]
+    # A measure without a value on either side has not changed.
+    worst = max(changes, key=lambda one: one.share, default=_TotalChange("", None, None, 0.0))
+    over = sum(one.share > item.max_change for one in changes)
+    each = " in each partition" if item.each_partition else ""
+    where = f"{worst.where}: " if worst.where else ""
+    more = f"; {over} of {len(changes)} change by more" if over > 1 else ""
+    return CheckResult(
+        name=f"{item.measure} changes by at most {item.max_change:.1%}{each}",
+        group="business",
+        passed=worst.share <= item.max_change or not old_rows,
+        detail=f"{where}{worst.old} -> {worst.new} ({_describe_share(worst.share)}){more}",
+        observed=to_json_value(worst.share),
+        limit=item.max_change,
+    )
+
+
+def _changes(item: Threshold, total: MeasureTotal) -> Iterator[_TotalChange]:
+    if not item.each_partition:
+        name = total.name if total.of else ""
+        yield _TotalChange(name, total.old, total.new, _share(total.old, total.new))
+        return
+    for point in total.series:
+        if point.old is not None:
+            name = f"{point.partition}, {total.name}" if total.of else point.partition
+            yield _TotalChange(name, point.old, point.new, _share(point.old, point.new))
+
+
+def _describe_share(share: float) -> str:
+    return f"{share:+.2%}" if math.isfinite(share) else "no share of the old"
+
+
+def _share(before: Amount, after: Amount) -> float:
+    old, new = float(before or 0), float(after or 0)
+    if not (math.isfinite(old) and math.isfinite(new)):
+        return math.inf  # No number changes by a share, and NaN would hide behind others.
+    return abs(new - old) / abs(old) if old else _FROM_NOTHING if new else 0.0

@@ -1,49 +1,145 @@
-"""validate: every gate over the candidate; the result is what `accept` is bound to."""
+"""Validate: all gates over the candidate.
+
+What is known of the base of a run before a row of it is read.
+
+The gates that a row predicate or a merge adds to a result.
+
+validate: every gate over the candidate; the result is what `accept` is bound to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.approval.decide import VALIDATION, trusted_events
-from lakehouse_backfill.core.approval.waive import pass_by_waiver
-from lakehouse_backfill.core.comparison import diffing, fingerprinting, fingerprints
-from lakehouse_backfill.core.planning import modes
-from lakehouse_backfill.core.planning.approved_files import require_approved_files
-from lakehouse_backfill.core.runs import gate_names, lifecycle, roles
-from lakehouse_backfill.core.runs.lease import RenewedLease
-from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
-from lakehouse_backfill.core.staging.external import require_shadow_closed
-from lakehouse_backfill.core.validation import (
-    anomalies,
-    edges,
-    gates,
-    mode_checks,
-    reasonable,
-    stages_erasing,
-    unusual,
-)
-from lakehouse_backfill.core.validation.edge_probe import probe_run_edges
-from lakehouse_backfill.core.validation.known_base import look_up_base
-from lakehouse_backfill.core.validation.stages_golden import golden_checks
-from lakehouse_backfill.core.validation.suite_checks import Stopwatch, suite_checks
-from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import VALIDATION, pass_by_waiver, trusted_events
+from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
+from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.planning.job_code import require_approved_files
+from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
+from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
+from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates
+from lakehouse_backfill.core.validation.edges import probe_run_edges
+from lakehouse_backfill.core.validation.golden import golden_checks
+from lakehouse_backfill.core.validation.suites import Stopwatch, suite_checks
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import (
     CheckResult,
     Diff,
     EdgeReport,
     MeasureTotal,
+    PartitionBalance,
     ValidationResult,
 )
-from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.plain import to_json_value
-from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, RunStatus
+from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import LiveFile, TableInfo
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import ChecksFailed, NotFound
+
+
+@dataclass(frozen=True)
+class KnownBase:
+    """What is known of the base without reading a row; `before` are partitions of its history."""
+
+    base: fingerprints.FingerprintedState
+    is_whole: bool
+    before: tuple[str, ...]
+    #: Values by partition and measure; None: they have to be read.
+    counts: dict[str, tuple[int, ...]] | None
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The partitions of its history whose measures have to be read."""
+        return self.before if self.counts is None else ()
+
+    def history(
+        self, measures: Sequence[Measure], read: anomalies.MeasuresByLabel
+    ) -> anomalies.MeasuresByLabel:
+        """Give rows and measures of the earlier partitions: what was read, if it had to be."""
+        if measures and self.counts is None:
+            return read
+        return anomalies.rows_by_partition(
+            self.before, self.base.files, measures, self.counts or {}
+        )
+
+    def counts_of(self, scope: Scope) -> dict[str, tuple[int, ...]] | None:
+        """Give the values of the scope's own partitions."""
+        if self.counts is None:
+            return None
+        return {each: self.counts[each] for each in scope.partitions if each in self.counts}
+
+
+def look_up_base(bench: Context, plan: Plan, measures: tuple[Measure, ...]) -> KnownBase:
+    """Look at the base; under other columns a file reads as other rows."""
+    scope, target = plan.resolved.scope, plan.resolved.target
+    change, named = (
+        declared_schema_change(plan),
+        {each.count for each in measures if each.count},
+    )
+    base = fingerprints.look_up_fingerprints(
+        bench, target.table, target.snapshot_id, scope, rely=not change, counting=named
+    )
+    is_whole, before = base.is_known and not change, anomalies.history_partitions(plan, base.files)
+    labels = (*scope.partitions, *before)
+    counts = anomalies.values_by_partition(labels, base.files, measures) if is_whole else None
+    return KnownBase(base, is_whole, before, counts)
+
+
+def publish_mode_checks(
+    bench: Context,
+    compute: ComputePorts,
+    plan: Plan,
+    shadow_snapshot_id: int | None,
+    balances: tuple[PartitionBalance, ...],
+) -> list[CheckResult]:
+    """Prove that rows which the run does not name are as they were, and that changes add up."""
+    found = []
+    if plan.resolved.manifest.target.row_predicate:
+        found.append(_check_other_rows(bench, compute, plan, shadow_snapshot_id))
+    # Those that were taken over from an earlier shadow were counted there.
+    merged = {label for chunk in _counted_chunks(bench, plan) for label in chunk.partitions}
+    old = sum(balance.old_count for balance in balances if balance.partition in merged)
+    new = sum(balance.new_count for balance in balances if balance.partition in merged)
+    added_up = row_changes.check_changes_add_up(plan, sum_chunk_counts(bench, plan), old, new)
+    return [*found, *([added_up] if added_up else [])]
+
+
+def sum_chunk_counts(bench: Context, plan: Plan) -> ChunkCounts:
+    """Add up what the chunks of the run carried over and merged."""
+    records = _counted_chunks(bench, plan)
+    return reduce(
+        ChunkCounts.__add__, (ChunkCounts.of(record) for record in records), ChunkCounts()
+    )
+
+
+def _counted_chunks(bench: Context, plan: Plan) -> list[ChunkRecord]:
+    records = bench.ledger.chunks(plan.run_id)
+    return [record for record in records if ChunkCounts.of(record).known]
+
+
+def _check_other_rows(
+    bench: Context, compute: ComputePorts, plan: Plan, shadow_snapshot_id: int | None
+) -> CheckResult:
+    """Compare the rows beside the predicate, all columns of them, base against candidate."""
+    target, scope = plan.resolved.target, plan.resolved.scope
+    info = bench.tables.describe(plan.shadow_table)
+    if info is None:
+        raise NotFound(f"shadow {plan.shadow_table} is gone")
+    types = {column.name: column.type for column in info.columns}
+    beside = row_changes.resolve_row_predicate(plan.resolved.manifest.target, types)
+    checksums = compute.measuring.checksums
+    old = checksums(target.table, target.snapshot_id, scope, (), beside)
+    new = checksums(plan.shadow_table, shadow_snapshot_id, scope, (), beside)
+    return row_changes.check_other_rows_unchanged(scope, old, new)
+
 
 #: Differing rows of each kind that are kept as examples.
 MAX_DIFF_SAMPLES = 10
@@ -68,7 +164,7 @@ def validate(bench: Context, run_id: str, by: str) -> tuple[RunStatus, Validatio
     result = ValidationResult.model_validate(document)
     digest = bench.evidence.record(run_id, VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
-    failed = [check.name for check in waivers.failed_blocking_checks(result.checks)]
+    failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
     # Not in the document: the same result has the same digest, however long it took.
     spent = watch.spent(bench, run_id).plain
     status = bench.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
@@ -95,7 +191,7 @@ class _Measurements:
     lineage: tuple[MeasureTotal, ...]
     edge: EdgeReport | None
     #: Rows and measures of earlier partitions, by label.
-    earlier: unusual.MeasuresByLabel
+    earlier: anomalies.MeasuresByLabel
 
     @property
     def shape(self) -> str:
@@ -112,30 +208,28 @@ def _judge(bench: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     bench.progress.start("validate", 5, "steps")
     compute = bench.compute()
     seen = _measure(bench, compute, plan)
-    balances = gates.partition_balances(
+    balances = fingerprints.partition_balances(
         plan.resolved.scope.partitions, seen.old, seen.new, seen.shape
     )
     checks = [
         *_technical(bench, plan, seen),
         *_lineage(plan, seen),
-        *gates.check_schema_kept(
-            plan.resolved.contract, seen.shadow, rules_schema_change.declared_schema_change(plan)
-        ),
+        *gates.check_schema_kept(plan.resolved.contract, seen.shadow, declared_schema_change(plan)),
         gates.check_diff_adds_up(seen.diff, balances),
-        *mode_checks.publish_mode_checks(bench, compute, plan, seen.shadow.snapshot_id, balances),
-        *stages_erasing.deletion_checks(bench, plan, seen.shadow.snapshot_id),
+        *publish_mode_checks(bench, compute, plan, seen.shadow.snapshot_id, balances),
+        *deletions.deletion_checks(bench, plan, seen.shadow.snapshot_id),
         gates.check_keys_unique(_duplicates(bench, plan, seen)),
         *_totals(compute, plan, seen),
         edges.check_edges(
-            seen.edge, plan.resolved.manifest.validation, modes.why_no_edge_check(plan)
+            seen.edge, plan.resolved.manifest.validation, publish_modes.why_no_edge_check(plan)
         ),
         *golden_checks(bench, plan, seen.shadow),
     ]
-    reports = unusual.report_run_anomalies(plan, balances, seen.totals, seen.earlier)
-    checks += unusual.watch_checks(plan, reports, seen.diff.columns)
+    reports = anomalies.report_run_anomalies(plan, balances, seen.totals, seen.earlier)
+    checks += anomalies.watch_checks(plan, reports, seen.diff.columns)
     bench.progress.advance()
     checks += suite_checks(compute, plan, watch)
-    checks = gate_names.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
+    checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     bench.progress.advance()
     bench.progress.finish()
     return ValidationResult(
@@ -162,35 +256,35 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
     request, change = (
-        diffing.candidate_request(plan, shadow, MAX_DIFF_SAMPLES),
-        rules_schema_change.declared_schema_change(plan),
+        candidate_request(plan, shadow, MAX_DIFF_SAMPLES),
+        declared_schema_change(plan),
     )
     known = look_up_base(bench, plan, measures + lineage)
     base = known.base
     # What is to be accepted is read in any case.
-    candidate = fingerprinting.look_up_fingerprints(bench, *new_side, scope, rely=False)
+    candidate = fingerprints.look_up_fingerprints(bench, *new_side, scope, rely=False)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        comparing = pool.submit(diffing.compute_diff, bench, request)
+        comparing = pool.submit(compute_diff, bench, request)
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
-            (*LINEAGE_NAMES, *rules_schema_change.added_column_names(change)), change,
+            (*LINEAGE_NAMES, *table.added_column_names(change)), change,
             old_is_known=known.is_whole,
             old_measures=known.counts_of(scope), earlier=known.unread if measures else (),
         )  # fmt: skip
-        looks_beyond = target.snapshot_id is not None and not modes.why_no_edge_check(plan)
+        looks_beyond = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
         edge = probe_run_edges(bench, compute.staging, plan) if looks_beyond else None
         bench.progress.advance()
         measured = measuring.result()
         bench.progress.advance()
         diff = comparing.result()
         by_file = measured.new_files
-        if rules_schema_change.added_column_names(change) and shadow.snapshot_id is not None:
+        if table.added_column_names(change) and shadow.snapshot_id is not None:
             by_file = compute.measuring.by_file(
                 shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES
             )
         bench.progress.advance()
-    fingerprinting.record_fingerprints(
+    fingerprints.record_fingerprints(
         bench, [(base, measured.old_files), (candidate, by_file)], plan.run_id
     )
     return _Measurements(
@@ -226,7 +320,7 @@ def _duplicates(bench: Context, plan: Plan, seen: _Measurements) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of either side."""
     if not seen.diff.duplicate_keys:
         return 0
-    both = diffing.candidate_request(plan, seen.shadow, samples=0)
+    both = candidate_request(plan, seen.shadow, samples=0)
     alone = replace(both, old_table=both.new_table, old_snapshot_id=None)
     return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
 
@@ -242,7 +336,7 @@ def _lineage(plan: Plan, seen: _Measurements) -> list[CheckResult]:
         return []
     rows = sum(partition.rows for partition in seen.new.values())
     old_rows = sum(partition.rows for partition in seen.old.values())
-    carried_of = old_rows if modes.carries_base_rows(plan) else None
+    carried_of = old_rows if publish_modes.carries_base_rows(plan) else None
     return [gates.check_lineage_complete(seen.lineage, rows, carried_of)]
 
 
@@ -254,7 +348,7 @@ def _totals(compute: ComputePorts, plan: Plan, seen: _Measurements) -> list[Chec
             plan, contract.source_totals, contract.measures, seen.totals
         )
     old_rows = sum(partition.rows for partition in seen.old.values())
-    return [*results, *reasonable.check_thresholds(contract.thresholds, seen.totals, old_rows)]
+    return [*results, *gates.check_thresholds(contract.thresholds, seen.totals, old_rows)]
 
 
 def _trace_samples(bench: Context, plan: Plan, result: ValidationResult) -> None:
@@ -262,4 +356,17 @@ def _trace_samples(bench: Context, plan: Plan, result: ValidationResult) -> None
     for sample in result.diff.samples:
         journal.log(
             "record_trace", kind=sample.kind, key=sample.key, old=sample.old, new=sample.new
+        )
+
+
+def require_shadow_closed(bench: Context, plan: Plan, shadow: TableInfo) -> None:
+    """Raise ChecksFailed when the shadow is not what was fingerprinted when it was closed."""
+    if not publish_modes.is_externally_written(plan):
+        return
+    closed = {record.snapshot_id for record in bench.ledger.chunks(plan.run_id)}
+    if closed != {shadow.snapshot_id}:
+        raise ChecksFailed(
+            f"{plan.shadow_table} was written after it was closed",
+            state="nothing was validated; readers see what they saw before",
+            fix=f"lakehouse-backfill shadow close {plan.run_id}",
         )

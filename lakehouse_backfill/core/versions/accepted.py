@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.errors import NotFound, TargetChanged
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from lakehouse_backfill import commands
-from lakehouse_backfill.core.versions.rollout import visible_partitions
-from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.versions.steps import visible_partitions
+from lakehouse_backfill.domain.contract import Contract, CorrectionSink
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
-    CorrectionSink,
     DifferingRow,
 )
-from lakehouse_backfill.domain.unbuilt import NOTHING_PLANNED
-from lakehouse_backfill.domain.value import canonical_json, digest
+from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
 
 CorrectionEventType = Literal["correction", "retraction", "addition"]
@@ -104,7 +102,7 @@ def require_unchanged_target(
 
     Two sets of events on the same rows would both claim to replace what the table says.
     """
-    fix = commands.plan_command(revise=plan.run_id)
+    fix = errors.plan_command(revise=plan.run_id)
     state = "no event was written; the shadow table is kept"
     if drift is not None:
         raise TargetChanged(

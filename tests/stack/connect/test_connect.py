@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import remote as client
+from lakehouse_backfill.adapters.spark.session import session as client
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import guard
+from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.errors import WriteForbidden
 from tests.lake.conftest import (
     daily,
@@ -66,7 +66,7 @@ def test_no_way_to_write_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) 
     for what, attempt in ATTEMPTS.items():
         # A client knows no other session; all else is ours to refuse.
         expected = AttributeError if what == "another session" else WriteForbidden
-        with guard.forbid_job_writes(), contextlib.suppress(expected):
+        with write_guard.forbid_job_writes(), contextlib.suppress(expected):
             attempt(frame, name)
             continue
         refused.add(what)

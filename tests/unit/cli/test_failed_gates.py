@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.answers import error_of_result
+from lakehouse_backfill.cli.json_output import error_of_result
 from lakehouse_backfill.cli.render import render_result
 from tests.fakes.project import ANSWERS, RUN
 

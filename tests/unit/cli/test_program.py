@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner, Result
 
+from lakehouse_backfill.cli.group import SplitArguments, split_arguments
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.cli.options import REASON_CODES
-from lakehouse_backfill.cli.words import SplitArguments, split_arguments
+from lakehouse_backfill.cli.session import REASON_CODES
 from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
 from tests.fakes.project import CHECKS, FakeProject

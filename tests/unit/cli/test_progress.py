@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from lakehouse_backfill.adapters.system.progress import NullProgress
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.cli.progress import (
     BarProgress,
     LineProgress,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.code_files import file_hash, hash_run_files, imported_modules
 from lakehouse_backfill.config.contracts import find_contract
 from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.project_files import file_hash, hash_run_files, imported_modules
 from lakehouse_backfill.errors import ConfigError, NotFound
 from tests.fakes.declarations import project
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
-from lakehouse_backfill.core.runs import gate_list
-from lakehouse_backfill.core.runs.gate_names import REPORTABLE_GATES
-from lakehouse_backfill.domain import defaults
+from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
+from lakehouse_backfill.domain import contract
 from lakehouse_backfill.domain.manifest import Compute, Safety, Validation
 from lakehouse_backfill.errors import ConfigError
 from tests.fakes.declarations import PROFILES, changed, project
@@ -28,14 +28,14 @@ def test_what_nobody_says_is_the_careful_choice() -> None:
         0, "required", {},
     )  # fmt: skip
     assert (Compute().pool, Compute().scratch) == ("default", "default")
-    assert (defaults.PIN_DAYS, defaults.FOUR_EYES_ENVIRONMENTS) == (30, ("prod",))
+    assert (contract.PIN_DAYS, contract.FOUR_EYES_ENVIRONMENTS) == (30, ("prod",))
 
 
 def test_the_page_prints_every_default() -> None:
     table = PAGE.split("## Defaults\n")[1].split("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert rows == [
-        f"| {one.about} | {one.holds} | {one.change} |" for one in defaults.DOCUMENTED_DEFAULTS
+        f"| {one.about} | {one.holds} | {one.change} |" for one in contract.DOCUMENTED_DEFAULTS
     ]
 
 
@@ -45,7 +45,7 @@ def test_the_page_names_every_gate_that_may_only_report() -> None:
 
 
 def test_a_gate_that_may_only_report_is_one_that_may_be_waived() -> None:
-    listed = {(gate.group, gate.name): gate for gate in gate_list.GATES}
+    listed = {(gate.group, gate.name): gate for gate in gate_registry.GATES}
     named = [listed[gate.group, gate.name] for gate in REPORTABLE_GATES.values() if gate.name]
     assert [gate.name for gate in named if gate.why_not] == []
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.quality.suite import check_suite_form
-from lakehouse_backfill.config.ready_expectations import (
+from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
+from lakehouse_backfill.config.expectation_drafts import (
     READY_EXPECTATIONS,
     draft_suite,
     expect_increasing,

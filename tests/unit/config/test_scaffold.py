@@ -13,8 +13,12 @@ from lakehouse_backfill.config.contracts import find_contract, load_contract
 from lakehouse_backfill.config.drafts import draft_contract, draft_manifest
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
+from lakehouse_backfill.config.project_files import (
+    FoundTransform,
+    find_transforms,
+    newest_transform,
+)
 from lakehouse_backfill.config.scaffold import create_project, write_new_file
-from lakehouse_backfill.config.transforms import FoundTransform, find_transforms, newest_transform
 from lakehouse_backfill.config.yaml_lines import parse_yaml
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lakehouse_backfill.config.schemas import SCHEMA_MODELS, json_schema
+from lakehouse_backfill.config.scaffold import SCHEMA_MODELS, json_schema
 from lakehouse_backfill.config.yaml_lines import load_yaml, parse_yaml
 from lakehouse_backfill.errors import NotFound
 

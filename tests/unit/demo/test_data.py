@@ -12,23 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakehouse_backfill.demo import data
+from lakehouse_backfill.demo import lake
 
 MISSING = ["BQN", "PSE", "SJU", "STT"]
 
 
 @pytest.fixture(scope="module")
 def flights() -> pa.Table:
-    return data.flights_table()
+    return lake.flights_table()
 
 
 @pytest.fixture(scope="module")
 def complete() -> pa.Table:
-    return data.complete_airports()
+    return lake.complete_airports()
 
 
 def test_flights_are_typed_and_complete(flights: pa.Table) -> None:
-    assert flights.schema.equals(data.FLIGHTS_SCHEMA)
+    assert flights.schema.equals(lake.FLIGHTS_SCHEMA)
     assert flights.num_rows == 336_776
     first = flights.slice(0, 1).to_pylist()[0]
     assert first["time_hour"] == datetime(2013, 1, 1, 10, tzinfo=timezone.utc)
@@ -53,8 +53,8 @@ def test_na_is_null(flights: pa.Table, column: str, nulls: int) -> None:
 
 
 def test_the_first_airports_lack_four_destinations(flights: pa.Table) -> None:
-    first = data.first_airports()
-    assert first.schema.equals(data.AIRPORTS_SCHEMA)
+    first = lake.first_airports()
+    assert first.schema.equals(lake.AIRPORTS_SCHEMA)
     assert first.num_rows == 1_458
     unknown = flights.filter(pc.invert(pc.is_in(flights["dest"], value_set=first["faa"])))
     assert sorted(pc.unique(unknown["dest"]).to_pylist()) == MISSING
@@ -62,7 +62,7 @@ def test_the_first_airports_lack_four_destinations(flights: pa.Table) -> None:
 
 
 def test_the_complete_airports_only_add_rows(complete: pa.Table) -> None:
-    first = data.first_airports()
+    first = lake.first_airports()
     assert complete.slice(0, first.num_rows).equals(first)
     added = complete.slice(first.num_rows).to_pylist()
     assert [row["faa"] for row in added] == MISSING
@@ -91,11 +91,11 @@ def test_the_packages_are_not_imported(flights: pa.Table, complete: pa.Table) ->
 
 
 @pytest.mark.parametrize(
-    "read", [data.flights_csv, data.airports_csv, data.flights_table, data.complete_airports]
+    "read", [lake.flights_csv, lake.airports_csv, lake.flights_table, lake.complete_airports]
 )
 def test_a_missing_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, read: Callable[[], Path | pa.Table]
 ) -> None:
-    monkeypatch.setattr(data, "find_spec", lambda package: None)
+    monkeypatch.setattr(lake, "find_spec", lambda package: None)
     with pytest.raises(FileNotFoundError, match=r"pip install 'lakehouse-backfill\[demo\]'"):
         read()

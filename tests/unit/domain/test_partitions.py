@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.scope import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.errors import ConfigError
 
 UTC = timezone.utc

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from lakehouse_backfill.domain.plain import to_json_value
+from lakehouse_backfill.domain.serialization import to_json_value
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.runs import audit
-from lakehouse_backfill.domain.pointer import apply_to_pointer, pointer_fault
-from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.publication import (
+    Pointer,
+    Publication,
+    apply_to_pointer,
+    pointer_fault,
+)
 from tests.fakes.plans import NOON
 
 pytestmark = pytest.mark.req("V4")
@@ -96,7 +100,7 @@ def test_the_verdict_names_the_first_product_and_then_the_first_plan():
     good = (ROWS, pointer())
     bad = (ROWS, Pointer())
     plans = {"bf-9": "the plan of bf-9 was edited"}
-    assert audit.verify_logs({}, None, (), {"a": good, "b": good}).products == 2
-    found = audit.verify_logs({}, None, (), {"c": bad, "b": bad, "a": good}, plans)
+    assert event_log.verify_logs({}, None, (), {"a": good, "b": good}).products == 2
+    found = event_log.verify_logs({}, None, (), {"c": bad, "b": bad, "a": good}, plans)
     assert str(found.first_bad).startswith("b: accepted in its pointer")
-    assert audit.verify_logs({}, None, (), {"a": good}, plans).first_bad == plans["bf-9"]
+    assert event_log.verify_logs({}, None, (), {"a": good}, plans).first_bad == plans["bf-9"]

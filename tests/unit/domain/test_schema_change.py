@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import schema_refusals
+from lakehouse_backfill.core.planning import schema_changes
 from lakehouse_backfill.core.validation import gates
-from lakehouse_backfill.domain import rules_schema_change
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.table import Column, SchemaStep, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.fakes.bench import contract, declared
 from tests.fakes.lake import FakeLake
@@ -47,7 +46,7 @@ def manifest(*change: dict[str, Any], target: dict[str, Any] | None = None, **mo
 
 def refusal(wanted: RunManifest, given: Contract, info: TableInfo | None) -> BackfillError:
     with pytest.raises(BackfillError) as caught:
-        schema_refusals.require_possible_schema_change(wanted, given, info)
+        schema_changes.require_possible_schema_change(wanted, given, info)
     return caught.value
 
 
@@ -58,10 +57,10 @@ def test_what_iceberg_can_read_from_old_files_is_possible() -> None:
         {"widen": "price", "to": "decimal(12, 2)"}, {"rename": "price", "to": "fare"},
         {"rename": "amount", "to": "total"},
     )  # fmt: skip
-    schema_refusals.require_possible_schema_change(manifest(*change), contract(), base())
-    schema_refusals.require_possible_schema_change(manifest(), contract(), None)
+    schema_changes.require_possible_schema_change(manifest(*change), contract(), base())
+    schema_changes.require_possible_schema_change(manifest(), contract(), None)
     append = manifest(*change, target={"publish_mode": "append"})
-    schema_refusals.require_possible_schema_change(append, contract(), base())
+    schema_changes.require_possible_schema_change(append, contract(), base())
 
 
 WRONG = {
@@ -142,13 +141,13 @@ def test_it_goes_only_with_whole_partitions_published_at_once(
 def test_no_table_names_in_files_and_other_writers_are_refused() -> None:
     wanted = manifest({"add": "note", "type": "string"})
     assert "does not exist" in refusal(wanted, contract(), None).problem
-    mapped = base(properties={schema_refusals.NAME_MAPPING_PROPERTY: "[]"})
+    mapped = base(properties={schema_changes.NAME_MAPPING_PROPERTY: "[]"})
     assert isinstance(refusal(wanted, contract(), mapped), Unsupported)
-    schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "pyiceberg")
-    schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "java")
-    schema_refusals.require_no_row_rewrite(manifest(), "silver.daily", "rewrite")
+    schema_changes.require_no_row_rewrite(wanted, "silver.daily", "pyiceberg")
+    schema_changes.require_no_row_rewrite(wanted, "silver.daily", "java")
+    schema_changes.require_no_row_rewrite(manifest(), "silver.daily", "rewrite")
     with pytest.raises(Unsupported, match="`rewrite`, whose commits carry no change of columns"):
-        schema_refusals.require_no_row_rewrite(wanted, "silver.daily", "rewrite")
+        schema_changes.require_no_row_rewrite(wanted, "silver.daily", "rewrite")
 
 
 def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> None:
@@ -157,7 +156,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         {"rename": "amount", "to": "total"},
     )  # fmt: skip
     given = contract(consumers=[{"name": "board", "tolerates_restatement": True}])
-    assert rules_schema_change.schema_change_notes(change, given) == (
+    assert table.schema_change_notes(change, given) == (
         "columns change in the commit of the publication: add note string, widen amount to "
         "decimal(20,0), rename amount to total",
         "the contract does not list note, total: add it before the next run",
@@ -166,7 +165,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         "consumers who see other columns: board",
         "rollback puts the rows back and leaves the columns: old rows read null",
     )
-    assert rules_schema_change.schema_change_notes((), given) == ()
+    assert table.schema_change_notes((), given) == ()
 
 
 CHANGE = steps(
@@ -182,21 +181,17 @@ def after(**changes: Any) -> tuple[Column, ...]:
 
 
 def test_columns_are_held_against_the_change_by_their_ids() -> None:
-    assert rules_schema_change.schema_differences(COLUMNS, after(), CHANGE) == ()
-    assert rules_schema_change.schema_differences(COLUMNS, COLUMNS, ()) == ()
-    assert rules_schema_change.schema_differences(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
-    assert rules_schema_change.schema_differences(COLUMNS, after(type="int"), CHANGE) == ("wide",)
-    assert rules_schema_change.schema_differences(COLUMNS, after(required=True), CHANGE) == (
-        "wide",
-    )
-    assert rules_schema_change.schema_differences(COLUMNS, after()[1:], CHANGE) == ("day",)
+    assert table.schema_differences(COLUMNS, after(), CHANGE) == ()
+    assert table.schema_differences(COLUMNS, COLUMNS, ()) == ()
+    assert table.schema_differences(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
+    assert table.schema_differences(COLUMNS, after(type="int"), CHANGE) == ("wide",)
+    assert table.schema_differences(COLUMNS, after(required=True), CHANGE) == ("wide",)
+    assert table.schema_differences(COLUMNS, after()[1:], CHANGE) == ("day",)
     other = after()[-1].model_copy(update={"type": "int"})
-    assert rules_schema_change.schema_differences(COLUMNS, (*after()[:-1], other), CHANGE) == (
-        "note",
-    )
+    assert table.schema_differences(COLUMNS, (*after()[:-1], other), CHANGE) == ("note",)
     # The right columns under other ids are others.
     swapped = after(field_id=30)
-    assert rules_schema_change.schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
+    assert table.schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
 
 
 def test_the_gate_of_kept_columns_allows_exactly_the_declared_change() -> None:

@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.report.break_glass import pyiceberg_program
 
 FIELD = ScopeField(column="day", transform="identity", type="date")

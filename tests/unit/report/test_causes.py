@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.cli.render import render_result as draw
-from lakehouse_backfill.domain.attribution import (
+from lakehouse_backfill.domain.checks import DiffSample
+from lakehouse_backfill.domain.diff import (
     CAUSE_CLASSES,
     Attribution,
     ExplainedRows,
@@ -18,9 +19,8 @@ from lakehouse_backfill.domain.attribution import (
     InputChange,
     PartitionCauses,
 )
-from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.report.causes import CAUSE_MEANINGS
 from lakehouse_backfill.report.page import render_page
+from lakehouse_backfill.report.proof import CAUSE_MEANINGS
 from lakehouse_backfill.report.style import COLOURS, style_sheet
 from tests.fakes.project import ANSWERS
 from tests.unit.report.test_style import SIDES, contrast

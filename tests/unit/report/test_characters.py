@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report import markup
+from lakehouse_backfill.report import html
 from lakehouse_backfill.report.page import render_page, write_evidence_files
 
 #: NUL, ESC, bidirectional marks and isolates, no character, a space of no width, a line separator.
@@ -19,20 +19,20 @@ WRITTEN = "".join(f"\\u{ord(one):04x}" for one in HIDDEN)
 
 
 def test_each_hidden_character_is_written_out() -> None:
-    assert markup.escape(HIDDEN) == WRITTEN
-    assert markup.escape_uncut(HIDDEN) == WRITTEN
-    assert markup.html_tag("p", title=HIDDEN) == f'<p title="{WRITTEN}"></p>'
-    assert markup.show_invisible("\U000e0001") == "\\U000e0001"
+    assert html.escape(HIDDEN) == WRITTEN
+    assert html.escape_uncut(HIDDEN) == WRITTEN
+    assert html.html_tag("p", title=HIDDEN) == f'<p title="{WRITTEN}"></p>'
+    assert html.show_invisible("\U000e0001") == "\\U000e0001"
 
 
 def test_lines_spaces_and_letters_of_all_scripts_stay() -> None:
     text = "a\tb\nc\r\nd  שלום\N{NO-BREAK SPACE}größe 日本 🛩 \\u202e"
-    assert markup.show_invisible(text) == text.replace("\r\n", "\n")
+    assert html.show_invisible(text) == text.replace("\r\n", "\n")
 
 
 def test_no_control_or_format_character_at_all_gets_through() -> None:
     every = "".join(map(chr, range(sys.maxunicode + 1)))
-    kinds = {one: unicodedata.category(one) for one in set(markup.show_invisible(every))}
+    kinds = {one: unicodedata.category(one) for one in set(html.show_invisible(every))}
     assert {one for one, kind in kinds.items() if kind in {"Cc", "Cf", "Cs", "Zl", "Zp"}} == {
         "\n",
         "\t",

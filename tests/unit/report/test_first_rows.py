@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence.look import has_no_old_rows
-from lakehouse_backfill.core.evidence.standing import summarise_safety
+from lakehouse_backfill.core.evidence.status import has_no_old_rows, summarise_safety
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.report.page import render_page
 

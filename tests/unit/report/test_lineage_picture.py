@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.report.dossier import read_dossier
-from lakehouse_backfill.report.lineage_picture import lineage_figure, wrap_text
+from lakehouse_backfill.report.lineage import lineage_figure, wrap_text
 
 
 def texts(document: dict[str, Any]) -> list[list[str]]:

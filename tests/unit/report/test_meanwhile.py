@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp, Erasure, TombstonePin
-from lakehouse_backfill.domain.drift import Drift
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp, Drift, Erasure, TombstonePin
 from lakehouse_backfill.report.dossier import Dossier, read_dossier
-from lakehouse_backfill.report.meanwhile import live_commits_section
+from lakehouse_backfill.report.lineage import live_commits_section
 
 
 def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:

@@ -11,16 +11,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
-from lakehouse_backfill.report import (
-    break_glass,
-    changes,
-    charts,
-    heat,
-    markup,
-    origin,
-    parts,
-    series,
-)
+from lakehouse_backfill.report import break_glass, changes, charts, lineage
+from lakehouse_backfill.report.html import MAX_TABLE_BYTES, MAX_TABLE_ROWS, MAX_TEXT, escape
 from lakehouse_backfill.report.page import render_page, write_evidence_files
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
@@ -360,12 +352,12 @@ def test_a_diff_that_is_not_by_partition_says_so(document: dict[str, Any]) -> No
 def test_the_documentation_says_the_limits_of_the_page() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "evidence.md").read_text("utf-8")
     for row in (
-        f"| rows of a table | {parts.MAX_TABLE_ROWS}, and {parts.MAX_TABLE_BYTES // 1_000} kB |",
-        f"| a value | {markup.MAX_TEXT} characters; in examples {changes.MAX_FIELD_LENGTH}, "
+        f"| rows of a table | {MAX_TABLE_ROWS}, and {MAX_TABLE_BYTES // 1_000} kB |",
+        f"| a value | {MAX_TEXT} characters; in examples {changes.MAX_FIELD_LENGTH}, "
         f"and {changes.MAX_FIELDS} fields |",
-        f"| heat map | {heat.MAX_HEAT_COLUMNS} columns, {charts.MAX_CELLS} cells a line |",
-        f"| totals drawn | the row count and {series.MAX_TOTAL_FIGURES} totals |",
-        f"| code | {origin.MAX_CODE_CHARACTERS:,} characters |",
+        f"| heat map | {charts.MAX_HEAT_COLUMNS} columns, {charts.MAX_CELLS} cells a line |",
+        f"| totals drawn | the row count and {changes.MAX_TOTAL_FIGURES} totals |",
+        f"| code | {lineage.MAX_CODE_CHARACTERS:,} characters |",
         f"make more than {break_glass.MAX_RANGES} ranges",
     ):
         assert row in text
@@ -379,4 +371,4 @@ def test_cells_that_share_neighbours_keep_the_total() -> None:
 
 
 def test_long_values_are_cut_with_their_length() -> None:
-    assert markup.escape("x" * 1_500) == "x" * 400 + "… (1,500 characters)"
+    assert escape("x" * 1_500) == "x" * 400 + "… (1,500 characters)"

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.report import charts, series
-from lakehouse_backfill.report.amounts import amount_change, parse_amount
+from lakehouse_backfill.report import changes, charts
+from lakehouse_backfill.report.changes import amount_change, parse_amount
 from lakehouse_backfill.report.dossier import read_dossier
-from lakehouse_backfill.report.markup import format_number
+from lakehouse_backfill.report.html import format_number
 
 MINUS = "\N{MINUS SIGN}"
 
 
 def page(document: dict[str, Any]) -> str:
-    return series.totals_section(read_dossier(document))
+    return changes.totals_section(read_dossier(document))
 
 
 def with_total(document: dict[str, Any], *points: tuple[Any, Any]) -> dict[str, Any]:
@@ -99,4 +99,4 @@ def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
 def test_the_scale_starts_at_zero_unless_nothing_could_be_seen(
     values: tuple[int, ...], low: int
 ) -> None:
-    assert series._axis_bottom(values) == low
+    assert changes._axis_bottom(values) == low

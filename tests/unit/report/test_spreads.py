@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.domain.checks import ColumnDiff
-from lakehouse_backfill.domain.watched import Distribution, DistributionBar
-from lakehouse_backfill.report.spreads import MAX_DISTRIBUTION_FIGURES, distribution_figures
+from lakehouse_backfill.domain.checks import ColumnDiff, Distribution, DistributionBar
+from lakehouse_backfill.report.charts import MAX_DISTRIBUTION_FIGURES, distribution_figures
 
 pytestmark = pytest.mark.req("Q5", "O4")
 

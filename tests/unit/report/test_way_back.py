@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.scope import RowRange, ScopeField
-from lakehouse_backfill.report import break_glass_sql
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField
+from lakehouse_backfill.report import break_glass
+from lakehouse_backfill.report.break_glass import next_steps_section
 from lakehouse_backfill.report.dossier import read_dossier
-from lakehouse_backfill.report.way_back import next_steps_section
 
 #: Plain characters and escapes: no quote, backslash, dollar, brace, line end of its own.
 LITERAL = re.compile(r"'(?:[A-Za-z0-9 _.,:+\-/=()\[\]<>@#%&*!?|]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8})*'")
@@ -111,7 +111,7 @@ def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any])
     ],
 )
 def test_a_hostile_value_is_one_literal_without_any_sign_of_its_own(hostile: str) -> None:
-    text = break_glass_sql.sql_condition(REGION, (RowRange("a`b", equals=hostile),))
+    text = break_glass.sql_condition(REGION, (RowRange("a`b", equals=hostile),))
     name, _, literal = text.partition(" = ")
     assert name == "`a``b`"
     assert LITERAL.fullmatch(literal)
@@ -135,4 +135,4 @@ def test_a_hostile_value_is_one_literal_without_any_sign_of_its_own(hostile: str
 )  # fmt: skip
 def test_values_are_typed_literals(kind: Any, value: Any, text: str) -> None:
     field = ScopeField(column="c", transform="identity", type=kind)
-    assert break_glass_sql.sql_literal(field, value) == text
+    assert break_glass.sql_literal(field, value) == text

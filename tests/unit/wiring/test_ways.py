@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.ways import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.wiring.ways import (
+from lakehouse_backfill.wiring.dispatch import (
     PinsByWritePath,
     PublisherByWritePath,
     ShadowsByWritePath,

@@ -9,24 +9,27 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill import commands
+from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.commit.conflicts import ErrorWording
-from lakehouse_backfill.adapters.iceberg.commit.producer import without_sequence_numbers
-from lakehouse_backfill.adapters.iceberg.content import LiveEntries, ScopeFiles, is_live_entry
-from lakehouse_backfill.adapters.iceberg.deletion_vectors import unique_file_name
-from lakehouse_backfill.adapters.iceberg.evolving import SchemaEvolution, verify_schema_evolution
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import without_sequence_numbers
+from lakehouse_backfill.adapters.iceberg.manifests import (
+    LiveEntries,
+    ManifestCache,
+    ScopedReader,
+    ScopeFiles,
+    is_live_entry,
+    unique_file_name,
+)
 from lakehouse_backfill.adapters.iceberg.metadata import (
+    CHUNK_ID_PROPERTY,
+    RUN_ID_PROPERTY,
+    TARGET_UUID_PROPERTY,
     find_snapshot,
     has_live_files,
     snapshot_ancestors,
     snapshot_summary,
 )
-from lakehouse_backfill.adapters.iceberg.names import (
-    CHUNK_ID_PROPERTY,
-    RUN_ID_PROPERTY,
-    TARGET_UUID_PROPERTY,
-)
+from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
@@ -44,7 +47,7 @@ class ShadowCandidate:
         self._within = ScopedReader(shadow, request.within or request.scope, cache)
         self._run = request.properties.get(RUN_ID_PROPERTY, "RUN")
         self.verb = ErrorWording(
-            "published", _NOTHING_PUBLISHED, commands.plan_command(revise=self._run)
+            "published", _NOTHING_PUBLISHED, errors.plan_command(revise=self._run)
         )
 
     @property

@@ -1,18 +1,35 @@
-"""Documents that show why a run was accepted, on `evidence`."""
+"""Evidence documents, fingerprints, pin leases.
+
+Documents that show why a run was accepted, on `evidence`.
+
+Fingerprints of data files, on `file_fingerprint`.
+
+The leases beside the pins of runs, on `pin_lease`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import EVIDENCE
-from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
-from lakehouse_backfill.core.runs.sealed import matches_digest, open_document
-from lakehouse_backfill.domain.value import canonical_json, digest
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    EVIDENCE,
+    FILE_FINGERPRINT,
+    PIN_LEASE,
+)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
+from lakehouse_backfill.core.comparison.fingerprints import (
+    deduplicate_fingerprints,
+    select_unstored,
+    tampered_file_error,
+)
+from lakehouse_backfill.core.runs.event_log import matches_digest, open_document
+from lakehouse_backfill.domain.diff import Checksum, FileFingerprint
+from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.serialization import canonical_json, digest
 
 
 class IcebergEvidence:
@@ -66,3 +83,131 @@ class IcebergEvidence:
 
 def _is_row_intact(row: Mapping[str, Any]) -> bool:
     return matches_digest(row["document"], row["digest"])
+
+
+class IcebergFingerprints:
+    """`ports.fingerprints.Fingerprints` on PyIceberg."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._log = tables.log(FILE_FINGERPRINT)
+
+    def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
+        """All fingerprints of the files, oldest first: one of each file, reading and partition.
+
+        Raises Tampered when two rows give one file different contents.
+        """
+        return (
+            deduplicate_fingerprints(_read_fingerprints(self._log.head(), paths)) if paths else ()
+        )
+
+    def record(self, found: tuple[FileFingerprint, ...]) -> None:
+        """Store those that are not stored yet, in one commit; the same again does nothing.
+
+        Raises Tampered, and stores nothing, when a file is known with another content.
+        """
+        paths = {one.path for one in found}
+
+        def change(head: LogHead) -> LogAppend[None]:
+            new = select_unstored(_read_fingerprints(head, paths), found)
+            return LogAppend(result=None, rows=tuple(_fingerprint_row(one) for one in new))
+
+        if paths:
+            self._log.append(change)
+
+
+def _read_fingerprints(head: LogHead, paths: Collection[str]) -> list[FileFingerprint]:
+    return [_fingerprint(row) for row in head.rows({"file_path": frozenset(paths)})]
+
+
+def _fingerprint_row(one: FileFingerprint) -> dict[str, Any]:
+    return {
+        "file_path": one.path,
+        "table_name": one.table,
+        "partition": one.partition,
+        "row_count": one.checksum.rows,
+        "size_bytes": one.size_bytes,
+        "checksum": one.checksum.text,
+        "sha256": one.sha256,
+        "recorded_at": one.at,
+        "shape": one.checksum.shape,
+        "reading": one.reading,
+        "run_id": one.run_id,
+    }
+
+
+def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
+    checksum = Checksum.parse(row["checksum"])
+    if not row["shape"].startswith(checksum.shape) or row["row_count"] != checksum.rows:
+        raise tampered_file_error(
+            row["file_path"], "its checksum, shape and row count contradict each other"
+        )
+    # The text of a checksum has the first digits of its shape only.
+    checksum = checksum.model_copy(update={"shape": row["shape"]})
+    return FileFingerprint(
+        path=row["file_path"],
+        table=row["table_name"],
+        reading=row["reading"],
+        partition=row["partition"],
+        size_bytes=row["size_bytes"],
+        checksum=checksum,
+        sha256=row["sha256"],
+        run_id=row["run_id"],
+        at=row["recorded_at"],
+    )
+
+
+_COLUMN_BY_FIELD = {
+    "table": "table_name",
+    "product": "data_product",
+    "at": "acted_at",
+    "by": "acted_by",
+}
+
+
+class IcebergPinLeases:
+    """`ports.retention.PinLeases` on PyIceberg."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._log = tables.log(PIN_LEASE)
+
+    def grant(self, leases: tuple[PinLease, ...]) -> None:
+        """Record leases in one commit; those that stand already are left out."""
+        self._write(leases, is_standing=False)
+
+    def end(self, leases: tuple[PinLease, ...]) -> None:
+        """Record in one commit that leases have ended; the same again does nothing."""
+        ends = tuple(lease.model_copy(update={"action": "end"}) for lease in leases)
+        self._write(ends, is_standing=True)
+
+    def standing(self) -> tuple[PinLease, ...]:
+        """List the leases that were granted and have not ended, oldest first."""
+        return tuple(_active_leases(self._log.head()).values())
+
+    def _write(self, leases: tuple[PinLease, ...], *, is_standing: bool) -> None:
+        if not leases:
+            return
+
+        def change(head: LogHead) -> LogAppend[None]:
+            known = _active_leases(head)
+            wanted = [one for one in leases if (_lease_key(one) in known) is is_standing]
+            return LogAppend(result=None, rows=tuple(_lease_row(one) for one in wanted))
+
+        self._log.append(change)
+
+
+def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
+    newest: dict[tuple[str, str], PinLease] = {}
+    for row in head.rows():
+        lease = PinLease(**row_fields(row, PinLease, _COLUMN_BY_FIELD))
+        newest.pop(_lease_key(lease), None)
+        if lease.action == "grant":
+            newest[_lease_key(lease)] = lease
+    return newest
+
+
+def _lease_key(lease: PinLease) -> tuple[str, str]:
+    return lease.table, lease.tag
+
+
+def _lease_row(lease: PinLease) -> dict[str, Any]:
+    return {_COLUMN_BY_FIELD.get(name, name): value for name, value in lease.model_dump().items()}

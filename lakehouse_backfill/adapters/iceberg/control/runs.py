@@ -1,4 +1,12 @@
-"""Runs and their logs, on `pipeline_run` and `run_event`.
+"""Runs, events, chunk ledger, audit.
+
+The queryable chunk ledger, on `backfill_chunk_run`.
+
+Runs and their events as rows of `pipeline_run` and `run_event`, and the seal over all events.
+
+The logs of all runs, for those who doubt them.
+
+Runs and their logs, on `pipeline_run` and `run_event`.
 
 The status of an open run stands in a table property beside its events, so that looking at all
 open runs is one table load; a closed run is read from its newest event.
@@ -6,31 +14,243 @@ open runs is one table load; a closed run is read from its newest event.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import PIPELINE_RUN, RUN_EVENT
-from lakehouse_backfill.adapters.iceberg.control.run_rows import (
-    STATUS_COLUMNS,
-    event_row,
-    next_seal_properties,
-    plan_row,
-    read_event,
-    read_event_chains,
-    read_open_status,
-    read_open_statuses,
-    status_from_row,
-    status_key,
-    status_text,
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    ACCEPTED_OUTPUT_VERSION,
+    BACKFILL_CHUNK_RUN,
+    PIPELINE_RUN,
+    RUN_EVENT,
 )
-from lakehouse_backfill.core.planning.code_identity import code_files
-from lakehouse_backfill.core.runs import run_log
-from lakehouse_backfill.core.runs.sealed import open_plan
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
+from lakehouse_backfill.adapters.iceberg.control.versions import read_products
+from lakehouse_backfill.core.planning.job_code import code_files
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.runs.event_log import open_plan
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
+from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import RunMoved, Tampered
+
+
+class IcebergLedger:
+    """`ports.control.Ledger` on PyIceberg."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._log = tables.log(BACKFILL_CHUNK_RUN)
+
+    def record(self, chunk: ChunkRecord) -> None:
+        """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
+        row = chunk.model_dump()
+
+        def change(head: LogHead) -> LogAppend[None]:
+            require_not_fenced(head, chunk.run_id, chunk.epoch)
+            return LogAppend(result=None, rows=(row,))
+
+        self._log.append(change)
+
+    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
+        """The newest row of each chunk of the run, in chunk order."""
+        newest: dict[str, ChunkRecord] = {}
+        for row in self._log.head().rows({"run_id": run_id}):
+            newest[row["chunk_id"]] = ChunkRecord(**row_fields(row, ChunkRecord))
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
+
+
+_STATUS_PREFIX = "run."
+_SEAL_COUNT_KEY, _SEAL_SUM_KEY = "audit.events", "audit.sum"
+_COLUMN_BY_FIELD = {"product": "data_product"}
+#: In place of a hash that was there: rows of older releases have neither it nor `previous`.
+_REMOVED_HASH = "taken away"
+#: The columns of an event's row that a status is made from.
+STATUS_COLUMNS = (
+    "run_id", "seq", "data_product", "at", "to_state", "driver", "epoch", "hash",
+)  # fmt: skip
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """Give the row of a sealed event."""
+    return {
+        **event.model_dump(exclude={"detail", "product"}),
+        "from_state": event.from_state.value,
+        "to_state": event.to_state.value,
+        "detail": canonical_json(event.detail),
+        "data_product": event.product,
+    }
+
+
+def read_event(row: Mapping[str, Any]) -> Event:
+    """Read a row of `run_event`."""
+    fields = row_fields(row, Event, _COLUMN_BY_FIELD)
+    return Event(**{**fields, "detail": json.loads(row["detail"])})
+
+
+def read_untrusted_event(row: Mapping[str, Any]) -> Event:
+    """Read a row that somebody may have edited; what is no event keeps its odd values."""
+    try:
+        event = read_event(row)
+    except ValueError:
+        # Bad JSON, or a state that does not exist: no hash was ever made of that.
+        return Event.model_construct(
+            **{**row_fields(row, Event, _COLUMN_BY_FIELD), "detail": row["detail"]}
+        )
+    is_older = row.get("hash") is None and row.get("previous") is None
+    return event if event.hash or is_older else event.model_copy(update={"hash": _REMOVED_HASH})
+
+
+def read_event_chains(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Event, ...]]:
+    """Give the events by run, in the order of the rows."""
+    found: dict[str, list[Event]] = {}
+    for row in rows:
+        found.setdefault(row["run_id"], []).append(read_untrusted_event(row))
+    return {run_id: tuple(events) for run_id, events in found.items()}
+
+
+def status_key(run_id: str) -> str:
+    """Name the table property that holds an open run's status."""
+    return f"{_STATUS_PREFIX}{run_id}"
+
+
+def status_text(status: RunStatus) -> str:
+    """Give the text of the property that holds an open run's status."""
+    return canonical_json(status.model_dump(mode="json", exclude={"run_id"}))
+
+
+def read_open_status(head: LogHead, run_id: str) -> RunStatus | None:
+    """Read an open run's status from its property; None when the run is closed or unknown."""
+    text = head.properties.get(status_key(run_id))
+    return None if text is None else RunStatus(run_id=run_id, **json.loads(text))
+
+
+def read_open_statuses(head: LogHead) -> list[RunStatus]:
+    """Read the statuses of all open runs from the properties."""
+    keys = (key for key in head.properties if key.startswith(_STATUS_PREFIX))
+    found = (read_open_status(head, key.removeprefix(_STATUS_PREFIX)) for key in keys)
+    return [one for one in found if one is not None]
+
+
+def status_from_row(row: Mapping[str, Any]) -> RunStatus:
+    """Make the status of a closed run from its newest row."""
+    return RunStatus(
+        run_id=row["run_id"],
+        product=row["data_product"],
+        state=row["to_state"],
+        seq=row["seq"],
+        at=row["at"],
+        driver=row["driver"],
+        epoch=row.get("epoch") or 0,
+        head=row.get("hash") or "",
+    )
+
+
+def read_seal(head: LogHead) -> tuple[int, str] | None:
+    """Read the seal over all events; None when there is none that can be read."""
+    count, mark = head.properties.get(_SEAL_COUNT_KEY, ""), head.properties.get(_SEAL_SUM_KEY)
+    return (int(count), mark) if count.isdecimal() and mark is not None else None
+
+
+def next_seal_properties(head: LogHead, previous: str, newest: str) -> dict[str, str]:
+    """Give the properties of the seal once a run's newest hash goes from `previous` to `newest`.
+
+    The first seal of a table of an older release covers the events that are there. None is made
+    where one was and is gone.
+    """
+    seal = read_seal(head)
+    if seal is None and head.snapshot_id is not None:
+        seal = event_log.initial_seal(read_event_chains(head.rows()))
+        if seal is None:
+            return {}
+    count, mark = event_log.advance_seal(seal, previous, newest)
+    return {_SEAL_COUNT_KEY: str(count), _SEAL_SUM_KEY: mark}
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """Give the row of a plan."""
+    resolved = plan.resolved
+    run = resolved.manifest.run
+    transform = resolved.manifest.transform
+    return {
+        "run_id": plan.run_id,
+        "data_product": plan.product,
+        "kind": run.kind,
+        "mode": run.mode,
+        "requested_by": run.requested_by,
+        "reason": run.reason,
+        "reason_code": run.reason_code,
+        "transform": transform.name,
+        "transform_version": transform.version,
+        "git_commit": resolved.git_commit,
+        "target_table": resolved.target.table,
+        "target_snapshot_id": resolved.target.snapshot_id,
+        "shadow_table": plan.shadow_table,
+        "partitions": list(resolved.scope.partitions),
+        "manifest_hash": plan.manifest_hash,
+        "revises": plan.revises,
+        "created_at": plan.created_at,
+        "created_by": plan.created_by,
+        "plan": plan.model_dump_json(),
+    }
+
+
+_PLAN_COLUMNS = ("run_id", "plan", "manifest_hash")
+
+
+class IcebergAudit:
+    """`ports.control.Audit` on PyIceberg: reads only."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._plans = tables.log(PIPELINE_RUN)
+        self._events = tables.log(RUN_EVENT)
+        self._versions = tables.log(ACCEPTED_OUTPUT_VERSION)
+
+    def drafts(self) -> tuple[Plan, ...]:
+        """Plans that were stored, while their first event was not: cut off in between.
+
+        Also one that is being registered right now; one that was edited is left out.
+        """
+        # Plans first: one that is registered in between has its event by the second look.
+        plans = self._plans.head().rows(columns=_PLAN_COLUMNS)
+        begun = {row["run_id"] for row in self._events.head().rows(columns=("run_id",))}
+        found = (_open_plan_or_error(row) for row in plans if row["run_id"] not in begun)
+        return tuple(plan for plan in found if isinstance(plan, Plan))
+
+    def bad_plans(self) -> dict[str, str]:
+        """Say of each stored plan that is not the one that was made what is wrong with it."""
+        found = {
+            row["run_id"]: _open_plan_or_error(row)
+            for row in self._plans.head().rows(columns=_PLAN_COLUMNS)
+        }
+        return {
+            run_id: plan.problem for run_id, plan in found.items() if isinstance(plan, Tampered)
+        }
+
+    def chains(self) -> dict[str, tuple[Event, ...]]:
+        """The events of each run as they are stored, in the order in which they were appended."""
+        return read_event_chains(self._events.head().rows())
+
+    def seal(self) -> tuple[int, str] | None:
+        """How many events there are, and the sum of all runs' newest hashes, as last written."""
+        return read_seal(self._events.head())
+
+    def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
+        """The rows of each product, oldest first, and its pointer, as they are stored.
+
+        All of one moment. None: the pointer is gone, or is none any more.
+        """
+        return read_products(self._versions.head())
+
+
+def _open_plan_or_error(row: dict[str, Any]) -> Plan | Tampered:
+    try:
+        return open_plan(row["run_id"], row["plan"], row["manifest_hash"])
+    except Tampered as error:
+        return error
 
 
 class IcebergRuns:
@@ -45,10 +265,10 @@ class IcebergRuns:
 
         A registration that was killed between the two is completed by the same intent.
         """
-        run_log.require_first_event(plan, event)
+        event_log.require_first_event(plan, event)
         current = _find_status(self._events.head(), plan.run_id)
         if current is not None:
-            raise run_log.run_exists_error(current)
+            raise event_log.run_exists_error(current)
         self._plans.append(lambda head: _store_plan(head, plan))
         return self._events.append(lambda head: _append_first_event(head, plan, event))
 
@@ -56,7 +276,7 @@ class IcebergRuns:
         """Load the plan; raises NotFound, and Tampered when it was edited since it was made."""
         rows = self._plans.head().rows({"run_id": run_id}, ("plan", "manifest_hash"))
         if not rows:
-            raise run_log.unknown_run_error(run_id)
+            raise event_log.unknown_run_error(run_id)
         return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
@@ -116,26 +336,28 @@ def _store_plan(head: LogHead, plan: Plan) -> LogAppend[None]:
 def _append_first_event(head: LogHead, plan: Plan, event: Event) -> LogAppend[RunStatus]:
     current = _find_status(head, plan.run_id)
     if current is not None:
-        raise run_log.run_exists_error(current)
-    return _event_append(head, *run_log.apply_first_event(plan, event))
+        raise event_log.run_exists_error(current)
+    return _event_append(head, *event_log.apply_first_event(plan, event))
 
 
 def _append_event(head: LogHead, event: Event, lease: Lease | None) -> LogAppend[RunStatus]:
     current = _require_status(head, event.run_id)
     if event.seq != current.seq + 1:
         rows = head.rows({"run_id": event.run_id, "seq": event.seq})
-        raise run_log.run_moved_error(event, current, read_event(rows[0]) if rows else None)
-    return _event_append(head, *run_log.apply_event(_with_newest_hash(head, current), event, lease))
+        raise event_log.run_moved_error(event, current, read_event(rows[0]) if rows else None)
+    return _event_append(
+        head, *event_log.apply_event(_with_newest_hash(head, current), event, lease)
+    )
 
 
 def _renew_lease(head: LogHead, run_id: str, epoch: int, until: datetime) -> LogAppend[None]:
-    status = run_log.extend_lease(_require_status(head, run_id), epoch, until)
+    status = event_log.extend_lease(_require_status(head, run_id), epoch, until)
     return LogAppend(result=None, set={status_key(run_id): status_text(status)}, moves_head=True)
 
 
 def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[RunStatus]:
     key, seal = status_key(status.run_id), next_seal_properties(head, event.previous, event.hash)
-    is_open = run_log.is_open_run(status)
+    is_open = event_log.is_open_run(status)
     return LogAppend(
         result=status,
         rows=(event_row(event),),
@@ -149,13 +371,13 @@ def _with_newest_hash(head: LogHead, status: RunStatus) -> RunStatus:
     if status.head:
         return status
     chain = read_event_chains(head.rows({"run_id": status.run_id}))[status.run_id]
-    return status.model_copy(update={"head": run_log.chain_events(chain)[-1].hash})
+    return status.model_copy(update={"head": event_log.chain_events(chain)[-1].hash})
 
 
 def _require_status(head: LogHead, run_id: str) -> RunStatus:
     found = _find_status(head, run_id)
     if found is None:
-        raise run_log.unknown_run_error(run_id)
+        raise event_log.unknown_run_error(run_id)
     return found
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_log import LogAppend, LogHead
-from lakehouse_backfill.adapters.iceberg.control.control_rows import row_fields
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import ACCEPTED_OUTPUT_VERSION
-from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
-from lakehouse_backfill.domain import pointer as rules
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.schemas import ACCEPTED_OUTPUT_VERSION
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
+from lakehouse_backfill.domain import publication as rules
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.scope import Scope
-from lakehouse_backfill.domain.value import canonical_json
+from lakehouse_backfill.domain.serialization import canonical_json
 
 _POINTER_PREFIX = "pointer."
 #: Columns whose name says more than the field's.

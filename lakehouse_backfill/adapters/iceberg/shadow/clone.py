@@ -1,14 +1,47 @@
-"""The metadata of a zero-copy clone: what it shares with its target, and what is its own."""
+"""Clone metadata; what an existing clone must be; clones of formats PyIceberg cannot write.
+
+The metadata of a zero-copy clone: what it shares with its target, and what is its own.
+
+Clones of tables that PyIceberg reads but cannot write, without a JVM.
+
+A clone has no manifest of its own, so that its metadata can be edited as text. Only a server, or
+an SQL catalog, which is a column in a table, takes such a text.
+
+A clone that is there already, of a process that was cut off: is it what it should be?
+
+It is never dropped here: whoever registered it may be at work, and would drop what is made anew.
+"""
 
 from __future__ import annotations
 
+import json
 import uuid
+import uuid as uuids
+from typing import Any
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import Compressor
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropertiesUpdate
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
-from lakehouse_backfill.adapters.iceberg.names import EPOCH_PROPERTY, PUBLICATION_PROPERTY
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    EPOCH_PROPERTY,
+    PROPERTY_PREFIX,
+    PUBLICATION_PROPERTY,
+)
+from lakehouse_backfill.core.planning.write_path import clone_metadata
+from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
+from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_writer import CloneCommitter
 
 #: Properties that every clone has.
 CLONE_PROPERTIES = {
@@ -81,3 +114,132 @@ def metadata_identity(metadata: TableMetadata) -> dict[str, object]:
         "sequence number": getattr(metadata, "last_sequence_number", 0),
         "properties": metadata.properties,
     }
+
+
+class FileCloneCommitter(CloneCommitter):
+    """Clones in one catalog, by their metadata files."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def write_clone(self, order: CloneCommit) -> None:
+        """Write the metadata file of a clone; no catalog knows of it yet."""
+        io = load_table(self._catalog, order.table).io
+        with translate_errors():
+            metadata = clone_metadata(_read_metadata_file(io, order.metadata_location), order)
+            with commit_window("Shadows.metadata_file"):
+                _write_metadata_file(io, order.file, metadata)
+
+    def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
+        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`.
+
+        Raises Unsupported on catalogs that are neither REST nor SQL.
+        """
+        # Every command wires this, and few need the HTTP client that comes with it.
+        from pyiceberg.catalog.rest import RestCatalog
+
+        loaded = load_table(self._catalog, table)
+        if str(loaded.metadata.table_uuid) != found_uuid:
+            raise TooBusy(f"{table} has another UUID by now", fix="try again")
+        if isinstance(self._catalog, RestCatalog):
+            updates = (
+                AssignUUIDUpdate(uuid=uuids.UUID(uuid)), SetPropertiesUpdate(updates=properties),
+            )  # fmt: skip
+            requirement = AssertTableUUID(uuid=uuids.UUID(found_uuid))
+            with commit_window("Shadows.fence"):
+                self._catalog.commit_table(loaded, (requirement,), updates)
+        elif isinstance(self._catalog, SqlCatalog):
+            self._replace(self._catalog, loaded, uuid, properties)
+        else:
+            raise Unsupported(
+                f"{table} has a table format whose shadows need a REST or an SQL catalog where "
+                "Spark is reached through Spark Connect",
+                fix="run this command with a Spark of its own: remove spark.remote",
+            )
+
+    def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:  # noqa: ARG002
+        """Refuse: rows of such tables are written anew, by commits that carry no columns."""
+        raise Unsupported(
+            f"{table} is written row by row, by commits that carry no change of columns",
+            state="no chunk was written; the target was not touched",
+            fix="run this command with a Spark of its own: remove spark.remote",
+        )
+
+    def _replace(
+        self, catalog: SqlCatalog, table: Table, uuid: str, properties: dict[str, str]
+    ) -> None:
+        """Point the catalog to an edited copy of the metadata, unless it moved meanwhile."""
+        found = table.metadata_location
+        with translate_errors():
+            metadata = _read_metadata_file(table.io, found)
+            held = {**metadata.get("properties", {}), **properties}
+            metadata |= {"table-uuid": uuid, "properties": held}
+            file = table.location_provider().new_table_metadata_file_location()
+            _write_metadata_file(table.io, file, metadata)
+            with commit_window("Shadows.fence"), Session(catalog.engine) as session:
+                done = session.execute(_catalog_row_update(catalog, table, file))
+                session.commit()
+        if not done.rowcount:  # type: ignore[attr-defined]
+            raise TooBusy(f"{'.'.join(table.name())} moved meanwhile", fix="try again")
+
+
+def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:
+    """Give the statement that PyIceberg's own commits end in."""
+    namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
+    return (
+        update(IcebergTables)
+        .where(
+            IcebergTables.catalog_name == catalog.name,
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == Catalog.table_name_from(table.name()),
+            IcebergTables.metadata_location == table.metadata_location,
+        )
+        .values(metadata_location=file, previous_metadata_location=table.metadata_location)
+    )
+
+
+def _read_metadata_file(io: FileIO, location: str) -> dict[str, Any]:
+    opening = Compressor.get_compressor(location).stream_decompressor
+    with io.new_input(location).open() as raw, opening(raw) as text:
+        found: dict[str, Any] = json.loads(text.read())
+    return found
+
+
+def _write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
+    text = json.dumps(metadata).encode()
+    with io.new_output(location).create() as file:
+        file.write(Compressor.get_compressor(location).bytes_compressor()(text))
+
+
+def require_marks(shadow: str, kept: TableMetadata) -> None:
+    """Raise Conflict for a table that is empty and has no mark: a catalog may leave that."""
+    if not kept.snapshots and not any(key.startswith(PROPERTY_PREFIX) for key in kept.properties):
+        raise _leftover_conflict(shadow, "it is empty, and nothing in it says what for")
+
+
+def require_clone(shadow: str, kept: TableMetadata, wanted: TableMetadata) -> None:
+    """Raise Conflict when the catalog kept something else than a clone like `wanted`.
+
+    What the target gained, or was set to, since the clone was made is missing in it, rightly.
+    """
+    held: tuple[tuple[str, list[Any], list[Any]], ...] = (
+        ("schemas", kept.schemas, wanted.schemas),
+        ("specs", kept.partition_specs, wanted.partition_specs),
+        ("sort orders", kept.sort_orders, wanted.sort_orders),
+        ("snapshot", snapshot_identities(wanted), snapshot_identities(kept)),
+    )
+    faults = [part for part, found, known in held if any(one not in known for one in found)]
+    if any(kept.properties.get(key) != text for key, text in CLONE_PROPERTIES.items()):
+        faults.append("properties")
+    if faults:
+        raise _leftover_conflict(shadow, f"other {', '.join(faults)} than what it was cloned from")
+
+
+def _leftover_conflict(shadow: str, why: str) -> Conflict:
+    return Conflict(
+        f"{shadow} is already there, and is no clone: {why}. A command that was cut off leaves "
+        "this on a catalog that does not keep what is registered",
+        state="nothing was changed",
+        fix="unless somebody else made it, and when no command of this run is at work: "
+        f"DROP TABLE {shadow} (in Spark SQL, without PURGE), then repeat the same command",
+    )

@@ -2,6 +2,7 @@
 
 Inside DuckDB columns are called c0, c1, …: a user's names never reach SQL, and DuckDB's blindness
 to case cannot mix up two columns.
+
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lakehouse_backfill.core.comparison.tolerances import (
+from lakehouse_backfill.core.comparison.conditions import (
     require_applicable_tolerances,
     require_ignored_columns_exist,
 )
-from lakehouse_backfill.domain.tolerance import Tolerance
+from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
 NUMBER_TYPES = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
@@ -220,3 +221,24 @@ def _sql_literal(text: str) -> str:
     from sqlglot import exp
 
     return str(exp.Literal.string(text).sql("duckdb"))
+
+
+SideName = Literal["old", "new"]
+
+
+ChangeKind = Literal["added", "removed", "changed"]
+
+
+PARTITION_SLOT = "p"
+
+
+#: The number of a row within its side's batch.
+ROW_NUMBER_SLOT = "r"
+
+
+#: The code of c1's text is named kc1.
+CODE_PREFIX = "k"
+
+
+#: A pair is the number of its old row above that of its new one.
+ROW_NUMBER_BITS = 32

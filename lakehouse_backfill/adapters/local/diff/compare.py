@@ -1,38 +1,238 @@
-"""Comparing one batch of rows: in arrays where keys and columns allow it, else in DuckDB.
+"""Compare one batch; add changes and samples; yield differing rows.
+
+Adding what a matched batch holds to a tally: its changes by partition and column, and samples.
+
+Rows lie in `pairs` by key; in `bags` (made only where keys repeat, or there are none) as multisets.
+
+The rows that a comparison found to differ, one after the other.
+
+Comparing one batch of rows: in arrays where keys and columns allow it, else in DuckDB.
 
 Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0.
 Keys that a side holds more than once are never joined, which would multiply them: they are compared
 as multisets of rows, like everything when there is no key.
 """
 
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakehouse_backfill.adapters.local.diff.bins import BinAccumulator
-from lakehouse_backfill.adapters.local.diff.changes import ChangeCollector
-from lakehouse_backfill.adapters.local.diff.differing import iterate_differing_rows
-from lakehouse_backfill.adapters.local.diff.matching import HashJoin, prepare_sides
-from lakehouse_backfill.adapters.local.diff.plain_spreads import ArrowProfiler, BinAccumulators
-from lakehouse_backfill.adapters.local.diff.rows import PARTITION_SLOT
-from lakehouse_backfill.adapters.local.diff.sorting import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.diff.spreads import profile_in_duckdb
-from lakehouse_backfill.adapters.local.diff.tally import SideName, Tally
-from lakehouse_backfill.adapters.local.diff.value_counts import rows_by_partition_number
-from lakehouse_backfill.adapters.local.engine import LazyDuckDB, is_duckdb_error
-from lakehouse_backfill.adapters.local.memory import keep_freed_memory
+from lakehouse_backfill.adapters.local.diff.columns import (
+    PARTITION_SLOT,
+    ChangeKind,
+    DiffColumn,
+    SideName,
+)
+from lakehouse_backfill.adapters.local.diff.counts import (
+    BinAccumulator,
+    rows_by_number,
+    rows_by_partition_number,
+)
+from lakehouse_backfill.adapters.local.diff.distributions import (
+    ArrowProfiler,
+    BinAccumulators,
+    profile_in_duckdb,
+)
+from lakehouse_backfill.adapters.local.diff.hash_join import HashJoin, prepare_sides
+from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.diff.values import CHANGE_KINDS
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, is_duckdb_error
+from lakehouse_backfill.adapters.local.parquet import keep_freed_memory
+from lakehouse_backfill.domain.rollout import DifferingRow
+from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     import duckdb
 
-    from lakehouse_backfill.domain.rollout import DifferingRow
+
+# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
+
+
+_WHOLE_ROW_KINDS: tuple[tuple[ChangeKind, str], ...] = (("added", "n"), ("removed", "o"))
+
+
+class ChangeCollector:
+    """The rows of a batch that differ."""
+
+    def __init__(self, engine: LazyDuckDB, tally: Tally, matched: HashJoin) -> None:
+        self._engine = engine
+        self._tally = tally
+        self._matched = matched
+        self._pairs, self._has_bags = matched.pairs, matched.has_bags
+        self._keys = [column for column in tally.columns if column.use == "key"]
+        self._compared = [column for column in tally.columns if column.use == "compared"]
+
+    def count(self) -> None:
+        """Count rows by partition and kind, and the changed ones by column."""
+        partitions, kinds = self._pairs[PARTITION_SLOT].to_numpy(), self._kinds
+        for place, kind in enumerate(CHANGE_KINDS):
+            for partition, count in rows_by_number([partitions[kinds == place]]).items():
+                self._add(partition, kind, count)
+        is_changed = kinds == CHANGE_KINDS.index("changed")
+        for slot in (column.slot for column in self._compared):
+            flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
+            for partition, count in rows_by_number([partitions[flags]]).items():
+                self._tally.changed[partition, slot] += count
+        if self._has_bags:
+            self._count_bags()
+
+    def sample(self) -> None:
+        """Keep the first rows of each kind by partition and key, up to the tally's limit."""
+        if self._has_bags:
+            self._matched.show()
+            for kind, side in _WHOLE_ROW_KINDS:
+                self._sample_whole(kind, side)
+            self._sample_pairs("changed")
+        else:
+            for kind in CHANGE_KINDS:
+                self._sample_pairs(kind)
+
+    @cached_property
+    def _kinds(self) -> np.ndarray:
+        """Give the place of each pair's kind in KINDS."""
+        found = pc.index_in(self._pairs["kind"], pa.array(CHANGE_KINDS, self._pairs["kind"].type))
+        return np.asarray(found.to_numpy())
+
+    def _count_bags(self) -> None:
+        query = (
+            f"SELECT {PARTITION_SLOT}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION_SLOT}"
+        )
+        for partition, added, removed in self._engine.db.execute(query).fetchall():
+            self._add(partition, "added", added)
+            self._add(partition, "removed", removed)
+
+    def _add(self, partition: int, kind: ChangeKind, count: int) -> None:
+        rows = self._tally.at(partition)
+        setattr(rows, kind, getattr(rows, kind) + int(count))
+
+    def _sample_pairs(self, kind: ChangeKind) -> None:
+        limit = self._tally.wanted(kind)
+        if limit <= 0:
+            return
+        places = np.flatnonzero(self._kinds == CHANGE_KINDS.index(kind))
+        partitions = self._pairs[PARTITION_SLOT].to_numpy()[places]
+        if len(places) > limit:
+            # Partitions are few: what comes first lies in the first ones.
+            places = places[partitions <= np.partition(partitions, limit - 1)[limit - 1]]
+        narrow = self._pairs.select([PARTITION_SLOT, *(key.slot for key in self._keys)]).take(
+            places
+        )
+        for row in self._pairs.take(places[_sorted_positions(narrow)[:limit]]).to_pylist():
+            self._add_sample(row)
+
+    def _add_sample(self, row: dict[str, Any]) -> None:
+        kind: ChangeKind = row["kind"]
+        shown = [c for c in self._compared if kind != "changed" or row[f"d_{c.slot}"]]
+        old, new = ({c.name: row[f"{side}_{c.slot}"] for c in shown} for side in ("o", "n"))
+        self._tally.sample(
+            kind,
+            self._key(row),
+            None if kind == "added" else old,
+            None if kind == "removed" else new,
+        )
+
+    def _sample_whole(self, kind: ChangeKind, side: str) -> None:
+        """Keep rows of one side, those of repeated keys as often as they are there."""
+        limit = self._tally.wanted(kind)
+        if limit <= 0:
+            return
+        keys = [key.slot for key in self._keys]
+        slots = [column.slot for column in self._compared]
+        paired = ", ".join([PARTITION_SLOT, *keys, *(f"{side}_{slot} AS {slot}" for slot in slots)])
+        bagged = ", ".join([PARTITION_SLOT, *keys, *slots])
+        # All columns, so that rows of a duplicate key have one order too.
+        order = ", ".join(f"{c} NULLS FIRST" for c in [PARTITION_SLOT, *keys, *slots])
+        query = (
+            f"SELECT {paired}, 1 AS times FROM pairs WHERE kind = '{kind}' UNION ALL "
+            f"SELECT {bagged}, {kind} FROM bags WHERE {kind} > 0"
+        )
+        for row in self._rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
+            values = {column.name: row[column.slot] for column in self._compared}
+            old, new = (None, values) if kind == "added" else (values, None)
+            for _ in range(min(int(row["times"]), limit)):
+                self._tally.sample(kind, self._key(row), old, new)
+
+    def _key(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {key.name: row[key.slot] for key in self._keys}
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._engine.db.sql(query).to_arrow_table().to_pylist()
+        return rows
+
+
+def _sorted_positions(rows: pa.Table) -> np.ndarray:
+    """Give the places of rows by their columns, nulls first and NaN last."""
+    order = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if column.null_count:
+            rows = rows.append_column(f"{name}_valid", column.is_valid())
+            order.append((f"{name}_valid", "ascending"))
+        order.append((name, "ascending"))
+    return np.asarray(pc.sort_indices(rows, sort_keys=order))
+
+
+# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
+
+
+_BATCH_ROWS = 20_000
+
+
+def iterate_differing_rows(
+    db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool
+) -> Iterator[DifferingRow]:
+    """Yield what the tables `pairs` and `bags` hold: changed, added and removed rows."""
+    keys = [column for column in tally.columns if column.use == "key"]
+    values = [column for column in tally.columns if column.use == "compared"]
+    for row in _iterate_rows(db, "pairs", [PARTITION_SLOT, *(key.slot for key in keys)]):
+        key = _values_by_name(row, keys)
+        old, new = ({**key, **_values_by_name(row, values, f"{side}_")} for side in ("o", "n"))
+        yield DifferingRow(
+            partition=tally.labels[row[PARTITION_SLOT]],
+            key=key,
+            old=None if row["kind"] == "added" else old,
+            new=None if row["kind"] == "removed" else new,
+        )
+    columns = [*keys, *values]
+    if not has_bags:
+        return
+    for row in _iterate_rows(db, "bags", [PARTITION_SLOT, *(column.slot for column in columns)]):
+        whole = _values_by_name(row, columns)
+        label, key = (
+            tally.labels[row[PARTITION_SLOT]],
+            _values_by_name(row, keys) if keys else whole,
+        )
+        for _ in range(int(row["removed"])):
+            yield DifferingRow(partition=label, key=key, old=whole, new=None)
+        for _ in range(int(row["added"])):
+            yield DifferingRow(partition=label, key=key, old=None, new=whole)
+
+
+def _values_by_name(
+    row: dict[str, Any], columns: list[DiffColumn], prefix: str = ""
+) -> dict[str, Any]:
+    return {column.name: to_json_value(row[f"{prefix}{column.slot}"]) for column in columns}
+
+
+def _iterate_rows(
+    db: duckdb.DuckDBPyConnection, name: str, order: list[str]
+) -> Iterator[dict[str, Any]]:
+    by = ", ".join(f"{column} NULLS FIRST" for column in order)
+    reader = db.sql(f"SELECT * FROM {name} ORDER BY {by}").to_arrow_reader(_BATCH_ROWS)
+    for batch in reader:
+        yield from batch.to_pylist()
+
+
+# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 
 
 _Sides = Mapping[SideName, pa.Table]

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.columns import ChangeKind, DiffColumn, SideName
 from lakehouse_backfill.core.comparison.distributions import (
-    Histogram,
-    category_distribution,
-    limit_columns_with_bars,
-    number_distribution,
-)
-from lakehouse_backfill.core.comparison.drift import (
     MAX_CATEGORIES,
+    Histogram,
     Moments,
+    category_distribution,
     describe_numbers,
+    limit_columns_with_bars,
     mean_shift,
+    number_distribution,
     population_shift,
 )
-from lakehouse_backfill.domain.checks import CellDiff, ColumnDiff, DiffSample, PartitionDiff
-from lakehouse_backfill.domain.plain import to_json_value
-from lakehouse_backfill.domain.schema_change import AddedColumn
-from lakehouse_backfill.domain.watched import Distribution
+from lakehouse_backfill.domain.checks import (
+    CellDiff,
+    ColumnDiff,
+    DiffSample,
+    Distribution,
+    PartitionDiff,
+)
+from lakehouse_backfill.domain.serialization import to_json_value
+from lakehouse_backfill.domain.table import AddedColumn
 
-SideName = Literal["old", "new"]
-ChangeKind = Literal["added", "removed", "changed"]
 _NULL = "null"
 
 

@@ -12,7 +12,7 @@ from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.domain.scope import Bound, RowRange
+from lakehouse_backfill.domain.partitions import Bound, RowRange
 from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,

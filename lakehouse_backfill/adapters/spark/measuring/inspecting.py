@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark import labels, readers
-from lakehouse_backfill.adapters.spark.failures import spark_errors
-from lakehouse_backfill.adapters.spark.names import quoted_column
-from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs, find_pin
-from lakehouse_backfill.domain.inspection import ChunkFacts, Period
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column, spark_errors
+from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.scope import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ class SparkInspecting:
             {"column": pin.range.column, "transform": unit, "type": kind}
         )
         with spark_errors(f"looking for gaps in {name}"):
-            found = frame.select(labels.raw_label(field).alias(_LABEL)).distinct().collect()
-        return tuple(sorted(labels.format_label(field, row[_LABEL]) for row in found))
+            found = frame.select(dataframes.raw_label(field).alias(_LABEL)).distinct().collect()
+        return tuple(sorted(dataframes.format_label(field, row[_LABEL]) for row in found))
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
         """Count the rows that the shadow holds of a chunk, and look at their keys.
@@ -66,7 +65,7 @@ class SparkInspecting:
                 twice = _duplicates(frame, key)
         nulls = {name: sum(row[f"{_NULLS}{at}"] for row in found) for at, name in enumerate(key)}
         return ChunkFacts(
-            rows={labels.format_label(field, row[_LABEL]): row[_ROWS] for row in found},
+            rows={dataframes.format_label(field, row[_LABEL]): row[_ROWS] for row in found},
             null_keys={name: count for name, count in nulls.items() if count},
             duplicate_keys=twice,
         )
@@ -74,17 +73,19 @@ class SparkInspecting:
     def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
         """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
         if scope is None:
-            return readers.read_table(self._spark, self._catalog, table, snapshot_id)
-        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+            return dataframes.read_table(self._spark, self._catalog, table, snapshot_id)
+        return dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> DataFrame:
         """The rows of some partitions of a table as its readers see them, for the suites."""
-        return readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        return dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
 
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> DataFrame:
         """The rows that the shadow holds of a chunk, for the suites."""
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        return readers.read_scope(self._spark, self._catalog, plan.shadow_table, snapshot_id, scope)
+        return dataframes.read_scope(
+            self._spark, self._catalog, plan.shadow_table, snapshot_id, scope
+        )
 
 
 def _key_facts_by_partition(
@@ -97,7 +98,7 @@ def _key_facts_by_partition(
     from pyspark.sql import functions as F
 
     named = [quoted_column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
-    rows = frame.select(labels.raw_label(field).alias(_LABEL), *named)
+    rows = frame.select(dataframes.raw_label(field).alias(_LABEL), *named)
     count = F.lit(1)
     if keys_lie_inside and key:
         rows = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias(_ROWS))

@@ -1,35 +1,159 @@
-"""Reads snapshots for the gates: the Measuring port."""
+"""The Measuring port; source totals.
+
+Totals of sources by the product's partitions, beside those of the candidate (Q4).
+
+Reads snapshots for the gates: the Measuring port.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakehouse_backfill.adapters.spark import readers
-from lakehouse_backfill.adapters.spark.evolving import apply_schema_change
-from lakehouse_backfill.adapters.spark.failures import spark_errors
-from lakehouse_backfill.adapters.spark.measuring import measured
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.dataframes import (
+    apply_schema_change,
+    quoted_column,
+    spark_errors,
+)
+from lakehouse_backfill.adapters.spark.measuring import partition_sums
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
     FILE_COLUMN,
     PartitionSums,
+    state_text,
     sum_partitions,
 )
-from lakehouse_backfill.adapters.spark.measuring.source_sums import SourceSums
-from lakehouse_backfill.adapters.spark.names import quoted_column
-from lakehouse_backfill.adapters.spark.session.together import run_concurrently
-from lakehouse_backfill.adapters.spark.staging.carrying import matches_predicate
-from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs, find_pin
+from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
+from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
+from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
+from lakehouse_backfill.core.validation.gates import measure_totals
+from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
-from lakehouse_backfill.domain.checksum import Checksum
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.manifest import RowPredicate
+from lakehouse_backfill.domain.partitions import ColumnType, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.predicate import RowPredicate
-from lakehouse_backfill.domain.schema_change import SchemaChange
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.table import SchemaChange
+from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.compute import MeasuredSides
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+_ICEBERG_TYPES: dict[str, ColumnType] = {
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "long",
+    "string": "string",
+}
+_LABEL, _STATE, _VALUE = "lhb_label", "lhb_state", "lhb_value_"
+_TIMES = ("date", "timestamp", "timestamptz")
+
+
+class _SourceGrouping(NamedTuple):
+    """What is grouped in one pass over a source."""
+
+    source: str
+    partition: str
+    counts_by: str | None
+
+
+class SourceSums:
+    """Adds up pinned sources by partition, each grouping in one job."""
+
+    def __init__(self, inputs: PinnedInputs) -> None:
+        self._inputs = inputs
+
+    def judged(
+        self,
+        plan: Plan,
+        wanted: tuple[SourceTotal, ...],
+        measures: tuple[Measure, ...],
+        totals: tuple[MeasureTotal, ...],
+    ) -> dict[SourceTotal, CheckResult]:
+        """Compare the totals by partition with those of the candidate; raises ConfigError."""
+        by_reading: dict[_SourceGrouping, list[SourceTotal]] = {}
+        for total in wanted:
+            if total.partition is not None:
+                reading = _SourceGrouping(total.source, total.partition, total.counts_by)
+                by_reading.setdefault(reading, []).append(total)
+        by_name = {measure.name: measure for measure in measures}
+        found: dict[SourceTotal, CheckResult] = {}
+        for reading, group in by_reading.items():
+            sums = self._sums(plan, reading, group, by_name)
+            for total in group:
+                ours = measure_totals(total.measure, totals)
+                found[total] = partition_sums.check_source_partitions(total, ours, sums[total])
+        return found
+
+    def _sums(
+        self,
+        plan: Plan,
+        reading: _SourceGrouping,
+        wanted: list[SourceTotal],
+        measures: dict[str, Measure],
+    ) -> dict[SourceTotal, dict[str, dict[str, Any]]]:
+        """Give the sums of each total by partition, then by the total's name."""
+        frame = self._inputs.whole(find_pin(plan, reading.source))
+        of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
+        rows = self._inputs.restricted(
+            find_pin(plan, reading.source), frame,
+            partitions.scope_row_ranges(Scope(field=of_source, partitions=plan.resolved.scope.partitions)),
+        )  # fmt: skip
+        by = [dataframes.raw_label(of_source).alias(_LABEL)]
+        if reading.counts_by:
+            by.append(quoted_column(reading.counts_by).cast("string").alias(_STATE))
+        sums = [
+            _source_total_aggregate(each).alias(f"{_VALUE}{at}") for at, each in enumerate(wanted)
+        ]
+        found: dict[SourceTotal, dict[str, dict[str, Any]]] = {each: {} for each in wanted}
+        with spark_errors(f"adding up {reading.source} by {reading.partition}"):
+            grouped = rows.groupBy(*by).agg(*sums).collect()
+        for row in grouped:
+            label = dataframes.format_label(of_source, row[_LABEL])
+            for at, total in enumerate(wanted):
+                name = total.measure
+                if reading.counts_by:
+                    name = partition_sums.state_total_name(measures[name], state_text(row[_STATE]))
+                found[total].setdefault(label, {})[name] = row[f"{_VALUE}{at}"]
+        return found
+
+
+def _source_scope_field(
+    target: ScopeField, frame: DataFrame, reading: _SourceGrouping
+) -> ScopeField:
+    """Give the source's column as the product's partition field: a day may come as an instant."""
+    field = next((f for f in frame.schema.fields if f.name == reading.partition), None)
+    if field is None:
+        raise NotFound(
+            f"{reading.source} has no column {reading.partition}, which says the partition",
+            fix="name a column of the source in source_totals.partition",
+        )
+    kind, transform = _ICEBERG_TYPES.get(field.dataType.typeName()), target.transform
+    if target.type == "date" and transform == "identity" and kind in _TIMES and kind != "date":
+        transform = "day"
+    is_alike = kind == target.type or {kind, target.type} <= {"int", "long"}
+    if kind is None or not (is_alike or (kind in _TIMES and target.type in _TIMES)):
+        raise ConfigError(
+            f"{reading.source}.{reading.partition} is {field.dataType.simpleString()}, and "
+            f"partitions are of {target.column}, which is {target.type}",
+            fix="name a column of the source that holds the same values",
+            field="source_totals.partition",
+        )
+    return ScopeField(column=reading.partition, transform=transform, type=kind)
+
+
+def _source_total_aggregate(total: SourceTotal) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.sum(quoted_column(total.sum)) if total.sum else F.count(F.lit(1))
+
 
 _OLD, _NEW, _EARLIER = "old", "new", "earlier"
 
@@ -75,7 +199,7 @@ class SparkMeasuring:
         Rows that delete files hide are not counted, nor are those of files in `skip`: they are not
         hashed, though Iceberg reads them where they lie beside others of their partition.
         """
-        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
         if skip:
             frame = frame.where(~quoted_column(FILE_COLUMN).isin(sorted(skip)))
         with spark_errors(f"measuring {table}"):
@@ -118,8 +242,8 @@ class SparkMeasuring:
             new=found[_NEW].checksums,
             old_files=found[_OLD].files,
             new_files=found[_NEW].files,
-            earlier=measured.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
-            totals=measured.total_by_measure(
+            earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
+            totals=partition_sums.total_by_measure(
                 measures,
                 scope.partitions,
                 None if old[1] is None else _known_or_read(old_measures, found[_OLD]),
@@ -149,21 +273,21 @@ class SparkMeasuring:
         if not wanted:
             return ()
         by_name = {measure.name: measure for measure in measures}
-        candidate = readers.read_table(self._spark, self._catalog, plan.shadow_table, None)
+        candidate = dataframes.read_table(self._spark, self._catalog, plan.shadow_table, None)
         ours = [by_name[total.measure] for total in wanted]
         with run_concurrently(
             lambda: _collect_aggregates(candidate, [_measure_aggregate(each) for each in ours])
         ) as summing:
             theirs = self._of_sources(plan, wanted)
         return tuple(
-            measured.check_source_total(total, mine, other)
+            partition_sums.check_source_total(total, mine, other)
             for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
         )
 
     def output(self, plan: Plan) -> DataFrame:
         """The restated partitions of the shadow, for the suites."""
         scope = plan.resolved.scope
-        return readers.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
+        return dataframes.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
 
     def input(self, plan: Plan, name: str) -> DataFrame:
         """One pinned input within its range, for the suites."""
@@ -188,7 +312,7 @@ class SparkMeasuring:
     ) -> dict[str, DataFrame]:
         """Open the sides that have a snapshot, the old one as the change leaves it."""
         frames = {
-            side: readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+            side: dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
             for side, (table, snapshot_id) in sides.items()
             if snapshot_id is not None and side not in without
         }
@@ -209,7 +333,7 @@ class SparkMeasuring:
 
 def _known_or_read(
     given: Mapping[str, tuple[Any, ...]] | None, read: PartitionSums
-) -> measured.ValuesByLabel:
+) -> partition_sums.ValuesByLabel:
     return read.measures if given is None else given
 
 

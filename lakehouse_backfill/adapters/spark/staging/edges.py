@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark import filters, labels, rowhash
-from lakehouse_backfill.adapters.spark.diff import comparing
+from lakehouse_backfill.adapters.spark import dataframes, row_hash
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column
+from lakehouse_backfill.adapters.spark.diff import rows
+from lakehouse_backfill.adapters.spark.diff.sides import LABEL
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
-from lakehouse_backfill.adapters.spark.names import quoted_column
-from lakehouse_backfill.adapters.spark.session.together import run_concurrently
+from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, Measure
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COUNTS = (comparing.ADDED, comparing.REMOVED, comparing.CHANGED)
+_COUNTS = (rows.ADDED, rows.REMOVED, rows.CHANGED)
 _ACCEPTED = "accepted"
 RowChanges = dict[str, tuple[int, int, int]]
 MeasureShifts = dict[tuple[str, str], tuple[int, int]]
@@ -68,7 +69,7 @@ def _edge_differences(
     if not labels:
         return {}, {}
     scope = Scope(field=edge.scope.field, partitions=labels)
-    where = filters.is_in_ranges(partitions.scope_row_ranges(scope))
+    where = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
     old, new = accepted.where(where), edge.computed.where(where)
     with run_concurrently(lambda: _measure_differences(old, new, contract, scope)) as moving:
         rows = _row_differences(old, new, contract.key, scope)
@@ -100,22 +101,22 @@ def _row_differences(
 ) -> RowChanges:
     from pyspark.sql import functions as F
 
-    label = labels.raw_label(scope.field)
+    label = dataframes.raw_label(scope.field)
     sides = [
-        comparing.narrow(frame, label, key, rowhash.row_hash_column(frame.schema))
+        rows.narrow(frame, label, key, row_hash.row_hash_column(frame.schema))
         for frame in (accepted, computed)
     ]
     found = (
-        comparing.compared(sides[0], sides[1], key)
-        .groupBy(comparing.LABEL)
+        rows.compared(sides[0], sides[1], key)
+        .groupBy(LABEL)
         .agg(*(F.sum(name).alias(name) for name in _COUNTS))
         .collect()
     )
     return {
-        labels.format_label(scope.field, row[comparing.LABEL]): (
-            row[comparing.ADDED],
-            row[comparing.REMOVED],
-            row[comparing.CHANGED],
+        dataframes.format_label(scope.field, row[LABEL]): (
+            row[rows.ADDED],
+            row[rows.REMOVED],
+            row[rows.CHANGED],
         )
         for row in found
     }
@@ -129,7 +130,7 @@ def _measure_differences(
 
     if not contract.measures:
         return {}
-    keys = [comparing.LABEL, *comparing.key_names(contract.key)]
+    keys = [LABEL, *rows.key_names(contract.key)]
     sides = [
         _signed_measures(frame, sign, contract, scope)
         for frame, sign in ((accepted, 1), (computed, -1))
@@ -137,12 +138,12 @@ def _measure_differences(
     by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
     names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
     surplus = by_key.agg(*(F.sum(name).alias(name) for name in names))
-    found = surplus.groupBy(comparing.LABEL).agg(
+    found = surplus.groupBy(LABEL).agg(
         *(F.sum(F.greatest(F.col(name), F.lit(0))).alias(f"{name}_twice") for name in names),
         *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
     )
     return {
-        (labels.format_label(scope.field, row[comparing.LABEL]), measure.name): (
+        (dataframes.format_label(scope.field, row[LABEL]), measure.name): (
             _rounded_up(row[f"{name}_twice"]),
             _rounded_up(row[f"{name}_lost"]),
         )
@@ -159,9 +160,9 @@ def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Sco
     ]
     named = [
         quoted_column(name).alias(short)
-        for name, short in zip(contract.key, comparing.key_names(contract.key), strict=True)
+        for name, short in zip(contract.key, rows.key_names(contract.key), strict=True)
     ]
-    return frame.select(labels.raw_label(scope.field).alias(comparing.LABEL), *named, *values)
+    return frame.select(dataframes.raw_label(scope.field).alias(LABEL), *named, *values)
 
 
 def measure_contribution(measure: Measure) -> Column:

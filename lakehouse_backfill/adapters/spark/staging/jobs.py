@@ -1,11 +1,23 @@
-"""Loads the transform that a plan names, from a Python or a SQL file of the project."""
+"""Load and scan job code.
+
+Imports of a job's own modules: from the folder of its code, and from nowhere else.
+
+Two versions of one job may be loaded by one process: their modules have the same names, so none of
+them stays in `sys.modules` beyond the block.
+
+Reads job files for what a job must not touch, before any of it runs.
+
+Loads the transform that a plan names, from a Python or a SQL file of the project.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.util import module_from_spec, spec_from_file_location
@@ -13,22 +25,147 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.failures import CORRECT_JOB_FIX
-from lakehouse_backfill.adapters.spark.session import guard
-from lakehouse_backfill.adapters.spark.session.queries import (
+from lakehouse_backfill.adapters.spark.dataframes import CORRECT_JOB_FIX
+from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.session.write_guard import (
     NotAQuery,
     parse_query,
     referenced_tables,
 )
-from lakehouse_backfill.adapters.spark.staging.job_modules import job_imports
-from lakehouse_backfill.adapters.spark.staging.job_scan import check_job_source
 from lakehouse_backfill.domain.manifest import TransformRef
-from lakehouse_backfill.domain.scope import Bound
-from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
+from lakehouse_backfill.domain.partitions import Bound
+from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, NotFound
 from lakehouse_backfill.transforms import TransformInfo, transform_info
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+#: By folder: the modules that were imported from it, by name.
+_modules_by_folder: dict[Path, dict[str, ModuleType]] = {}
+
+
+@contextmanager
+def job_imports(folder: Path, job: Path) -> Iterator[None]:
+    """Let imports find the modules in `folder` and beside the job, first of all."""
+    places = [str(folder), str(job.parent)]
+    own = _modules_by_folder.setdefault(folder, {})
+    names = _importable_names(folder, job)
+    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.modules.update(own)
+    sys.path[:0] = places
+    try:
+        with _pickling_by_value(names):
+            yield
+    finally:
+        # Packages without a file look their places up in sys.path: asked before it changes.
+        imported = _imported(folder)
+        for place in places:
+            sys.path.remove(place)
+        for name, module in imported.items():
+            if name not in own:
+                _pickle_by_value(module)
+            own[name] = module
+            del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _importable_names(folder: Path, job: Path) -> set[str]:
+    """Give the names under which the folder's modules, and their packages, may be imported."""
+    found: set[str] = set()
+    for root in (folder, job.parent):
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return found
+
+
+def _imported(folder: Path) -> dict[str, ModuleType]:
+    """Give the modules and packages of the folder that are imported now, but for jobs."""
+    return {
+        name: module
+        # A list of its items is not made at once: other threads import meanwhile.
+        for name, module in sys.modules.copy().items()
+        if not name.startswith("lakehouse_backfill_job_") and _is_in_folder(module, folder)
+    }
+
+
+def _is_in_folder(module: ModuleType, folder: Path) -> bool:
+    try:
+        places = [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    # A package without a file may have a part in the working directory too.
+    return any(place is not None and Path(place).is_relative_to(folder) for place in places)
+
+
+@contextmanager
+def _pickling_by_value(names: set[str]) -> Iterator[None]:
+    """Let what the block imports travel with tasks that the same block makes.
+
+    A module is known only once it is imported, and the public function takes no name: so the names
+    of all that may be imported are registered before. Those that were not are taken back.
+    """
+    from pyspark.cloudpickle import cloudpickle
+
+    registry: set[str] = cloudpickle._PICKLE_BY_VALUE_MODULES
+    new = names - registry
+    registry |= new
+    try:
+        yield
+    finally:
+        registry -= new
+
+
+def _pickle_by_value(module: ModuleType) -> None:
+    """Executors do not have the file: what it holds travels with the tasks."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+#: Ways past the public API: they bypass the guard, and do not exist on Spark Connect.
+FORBIDDEN_NAMES = frozenset(
+    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd"}
+)
+_REFLECTION = re.compile(r"\b(reflect|java_method|try_reflect)\s*\(", re.IGNORECASE)
+_REFLECTION_NAMES = frozenset({"reflect", "java_method", "try_reflect"})
+
+
+def check_job_source(text: str, file: str) -> None:
+    """Refuse a Python job that reaches past the DataFrame API: ConfigError with all faults."""
+    try:
+        tree = ast.parse(text, filename=file)
+    except SyntaxError as error:
+        fault = Fault(file, error.lineno or 1, "transform", error.msg, "correct the Python code")
+        raise ConfigError("the job file is not Python", faults=(fault,)) from error
+    faults = tuple(
+        Fault(file, getattr(node, "lineno", 1), found, "is not open to jobs", _DATAFRAME_API_FIX)
+        for node in ast.walk(tree)
+        if (found := _forbidden(node))
+    )
+    if faults:
+        raise ConfigError("the job reaches past the DataFrame API", faults=faults)
+
+
+_DATAFRAME_API_FIX = "use the DataFrame API or SQL; both run on Spark Connect too"
+
+
+def _forbidden(node: ast.AST) -> str | None:
+    """Name what a node reaches for; texts count too, because of getattr and expr."""
+    if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_NAMES | _REFLECTION_NAMES:
+        return node.attr
+    if isinstance(node, ast.ImportFrom):
+        names = {alias.name for alias in node.names}
+        return next(iter(sorted(names & (FORBIDDEN_NAMES | _REFLECTION_NAMES))), None)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if node.value in FORBIDDEN_NAMES:
+            return node.value
+        found = _REFLECTION.search(node.value)
+        return found.group(1) if found else None
+    return None
+
 
 _HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
@@ -66,7 +203,7 @@ class Job:
         DataFrame; nothing was written then.
         """
         try:
-            with guard.forbid_job_writes():
+            with write_guard.forbid_job_writes():
                 found = self.compute(context, frames)
                 if hasattr(found, "writeTo"):
                     # Spark Connect finds out what is wrong with it when it is first asked.
@@ -165,7 +302,7 @@ def _import_job_module(path: Path, file: str, text: str) -> ModuleType:
     # Executors do not have the file: its functions travel with the tasks.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        with guard.forbid_job_writes():
+        with write_guard.forbid_job_writes():
             spec.loader.exec_module(module)
     except BackfillError:
         del sys.modules[name]

@@ -1,21 +1,132 @@
-"""Writes one chunk into a shadow: exactly its partitions, in one validated, fenced commit."""
+"""One fenced, validated overwrite per chunk; lineage columns and summary.
+
+What an output says about its origin: in its rows (if the contract wants) and in its snapshot.
+
+Writes one chunk into a shadow: exactly its partitions, in one validated, fenced commit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark import holding
-from lakehouse_backfill.adapters.spark.failures import spark_errors, translate_spark_error
-from lakehouse_backfill.adapters.spark.names import quoted_table_name
-from lakehouse_backfill.adapters.spark.session import guard
-from lakehouse_backfill.adapters.spark.staging.lineage import ATTEMPT_ID_PROPERTY, EPOCH_PROPERTY
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.dataframes import (
+    quoted_table_name,
+    spark_errors,
+    translate_spark_error,
+)
+from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
 from lakehouse_backfill.fault_points import commit_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+PROPERTY_PREFIX = "lakehouse-backfill."
+CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
+ATTEMPT_ID_PROPERTY = f"{PROPERTY_PREFIX}attempt-id"
+OUTSIDE_ROWS = f"{PROPERTY_PREFIX}outside-rows"
+EPOCH_PROPERTY = f"{PROPERTY_PREFIX}epoch"
+FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
+
+
+def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
+    """Give the widest half-open instants that the scope reads of any source."""
+    read = [
+        resolve.window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
+    ]
+    if not read:
+        return None
+    return min(first for first, _ in read), max(last for _, last in read)
+
+
+def snapshot_properties(
+    plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int
+) -> dict[str, str]:
+    """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
+    manifest = plan.resolved.manifest
+    window = input_window(plan, scope)
+    # Rows that an earlier revision computed are still those that it computed.
+    origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
+    inputs = origin.inputs if origin else {}
+    said: dict[str, str | None] = {
+        "chunk-id": chunk.chunk_id,
+        "attempt-id": attempt_id,
+        "epoch": str(epoch),
+        "run-id": plan.run_id,
+        "product": manifest.product,
+        "manifest-hash": plan.manifest_hash,
+        "transform": manifest.transform.name,
+        "transform-version": manifest.transform.version,
+        "input-snapshot-ids": _snapshot_ids_text(plan, "source", inputs),
+        "carried-from": origin.run_id if origin else None,
+        "input-range-start": window[0].isoformat() if window else None,
+        "input-range-end": window[1].isoformat() if window else None,
+        "processing-mode": manifest.run.mode,
+        "reference-data-version": _snapshot_ids_text(plan, "reference", inputs),
+        "restatement-reason": manifest.run.reason,
+    }
+    return {f"{PROPERTY_PREFIX}{name}": value for name, value in said.items() if value is not None}
+
+
+def add_lineage_columns(
+    frame: DataFrame, plan: Plan, scope: Scope, target: StructType
+) -> DataFrame:
+    """Add the lineage columns to the rows, in the target's own types."""
+    from pyspark.sql import functions as F
+
+    values = _lineage_values(plan, scope)
+    types = {field.name: field.dataType for field in target.fields}
+    return frame.withColumns(
+        {
+            name: F.lit(_literal_value(values[name])).cast(types.get(name, "string"))
+            for name in LINEAGE_NAMES
+        }
+    )
+
+
+def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
+    manifest = plan.resolved.manifest
+    window = input_window(plan, scope)
+    sources = [pin for pin in plan.resolved.sources if pin.role == "source"]
+    return {
+        "produced_by_run_id": plan.run_id,
+        "produced_by_transform": manifest.transform.name,
+        "transform_version": manifest.transform.version,
+        "input_snapshot_id": sources[0].snapshot_id if sources else None,
+        "input_range_start": window[0] if window else None,
+        "input_range_end": window[1] if window else None,
+        "processing_mode": manifest.run.mode,
+        "reference_data_version": _snapshot_ids_text(plan, "reference"),
+        "restatement_reason": manifest.run.reason,
+        "produced_at": datetime.now(timezone.utc),
+    }
+
+
+def _literal_value(value: Any) -> str | int | None:
+    """Instants as text with their offset: Spark reads those in no local time zone."""
+    return value.isoformat(sep=" ") if isinstance(value, datetime) else value
+
+
+def _snapshot_ids_text(
+    plan: Plan, role: str, inputs: Mapping[str, int] | None = None
+) -> str | None:
+    """Name the inputs of a role with their snapshots; those in `inputs` were other ones."""
+    pins = [pin for pin in plan.resolved.sources if pin.role == role]
+    found = {pin.name: pin.snapshot_id for pin in pins} | {
+        pin.name: inputs[pin.name] for pin in pins if inputs and pin.name in inputs
+    }
+    return ",".join(f"{name}={number}" for name, number in found.items()) or None
+
 
 #: What Iceberg and Spark say when a table is not the one that they held.
 _TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH")
@@ -50,7 +161,7 @@ class ShadowWriter:
         """
         name = quoted_table_name(self._catalog, shadow)
         with spark_errors(f"reading {shadow}"):
-            held = holding.pin_table_identity(self._spark, name)
+            held = dataframes.pin_table_identity(self._spark, name)
         head = self._require_epoch(shadow, epoch)
         writer = frame.unionByName(held).writeTo(name)
         writer = writer.option("isolation-level", "serializable")
@@ -60,11 +171,11 @@ class ShadowWriter:
             writer = writer.option(f"snapshot-property.{key}", value)
         failure: Exception | None = None
         try:
-            with guard.allow_own_writes(), commit_window("Spark.overwrite"):
+            with write_guard.allow_own_writes(), commit_window("Spark.overwrite"):
                 writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
             failure = error
-        if failure is not None and holding.TABLE_MOVED_MARKER in str(failure):
+        if failure is not None and dataframes.TABLE_MOVED_MARKER in str(failure):
             raise self._moved(shadow, epoch) from failure
         return self._outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
 
@@ -82,7 +193,7 @@ class ShadowWriter:
     def _shown(self, shadow: str) -> dict[str, str]:
         # A command on the driver: the `refs` table would start a job.
         command = f"SHOW TBLPROPERTIES {quoted_table_name(self._catalog, shadow)}"
-        with spark_errors(f"reading {shadow}"), guard.allow_own_writes():
+        with spark_errors(f"reading {shadow}"), write_guard.allow_own_writes():
             return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
 
     def _moved(self, shadow: str, epoch: int) -> BackfillError:

@@ -10,26 +10,26 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark import evolving, filters, readers, rowhash
-from lakehouse_backfill.adapters.spark.failures import spark_errors
+from lakehouse_backfill.adapters.spark import dataframes, row_hash
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column, spark_errors
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
-from lakehouse_backfill.adapters.spark.names import quoted_column
-from lakehouse_backfill.adapters.spark.session.together import run_concurrently
-from lakehouse_backfill.adapters.spark.staging import carrying, lineage
-from lakehouse_backfill.adapters.spark.staging.composing import ChunkComposer, ComposedChunk
-from lakehouse_backfill.adapters.spark.staging.computing import TransformRunner
+from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
+from lakehouse_backfill.adapters.spark.staging import merge, shadow_writer
+from lakehouse_backfill.adapters.spark.staging.compose import (
+    ChunkComposer,
+    ComposedChunk,
+    DeletedRowFilter,
+)
 from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare_edges
-from lakehouse_backfill.adapters.spark.staging.inputs import PinnedInputs
-from lakehouse_backfill.adapters.spark.staging.leaving_out import DeletedRowFilter
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
-from lakehouse_backfill.core.planning import catching_up, windows
-from lakehouse_backfill.domain import partitions, rules_schema_change
+from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.core.planning import catch_up, resolve
+from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.lineage import LINEAGE_NAMES
-from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.scope import Chunk, Scope
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
@@ -144,9 +144,7 @@ class SparkStaging:
         accepted = self._accepted(plan, Scope(field=field, partitions=everything))
         target, coming = (
             accepted.schema,
-            rules_schema_change.added_column_names(
-                rules_schema_change.declared_schema_change(plan)
-            ),
+            table.added_column_names(declared_schema_change(plan)),
         )
         if coming:
             target = self._schema(plan.shadow_table)
@@ -162,7 +160,9 @@ class SparkStaging:
     ) -> dict[str, Checksum]:
         """Compute partitions beyond the scope, and only sum their rows; those without are out."""
         scopes, base = _scopes(plan, around), plan.resolved.target
-        target = readers.read_table(self._spark, self._catalog, base.table, base.snapshot_id).schema
+        target = dataframes.read_table(
+            self._spark, self._catalog, base.table, base.snapshot_id
+        ).schema
         with spark_errors("checking the edges"):
             computed = {str(side): self._computed(plan, scopes[side], target) for side in scopes}
             sums = sum_partitions(computed, plan.resolved.scope.field)
@@ -170,23 +170,23 @@ class SparkStaging:
 
     def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
         """Keep the rows that the run's row predicate names; all where it has none."""
-        predicate = carrying.typed_row_predicate(plan, frame.schema)
-        return frame if predicate is None else frame.where(carrying.matches_predicate(predicate))
+        predicate = merge.typed_row_predicate(plan, frame.schema)
+        return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
 
     def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
-            return readers.empty_frame(self._spark, self._schema(plan.shadow_table))
-        read = readers.read_scope(self._spark, self._catalog, base.table, base.snapshot_id, scope)
-        rows = evolving.apply_schema_change(
-            self._named(plan, read), rules_schema_change.declared_schema_change(plan)
+            return dataframes.empty_frame(self._spark, self._schema(plan.shadow_table))
+        read = dataframes.read_scope(
+            self._spark, self._catalog, base.table, base.snapshot_id, scope
         )
-        return self._leaving_out.kept(rows, catching_up.excluded_rows(plan.resolved))
+        rows = dataframes.apply_schema_change(self._named(plan, read), declared_schema_change(plan))
+        return self._leaving_out.kept(rows, catch_up.excluded_rows(plan.resolved))
 
     def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
         rows = self._named(plan, self._computing.partitions(plan, scope, target, sources))
-        return self._leaving_out.kept(rows, catching_up.excluded_rows(plan.resolved))
+        return self._leaving_out.kept(rows, catch_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
@@ -201,7 +201,7 @@ class SparkStaging:
                 f"{base.table} does not exist yet, so nothing says what the output must look like",
                 fix="plan without --prove-warm-up",
             )
-        if rules_schema_change.declared_schema_change(plan):
+        if declared_schema_change(plan):
             raise Unsupported(
                 f"the run changes columns of {base.table}, which no table has yet",
                 fix="plan without --prove-warm-up",
@@ -227,19 +227,19 @@ class SparkStaging:
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         rows = partitions.scope_row_ranges(scope)
         observation = Observation(f"chunk {uuid.uuid4()}")
-        observed = _with_observation(composed.rows, filters.is_in_ranges(rows), observation)
+        observed = _with_observation(composed.rows, dataframes.is_in_ranges(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
-        written = observed.where(filters.range_filter(rows))
-        properties = lineage.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
+        written = observed.where(dataframes.range_filter(rows))
+        properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties
         commit = self._writer.overwrite(
-            written, plan.shadow_table, filters.range_filter(rows), properties, epoch
+            written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch
         )
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks count twice, and an optimised-away plan not at all.
-                outside = ~filters.is_in_ranges(rows)
+                outside = ~dataframes.is_in_ranges(rows)
                 rows_there = composed.rows.where(outside)
                 outside_rows = counted.outside_rows if counted else rows_there.count()
                 stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
@@ -247,16 +247,16 @@ class SparkStaging:
         return commit, counted
 
     def _stored(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
-        frame = readers.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
         return self._checksum(frame)
 
     def _checksum(self, frame: DataFrame) -> Checksum:
-        columns = rowhash.checksum_aggregates(frame.schema, LINEAGE_NAMES)
+        columns = row_hash.checksum_aggregates(frame.schema, LINEAGE_NAMES)
         found = frame.agg(*columns).collect()[0].asDict()
-        return rowhash.to_checksum(found, rowhash.shape_digest(frame.schema, LINEAGE_NAMES))
+        return row_hash.to_checksum(found, row_hash.shape_digest(frame.schema, LINEAGE_NAMES))
 
     def _schema(self, table: str) -> StructType:
-        return readers.read_table(self._spark, self._catalog, table, None).schema
+        return dataframes.read_table(self._spark, self._catalog, table, None).schema
 
 
 def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
@@ -271,11 +271,11 @@ def _with_observation(output: DataFrame, inside: Column, observation: Any) -> Da
     from pyspark.sql import functions as F
 
     # Hashed once per row: in an Observation each aggregate would work out the whole hash again.
-    hashed = F.when(inside, rowhash.row_hash_column(output.schema, LINEAGE_NAMES))
+    hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
     outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
     with_hash = output.withColumn(_HASH, hashed)
     return with_hash.observe(
-        observation, outside, *rowhash.hash_aggregates(quoted_column(_HASH))
+        observation, outside, *row_hash.hash_aggregates(quoted_column(_HASH))
     ).drop(_HASH)
 
 
@@ -287,8 +287,8 @@ def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | No
         return None
     if _OUTSIDE not in found:
         return None
-    shape = rowhash.shape_digest(schema, LINEAGE_NAMES)
-    return _ObservedChunk(rowhash.to_checksum(found, shape), int(found[_OUTSIDE]))
+    shape = row_hash.shape_digest(schema, LINEAGE_NAMES)
+    return _ObservedChunk(row_hash.to_checksum(found, shape), int(found[_OUTSIDE]))
 
 
 def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
@@ -300,8 +300,8 @@ def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
             "cool_down_days": 2 * pin.cool_down_days,
         }
     )
-    window = windows.needed_window(more, scope)
-    if window is not None and not windows.range_covers_window(pin.range, window):
+    window = resolve.needed_window(more, scope)
+    if window is not None and not resolve.range_covers_window(pin.range, window):
         first, last = window[0].date(), window[1].date() + timedelta(days=1)
         raise ConfigError(
             f"twice the warm-up of {pin.name} lies outside its declared range",

@@ -14,7 +14,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.adapters.iceberg.content import ScopeFiles, plan_swap
+from lakehouse_backfill.adapters.iceberg.manifests import ScopeFiles, plan_swap
 
 PATH_ID = 2147483546
 _KINDS = {

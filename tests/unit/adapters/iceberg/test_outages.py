@@ -16,14 +16,12 @@ from pyiceberg.exceptions import (
 )
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
-    is_sqlite_locked,
-    load_table,
-    translate_errors,
-)
-from lakehouse_backfill.adapters.iceberg.patience import (
     commit_with_retry,
     is_lost_race,
+    is_sqlite_locked,
+    load_table,
     retry_attempts,
+    translate_errors,
 )
 from lakehouse_backfill.errors import CatalogDown, NotFound, TooBusy
 

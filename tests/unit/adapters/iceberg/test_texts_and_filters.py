@@ -7,7 +7,7 @@ from datetime import date, datetime, timezone
 import pytest
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, Or
 
-from lakehouse_backfill.adapters.iceberg.filters import (
+from lakehouse_backfill.adapters.iceberg.partitions import (
     at_least_term,
     below_term,
     equal_term,
@@ -15,8 +15,8 @@ from lakehouse_backfill.adapters.iceberg.filters import (
     null_term,
     row_range_filter,
 )
-from lakehouse_backfill.adapters.iceberg.type_text import TypeParser
-from lakehouse_backfill.domain.scope import RowRange
+from lakehouse_backfill.adapters.iceberg.schema import TypeParser
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import ConfigError
 
 D1, D2 = date(2013, 2, 1), date(2013, 2, 3)

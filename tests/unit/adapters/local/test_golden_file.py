@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.local.golden import read_golden
+from lakehouse_backfill.adapters.local.reader import read_golden
 from lakehouse_backfill.errors import ConfigError
 
 

@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.local.reader import (
     read_snapshot_arrow,
     rows_by_key,
 )
-from lakehouse_backfill.domain.scope import RowRange
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 SCHEMA = Schema(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.system import driver
-from lakehouse_backfill.adapters.system.driver import is_driver_alive, this_driver
+from lakehouse_backfill.adapters.system import process
+from lakehouse_backfill.adapters.system.process import is_driver_alive, this_driver
 
 HOST = socket.gethostname()
 pytestmark = [
@@ -106,7 +106,7 @@ def test_a_driver_in_another_container_of_the_same_host_name_is_taken_for_alive(
     """A process that counts its pids anew does not know ours, and cannot tell that we live."""
     code = (
         "import sys; "
-        "from lakehouse_backfill.adapters.system.driver import is_driver_alive, this_driver; "
+        "from lakehouse_backfill.adapters.system.process import is_driver_alive, this_driver; "
         "print(is_driver_alive(sys.argv[1]), this_driver())"
     )
     inside = ["unshare", "-r", "-p", "-f", "--mount-proc", sys.executable, "-c", code]
@@ -135,7 +135,7 @@ def test_a_command_may_be_named_anything(sleeper, tmp_path: Path):
 
 
 def test_without_proc_a_process_is_known_by_its_pid_alone(sleeper, monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(driver, "_PROC_FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(process, "_PROC_FOLDER", tmp_path / "absent")
     assert this_driver() == f"{HOST}:{os.getpid()}"
     assert is_driver_alive(f"{HOST}:{sleeper.pid}")
     sleeper.kill()

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.system.clock import SystemClock
-from lakehouse_backfill.adapters.system.journal import LOG_LABELS, JsonJournal
-from lakehouse_backfill.adapters.system.progress import NullProgress
-from lakehouse_backfill.adapters.system.redact import redact_value
+from lakehouse_backfill.adapters.system.journal import LOG_LABELS, JsonJournal, redact_value
+from lakehouse_backfill.adapters.system.process import NullProgress, SystemClock
 from lakehouse_backfill.errors import TooBusy
-from lakehouse_backfill.ports.clock import Clock
-from lakehouse_backfill.ports.progress import Journal, Progress
+from lakehouse_backfill.ports.system import Clock, Journal, Progress
 
 pytestmark = pytest.mark.req("O2")
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)

@@ -6,7 +6,7 @@ import getpass
 
 import pytest
 
-from lakehouse_backfill.adapters.system.person import require_valid_reason, resolve_actor
+from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
 from lakehouse_backfill.errors import ConfigError
 
 

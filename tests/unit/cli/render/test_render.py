@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.clean import clean_text
+from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.render import VIEWS, render_result
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
 from tests.fakes.project import ANSWERS, RUN

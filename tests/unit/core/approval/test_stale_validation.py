@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.approval.waive import waive
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import MeasureTotal
@@ -26,10 +26,10 @@ from tests.fakes.lake import FakeLake
 
 def accepted(found: Context) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id
 
 
@@ -96,7 +96,7 @@ def reviewed(**changes: object) -> tuple[Context, str]:
         roles={"waive": ["olga"]}, **changes,
     )  # fmt: skip
     plan, _ = register_plan(found, make_plan(found, declared(contract=watched), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     assert validate(found, plan.run_id, "bob")[0].state is RunState.REJECTED
     return found, plan.run_id

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.approval.waive import failed_gates, waive
-from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import failed_gates, waive
+from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.drive import run_until_decision
+from lakehouse_backfill.core.publication.catch_up import run_until_decision
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
@@ -39,7 +39,7 @@ EDGES, KEYS = "edges are closed", "keys are unique"
 def rejected(found: Context, **changes: Any) -> str:
     """A run whose validation failed."""
     plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     assert validate(found, plan.run_id, "bob")[0].state is RunState.REJECTED
     return plan.run_id
@@ -56,7 +56,7 @@ def open_edge(**changes: Any) -> tuple[Context, str]:
 def test_a_failed_gate_blocks_acceptance_and_publication() -> None:
     found, run_id = open_edge()
     with pytest.raises(IllegalMove):
-        decide.accept(found, run_id, "ana", "")
+        decisions.accept(found, run_id, "ana", "")
     with pytest.raises(IllegalMove):
         publish(found, run_id, "ana")
 
@@ -66,7 +66,7 @@ def test_a_waived_gate_lets_the_result_be_accepted_and_published() -> None:
     found, run_id = open_edge()
     status = waive(found, run_id, EDGES, "ana", "the day before is restated by bf-2")
     assert status.state is RunState.VALIDATED
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     assert found.runs.status(run_id).state is RunState.PUBLISHED
 
@@ -83,7 +83,7 @@ def test_a_waiver_is_recorded_with_gate_scope_content_number_and_reason() -> Non
     assert said == {
         "gate": EDGES, "group": "edge", "scope": "result", "bound_to": digest, "reason": "known",
     }  # fmt: skip
-    (shown,) = look.evidence_document(found, run_id)["waivers"]
+    (shown,) = status.evidence_document(found, run_id)["waivers"]
     assert (shown["gate"], shown["by"], shown["bound_to"]) == (EDGES, "ana", digest)
 
 
@@ -125,7 +125,7 @@ def test_another_result_needs_another_waiver() -> None:
 def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> None:
     found, run_id = open_edge()
     waive(found, run_id, EDGES, "ana", "known")
-    decide.reject(found, run_id, "ana", "no")
+    decisions.reject(found, run_id, "ana", "no")
     before = found.runs.events(run_id)
     for go_on in (
         lambda: waive(found, run_id, EDGES, "ana", "known"),
@@ -135,7 +135,7 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
         with pytest.raises(ApprovalMissing, match=f"ana rejected {run_id}: no") as said:
             go_on()
         assert said.value.fix.startswith(f"lakehouse-backfill plan m.yaml --revise {run_id}")
-    assert look.waiver_records(found.runs.events(run_id)) == []
+    assert status.waiver_records(found.runs.events(run_id)) == []
     assert found.runs.events(run_id) == before
 
 
@@ -150,7 +150,7 @@ def test_a_verdict_that_was_edited_is_refused_and_can_be_judged_again(old: str, 
     found = bench(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     shadow = where.tables[plan.shadow_table]
     shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
@@ -199,7 +199,7 @@ def test_a_gate_that_guards_the_data_itself_cannot_be_waived() -> None:
     found = bench(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     shadow = where.tables[plan.shadow_table]
     shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
@@ -254,14 +254,14 @@ def test_a_decision_is_bound_to_the_validation_that_moved_the_run_not_to_the_new
     found = bench(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     _, validation, digest = validate(found, run_id, "bob")
     lost = validation.model_copy(update={"totals": (), "checks": validation.checks[:1]})
     document = lost.model_dump(mode="json")
     epoch = found.runs.status(run_id).epoch
     assert found.evidence.record(run_id, "validation", document, epoch) != digest
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     assert found.runs.events(run_id)[-1].detail["bound_to"] == digest
 
 
@@ -271,7 +271,7 @@ def test_a_result_that_was_never_waived_is_not_accepted_whatever_the_state_says(
     status, plan = found.runs.status(run_id), found.runs.plan(run_id)
     found.move(status, plan, "pass by waiver", "eve")
     with pytest.raises(ChecksFailed, match=EDGES):
-        decide.accept(found, run_id, "ana", "")
+        decisions.accept(found, run_id, "ana", "")
 
 
 def test_a_run_is_cancelled_by_who_asked_for_it_or_by_who_may_decide_on_it() -> None:
@@ -281,10 +281,10 @@ def test_a_run_is_cancelled_by_who_asked_for_it_or_by_who_may_decide_on_it() -> 
         wanted = declared(contract=contract(roles=roles))
         plan, _ = register_plan(found, make_plan(found, wanted, "pat", None), "pat")
         if may:
-            assert decide.cancel(found, plan.run_id, who, "").state is RunState.CANCELLED
+            assert decisions.cancel(found, plan.run_id, who, "").state is RunState.CANCELLED
         else:
             with pytest.raises(NotAllowed, match="lead, bot"):
-                decide.cancel(found, plan.run_id, who, "")
+                decisions.cancel(found, plan.run_id, who, "")
 
 
 @pytest.mark.req("X9", "Q8")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import waivers
-from lakehouse_backfill.core.approval.waivers import INPUT_SCOPE, RESULT_SCOPE, WaiverSubject
-from lakehouse_backfill.core.runs import gate_list
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import INPUT_SCOPE, RESULT_SCOPE, WaiverSubject
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import Event, RunState
 
@@ -59,14 +59,15 @@ CASES = [
 def test_a_failed_gate_passes_only_by_a_standing_waiver_of_exactly_this_content(
     events: list[Event], failed: CheckResult, passes: bool
 ) -> None:
-    closed = waivers.unwaived_failures([failed], RESULT_D1, waivers.waivers_in_force(events))
+    closed = decisions.unwaived_failures([failed], RESULT_D1, decisions.waivers_in_force(events))
     assert closed == (() if passes else (failed,))
 
 
 @pytest.mark.req("Q8")
 def test_what_does_not_block_needs_no_waiver() -> None:
     assert (
-        waivers.unwaived_failures([check(blocking=False), check(passed=True)], RESULT_D1, ()) == ()
+        decisions.unwaived_failures([check(blocking=False), check(passed=True)], RESULT_D1, ())
+        == ()
     )
 
 
@@ -87,16 +88,16 @@ def test_what_does_not_block_needs_no_waiver() -> None:
 def test_only_a_stop_by_checks_that_nothing_moved_since_can_be_waived(
     verbs: list[str], stopped_by: str | None
 ) -> None:
-    found = waivers.stopping_event([event(number, verb) for number, verb in enumerate(verbs)])
+    found = decisions.stopping_event([event(number, verb) for number, verb in enumerate(verbs)])
     assert (found.verb if found else None) == stopped_by
 
 
 def test_the_command_can_be_typed_as_it_is_shown() -> None:
-    shown = waivers.waive_command("bf-1", "it's 20 %")
+    shown = decisions.waive_command("bf-1", "it's 20 %")
     assert shown == ("""lakehouse-backfill waive bf-1 'it'"'"'s 20 %' --by WHO --reason TEXT""")
 
 
 def test_a_gate_that_guards_the_data_says_why_it_cannot_be_waived() -> None:
     failed = check("diff and counts agree", "diff", waivable=False)
-    assert "people decide on" in gate_list.why_not_waivable(failed)
-    assert gate_list.why_not_waivable(check()) == ""
+    assert "people decide on" in gate_registry.why_not_waivable(failed)
+    assert gate_registry.why_not_waivable(check()) == ""

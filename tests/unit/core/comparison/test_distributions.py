@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.comparison import distributions
-from lakehouse_backfill.core.comparison.distributions import MAX_BINS, Histogram, bin_exponent
-from lakehouse_backfill.core.comparison.scaled_bins import scaled_bin
-from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff
-from lakehouse_backfill.domain.watched import Distribution, DistributionBar
+from lakehouse_backfill.core.comparison.distributions import (
+    MAX_BINS,
+    Histogram,
+    bin_exponent,
+    scaled_bin,
+)
+from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
 
 pytestmark = pytest.mark.req("Q5")
 NUMBERS = st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=60)

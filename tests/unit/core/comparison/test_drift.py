@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lakehouse_backfill.core.comparison.drift import (
+from lakehouse_backfill.core.comparison.distributions import (
     Moments,
     describe_numbers,
     mean_shift,

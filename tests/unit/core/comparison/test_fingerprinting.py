@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval.decide import VALIDATION
-from lakehouse_backfill.core.comparison import fingerprinting
-from lakehouse_backfill.core.comparison.reconciling import TableSides, reconcile
-from lakehouse_backfill.core.publication.landing import PUBLICATION
+from lakehouse_backfill.core.approval.decisions import VALIDATION
+from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.comparison.diff import TableSides, reconcile
+from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.domain.scope import Scope
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
 from tests.fakes.bench import PRODUCT, bench, declared, lake
@@ -115,9 +115,9 @@ def _kept(found: Context, where: FakeLake) -> None:
     """Read two days of the product whatever is known, and keep what was read."""
     head = where.tables[PRODUCT].head
     scope = Scope(field=DAY, partitions=("2020-01-01", "2020-01-02"))
-    state = fingerprinting.look_up_fingerprints(found, PRODUCT, head, scope, rely=False)
+    state = fingerprints.look_up_fingerprints(found, PRODUCT, head, scope, rely=False)
     read = found.compute().measuring.by_file(PRODUCT, head, scope)
-    fingerprinting.record_fingerprints(found, [(state, read)], None)
+    fingerprints.record_fingerprints(found, [(state, read)], None)
 
 
 @pytest.mark.req("Q4", "P5")
@@ -175,7 +175,9 @@ def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
         followed.append(found.runs.status(run_id).state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lakehouse_backfill.core.publication.follow_up.run_checks_and_hooks", follow)
+        patch.setattr(
+            "lakehouse_backfill.core.publication.post_publish.run_checks_and_hooks", follow
+        )
         with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
             publish(found, run_id, "bob")
     assert followed == [RunState.PUBLISHED]

@@ -9,8 +9,7 @@ import pytest
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.fingerprints import KnownChecksums
-from lakehouse_backfill.domain.checksum import Checksum
-from lakehouse_backfill.domain.fingerprint import FileFingerprint
+from lakehouse_backfill.domain.diff import Checksum, FileFingerprint
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
 

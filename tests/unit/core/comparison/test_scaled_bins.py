@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.comparison.scaled_bins import (
+from lakehouse_backfill.core.comparison.distributions import (
     BINS_PER_POWER,
     scaled_bin,
     scaled_bin_start,

@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from lakehouse_backfill.core.comparison.tolerances import (
+from lakehouse_backfill.core.comparison.conditions import (
     format_decimal,
     parse_tolerances,
     require_applicable_tolerances,
     require_ignored_columns_exist,
 )
-from lakehouse_backfill.domain.tolerance import Tolerance
+from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.errors import ConfigError
 
 

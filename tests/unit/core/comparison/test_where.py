@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.comparison.where import condition_columns, render_condition
+from lakehouse_backfill.core.comparison.conditions import condition_columns, render_condition
 from lakehouse_backfill.errors import ConfigError
 
 NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}

@@ -7,19 +7,19 @@ from typing import Any, Never
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.evidence import look
-from lakehouse_backfill.core.evidence.stages_attribution import (
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence.attribution import (
     ATTRIBUTION,
     AttributionOptions,
     attribute_changes,
 )
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.attribution import Factor
+from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute
@@ -31,7 +31,7 @@ DAYS = ("2020-01-02", "2020-01-03")
 
 def _staged(found: Context, **changes: Any) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     return plan.run_id
 
@@ -39,7 +39,7 @@ def _staged(found: Context, **changes: Any) -> str:
 def _published(found: Context, **changes: Any) -> str:
     run_id = _staged(found, **changes)
     validate(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "ana")
     return run_id
 
@@ -80,7 +80,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert done.counts == {"code": 12, "live_write": 2}
     assert (done.changed_rows, done.sampled, done.old) == (2, DAYS, compared.diff.old)
     assert found.evidence.newest(second, ATTRIBUTION)[1] == done.data()  # type: ignore[index]
-    assert look.evidence_document(found, second)["attribution"]["counts"] == done.counts
+    assert status.evidence_document(found, second)["attribution"]["counts"] == done.counts
 
 
 @pytest.mark.req("Q5")

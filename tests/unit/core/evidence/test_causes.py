@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.domain.attribution import CAUSE_CLASSES, ComparedState, Factor
+from lakehouse_backfill.domain.diff import CAUSE_CLASSES, ComparedState, Factor
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from tests.fakes.dossiers import plan
 
 CODE, LATE = Factor(cause="code"), Factor(cause="late_input", input="orders")

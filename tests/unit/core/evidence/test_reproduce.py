@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.evidence.guarantees import ProductGuarantees, audit_guarantees
-from lakehouse_backfill.core.evidence.recompute import open_scratch_table, plan_variant
-from lakehouse_backfill.core.evidence.reproduce import reproduce
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.reproduce import (
+    ProductGuarantees,
+    audit_guarantees,
+    open_scratch_table,
+    plan_variant,
+    reproduce,
+)
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.domain.scope import Chunk
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute
@@ -33,7 +37,7 @@ def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Context]:
 
 def published(found: Context) -> str:
     run_id, _ = validated(found)
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     return run_id
 

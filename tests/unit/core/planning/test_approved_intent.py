@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.planning import lineage
-from lakehouse_backfill.core.planning.keeping_code import changed_code_files
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.planning import plan
+from lakehouse_backfill.core.planning.job_code import changed_code_files
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.sealed import open_plan
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.event_log import open_plan
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Consumer, Profile
-from lakehouse_backfill.domain.lineage import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, RunState
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import (
     ApprovalMissing,
@@ -65,7 +64,7 @@ def test_code_that_was_planned_is_executed_whatever_its_file_says_by_now(file: s
     hashes = dict(HASHES)
     found = with_files(hashes)
     run_id = planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     hashes[file] = "0ther"
     stage(found, run_id, "bob")
     assert changed_code_files(found, found.runs.plan(run_id)) == (file,)
@@ -98,7 +97,7 @@ def test_changes_that_are_in_no_commit_are_recorded_and_block_prod() -> None:
     with pytest.raises(Blocked, match="not committed"):
         make_plan(dataclasses.replace(dev, profile=profile), dirty, "bob", None)
     with pytest.raises(Blocked, match="not committed"):
-        decide.approve(dataclasses.replace(dev, profile=profile), plan.run_id, "ana", "")
+        decisions.approve(dataclasses.replace(dev, profile=profile), plan.run_id, "ana", "")
 
 
 @M4
@@ -110,7 +109,7 @@ def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_comput
     hashes = dict(HASHES)
     found = with_files(hashes)
     run_id = planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     if how == "changed":
         hashes[file] = "0ther"
     else:
@@ -183,7 +182,7 @@ def test_a_plan_of_an_earlier_release_keeps_its_hash() -> None:
     """It lacks fields that this release knows: their defaults must not change its hash."""
     document = json.loads(a_plan().model_dump_json())
     del document["resolved"]["files"], document["resolved"]["config_hash"]
-    from lakehouse_backfill.domain.value import digest
+    from lakehouse_backfill.domain.serialization import digest
 
     document["manifest_hash"] = digest(document["resolved"])
     found = open_plan("bf-1", json.dumps(document), document["manifest_hash"])
@@ -194,7 +193,7 @@ def test_a_plan_of_an_earlier_release_keeps_its_hash() -> None:
 def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
     found = bench(lake())
     first = planned(found, declared())
-    decide.approve(found, first, "ana", "")
+    decisions.approve(found, first, "ana", "")
     second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
     assert second != first
     assert found.runs.plan(second).revises == first
@@ -207,8 +206,8 @@ def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
 def test_the_approval_of_a_closed_run_does_not_count_for_the_same_intent_planned_again() -> None:
     found = bench(lake())
     first = planned(found, declared())
-    decide.approve(found, first, "ana", "")
-    decide.cancel(found, first, "ana", "")
+    decisions.approve(found, first, "ana", "")
+    decisions.cancel(found, first, "ana", "")
     again = planned(found, declared())
     assert found.runs.plan(again).manifest_hash == found.runs.plan(first).manifest_hash
     with pytest.raises(ApprovalMissing, match="nobody made the decision"):
@@ -239,7 +238,7 @@ def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
         )
         info = info.model_copy(update={"columns": info.columns + extra})
     assert (
-        lineage.resolve_lineage_columns(contract(lineage_columns=wanted), info).lineage_columns
+        plan.resolve_lineage_columns(contract(lineage_columns=wanted), info).lineage_columns
         is expected
     )
 
@@ -294,10 +293,10 @@ def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
 
 def _accepted_run(found: Context) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import completeness
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain.contract import Assumption, Contract
 from lakehouse_backfill.domain.manifest import InputRange, Source
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import ConfigError
 from tests.fakes.plans import a_plan
@@ -81,13 +81,13 @@ CASES = [
 def test_the_periods_that_a_run_reads_are_expected_and_no_others(
     of: SourcePin, partitions: Scope, unit: Any, expected: list[str]
 ) -> None:
-    assert list(completeness.expected_periods(of, partitions, unit)) == expected
+    assert list(resolve.expected_periods(of, partitions, unit)) == expected
 
 
 @pytest.mark.req("Q0")
 def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods() -> None:
     wanted = tuple(f"2020-01-{day:02d}" for day in range(1, 10))
-    found = completeness.check_completeness("raw", source("day"), wanted, wanted[:2])
+    found = resolve.check_completeness("raw", source("day"), wanted, wanted[:2])
     assert (found.passed, found.blocking, found.observed) == (False, True, 7)
     assert found.name == "raw has rows in every day"
     assert found.detail == (
@@ -98,14 +98,14 @@ def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods()
 
 @pytest.mark.req("Q0")
 def test_a_gap_that_nobody_declared_is_reported_and_never_silent() -> None:
-    found = completeness.check_completeness("raw", source(), ("2020-01-01",), ())
+    found = resolve.check_completeness("raw", source(), ("2020-01-01",), ())
     assert (found.passed, found.blocking) == (False, False)
     assert "no row on 1 of 1 days: 2020-01-01" in found.detail
 
 
 @pytest.mark.req("Q0")
 def test_a_source_without_gaps_passes() -> None:
-    found = completeness.check_completeness(
+    found = resolve.check_completeness(
         "raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",)
     )
     assert (found.passed, found.detail) == (True, "rows in all 1 hours that the run reads")
@@ -128,7 +128,7 @@ def contract_of(on: str) -> Contract:
 @pytest.mark.req("Q0")
 def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
     pins = a_plan().resolved.sources
-    assert completeness.completeness_notes(manifest_of("day"), contract_of("flights"), pins) == (
+    assert resolve.completeness_notes(manifest_of("day"), contract_of("flights"), pins) == (
         "flights must have rows in every day that is read",
         "assumed of flights: Each flight is there once.",
     )
@@ -140,7 +140,7 @@ def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
     (flights,) = a_plan().resolved.sources
     pins = (flights.model_copy(update={"columns": (dates,)}),)
     with pytest.raises(ConfigError, match="holds dates") as refused:
-        completeness.completeness_notes(manifest_of("hour"), contract_of("flights"), pins)
+        resolve.completeness_notes(manifest_of("hour"), contract_of("flights"), pins)
     assert refused.value.field == "sources.flights.complete"
     with pytest.raises(ConfigError, match="no input airports"):
-        completeness.completeness_notes(manifest_of("none"), contract_of("airports"), pins)
+        resolve.completeness_notes(manifest_of("none"), contract_of("airports"), pins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning.consumers import affected_consumers, is_position_key
+from lakehouse_backfill.core.planning.estimates import affected_consumers, is_position_key
 from tests.fakes.bench import contract
 
 pytestmark = pytest.mark.req("U14")

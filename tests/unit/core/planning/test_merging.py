@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import merging
-from lakehouse_backfill.domain.composed import ChunkCounts
+from lakehouse_backfill.core.planning import row_changes
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.fakes.bench import contract, declared
@@ -84,25 +84,25 @@ REFUSED: dict[str, tuple[RunManifest, Any, type[BackfillError], str, str]] = {
 def test_a_merge_that_could_not_decide_is_refused_by_field(case: Any) -> None:
     asked, changes, kind, field, fix = case
     with pytest.raises(kind) as refused:
-        merging.require_mergeable(asked, contract(**changes), COLUMNS)
+        row_changes.require_mergeable(asked, contract(**changes), COLUMNS)
     assert (refused.value.field, fix in refused.value.fix) == (field, True), refused.value
 
 
 @pytest.mark.req("U4")
 @pytest.mark.parametrize("version", ["amount", "version", "changed_at", "price"])
 def test_a_version_is_a_number_a_day_or_an_instant(version: str) -> None:
-    merging.require_mergeable(manifest(merge={"version": version}), contract(), COLUMNS)
-    merging.require_mergeable(manifest("append"), contract(), COLUMNS)
+    row_changes.require_mergeable(manifest(merge={"version": version}), contract(), COLUMNS)
+    row_changes.require_mergeable(manifest("append"), contract(), COLUMNS)
 
 
 @pytest.mark.req("U4", "U11")
 def test_partitions_are_merged_again_one_by_one_only_where_no_key_can_move() -> None:
     again = manifest(merge={"version": "amount"}, safety={"on_conflict": "catch_up"})
-    merging.require_separate_partitions(again, contract(), "day")
+    row_changes.require_separate_partitions(again, contract(), "day")
     with pytest.raises(Unsupported, match="may move between partitions") as refused:
-        merging.require_separate_partitions(again, contract(key=["id"]), "day")
+        row_changes.require_separate_partitions(again, contract(key=["id"]), "day")
     assert refused.value.field == "safety.on_conflict"
-    merging.require_separate_partitions(
+    row_changes.require_separate_partitions(
         manifest(merge={"version": "amount"}), contract(key=["id"]), "day"
     )
 
@@ -121,7 +121,7 @@ def test_partitions_between_which_a_key_may_move_are_one_chunk(
 ) -> None:
     scope = Scope(field=DAY, partitions=("2020-01-02", "2020-01-03", "2020-01-04"))
     asked = manifest(mode, {"version": "amount"} if mode == "merge" else None)
-    assert merging.chunk_partition_limit(asked, contract(key=key), scope) == size
+    assert row_changes.chunk_partition_limit(asked, contract(key=key), scope) == size
 
 
 @pytest.mark.req("U4")
@@ -134,15 +134,15 @@ def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() 
     counts = ChunkCounts(
         carried_rows=4, inserted_rows=3, updated_rows=2, deleted_rows=1, ignored_rows=9
     )
-    fine = merging.check_changes_add_up(made, counts, 7, 9)
-    lost = merging.check_changes_add_up(made, counts, 7, 8)
+    fine = row_changes.check_changes_add_up(made, counts, 7, 9)
+    lost = row_changes.check_changes_add_up(made, counts, 7, 8)
     assert fine is not None
     assert lost is not None
     assert (fine.passed, lost.passed, lost.waivable) == (True, False, False)
     assert fine.detail == (
         "7 rows, 3 keys inserted, 2 updated, 1 deleted: 9 rows; 9 change rows were older or known"
     )
-    assert merging.check_changes_add_up(plan(), counts, 7, 9) is None
+    assert row_changes.check_changes_add_up(plan(), counts, 7, 9) is None
 
 
 @pytest.mark.req("U4", "X2")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import bench, declared, lake

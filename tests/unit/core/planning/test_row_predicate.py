@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import row_predicate
-from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.core.planning import row_changes
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.scope import Scope
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.fakes.bench import declared
@@ -51,14 +51,14 @@ READ = {
 @pytest.mark.req("U1b")
 @pytest.mark.parametrize(("given", "expected"), READ.values(), ids=READ)
 def test_values_are_read_as_their_columns_hold_them(given: Any, expected: Any) -> None:
-    assert row_predicate.resolve_row_predicate(manifest(given).target, TYPES) == expected
+    assert row_changes.resolve_row_predicate(manifest(given).target, TYPES) == expected
 
 
 @pytest.mark.req("U1b")
 @pytest.mark.parametrize(("given", "expected"), READ.values(), ids=READ)
 def test_a_stored_manifest_names_the_same_rows(given: Any, expected: Any) -> None:
     stored = RunManifest.model_validate_json(manifest(given).model_dump_json())
-    assert row_predicate.resolve_row_predicate(stored.target, TYPES) == expected
+    assert row_changes.resolve_row_predicate(stored.target, TYPES) == expected
 
 
 #: predicate, what else the target says -> error, field, piece of the fix
@@ -102,18 +102,18 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[BackfillError], str, str]] = 
 def test_what_names_no_rows_of_the_table_is_refused_by_field(case: Any) -> None:
     predicate, target, kind, field, fix = case
     with pytest.raises(kind) as refused:
-        row_predicate.require_fitting_predicate(manifest(predicate, **target), COLUMNS, "day")
+        row_changes.require_fitting_predicate(manifest(predicate, **target), COLUMNS, "day")
     assert (refused.value.field, fix in refused.value.fix) == (field, True), refused.value
 
 
 def test_what_fits_passes() -> None:
     for given in ({"tenant": ["A", "B"], "id": 7}, None):
-        row_predicate.require_fitting_predicate(manifest(given), COLUMNS, "day")
+        row_changes.require_fitting_predicate(manifest(given), COLUMNS, "day")
 
 
 def test_rows_are_described_in_words() -> None:
     target = manifest({"tenant": ["A", None], "id": 7}).target
-    assert row_predicate.describe_row_predicate(target) == "tenant in A, null and id = 7"
+    assert row_changes.describe_row_predicate(target) == "tenant in A, null and id = 7"
 
 
 @pytest.mark.req("U1b")
@@ -121,10 +121,10 @@ def test_other_rows_are_proven_by_count_and_checksum_of_each_partition() -> None
     scope = Scope(field=DAY, partitions=("2020-01-02", "2020-01-03"))
     one, other = (Checksum(rows=5, xor=mark, total=mark, shape="s") for mark in (1, 2))
     held = {"2020-01-02": one, "2020-01-03": one}
-    equal = row_predicate.check_other_rows_unchanged(scope, held, dict(held))
+    equal = row_changes.check_other_rows_unchanged(scope, held, dict(held))
     assert (equal.passed, equal.waivable, equal.detail) == (
         True, False, "10 rows carried over, counts and checksums equal",
     )  # fmt: skip
     for found in ({**held, "2020-01-03": other}, {"2020-01-02": one}):
-        wrong = row_predicate.check_other_rows_unchanged(scope, held, found)
+        wrong = row_changes.check_other_rows_unchanged(scope, held, found)
         assert (wrong.passed, wrong.detail) == (False, "1 partitions differ, first 2020-01-03")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning.staging_place import staging_folder, staging_location_notes
+from lakehouse_backfill.core.planning.write_path import staging_folder, staging_location_notes
 from lakehouse_backfill.domain.table import TableInfo
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning import ways
-from lakehouse_backfill.domain.ways import JvmState, TableFacts
+from lakehouse_backfill.core.planning import write_path
+from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import declared
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 UP, REMOTE = JvmState(is_up=True), JvmState(is_connect=True)
-MANY, VERY_MANY = ways.HEAVY_ENTRIES_JVM_RUNNING + 1, ways.HEAVY_ENTRIES + 1
+MANY, VERY_MANY = write_path.HEAVY_ENTRIES_JVM_RUNNING + 1, write_path.HEAVY_ENTRIES + 1
 CASES = {
     "no table yet": (None, JvmState(), "pyiceberg", "needs no JVM"),
     "format 1": (TableFacts(format_version=1), JvmState(), "pyiceberg", "format 1"),
@@ -45,7 +45,7 @@ CASES = {
 
 @pytest.mark.parametrize(("facts", "engine", "way", "word"), CASES.values(), ids=CASES)
 def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
-    chosen = ways.choose_write_path(facts, engine)
+    chosen = write_path.choose_write_path(facts, engine)
 
     assert (chosen.way, word in chosen.why) == (way, True), chosen.why
 
@@ -60,12 +60,12 @@ def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
 )
 def test_a_swap_by_rows_holds_no_freeze_and_is_no_append(field, changes):
     manifest = declared(**changes).manifest
-    by_rows = ways.choose_write_path(TableFacts(format_version=3), REMOTE)
+    by_rows = write_path.choose_write_path(TableFacts(format_version=3), REMOTE)
 
-    ways.require_fitting_write_path(
-        manifest, "silver.daily", ways.choose_write_path(TableFacts(format_version=3), UP)
+    write_path.require_fitting_write_path(
+        manifest, "silver.daily", write_path.choose_write_path(TableFacts(format_version=3), UP)
     )
     with pytest.raises(Unsupported, match=f"with this {field}: table format 3") as refused:
-        ways.require_fitting_write_path(manifest, "silver.daily", by_rows)
+        write_path.require_fitting_write_path(manifest, "silver.daily", by_rows)
 
     assert refused.value.field == field

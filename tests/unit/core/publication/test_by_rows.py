@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence.deep_verify import DataRead
+from lakehouse_backfill.core.evidence.deep_verify import REWRITTEN_ROWS_REASON, DataRead
 from lakehouse_backfill.core.evidence.verify import VerifyResult, verify
-from lakehouse_backfill.core.evidence.verifying import REWRITTEN_ROWS_REASON
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.publication import CommitResult
-from lakehouse_backfill.domain.table_commit import REWRITE_PROPERTY
+from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute, checksum
 from tests.fakes.lake import FakeLake

@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.evidence import look
-from lakehouse_backfill.core.planning import catching_up as rules
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.planning import catch_up as rules
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catching_up, drive
+from lakehouse_backfill.core.publication.catch_up import (
+    carry_over_approval,
+    newest_revision,
+    publish_with_catch_up,
+    run_until_decision,
+)
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.publication.staying_deleted import exclude_deleted_rows
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.publication.rollback_content import exclude_deleted_rows
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
@@ -50,10 +55,10 @@ class World:
         wanted = declared("2020-01-02", "2020-01-05", **changes)
         plan, _ = register_plan(self.bench, make_plan(self.bench, wanted, "bob", None), "bob")
         self.run = plan.run_id
-        decide.approve(self.bench, self.run, "ana", "")
+        decisions.approve(self.bench, self.run, "ana", "")
         stage(self.bench, self.run, "bob")
         validate(self.bench, self.run, "bob")
-        decide.accept(self.bench, self.run, "eve", "")
+        decisions.accept(self.bench, self.run, "eve", "")
         self.compute.staged.clear()
 
     @property
@@ -78,7 +83,7 @@ def test_a_conflict_names_its_commits_in_data_too() -> None:
     world = World()
     number = world.live(DAYS[1], "old-3@live")
     with pytest.raises(TargetChanged) as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     (conflict,) = raised.value.data["conflicts"]
     told = {name: conflict[name] for name in ("snapshot_id", "operation", "writer", "partitions")}
     assert told == {
@@ -93,7 +98,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
     world = World(**FOLLOWS)
     world.lake.write("bronze.raw", "2020-01-01", "raw-2")
     world.live(DAYS[1], "old-3@live")
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
     run = str(done.publication.run_id)
     assert run != world.run
     assert world.compute.staged == ["load", f"c0003-{DAYS[1]}"]
@@ -118,15 +123,15 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
 def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
     world = World(**FOLLOWS)
     world.live(DAYS[1], "old-3@live")
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
     row = done.publication
     assert (row.approved_by, row.accepted_by, row.by) == (("ana",), ("eve",), "bob")
     events = world.bench.runs.events(str(row.run_id))
     said = {event.verb: event.actor for event in events if event.verb.startswith("carry")}
     assert said == {"carry approval": "bob", "carry acceptance": "bob"}
-    found = decide.logged_validation(world.bench, events, str(row.run_id))
+    found = decisions.logged_validation(world.bench, events, str(row.run_id))
     assert found is not None
-    shown = look.approval_records(events, world.bench.runs.plan(str(row.run_id)), found[0])
+    shown = status.approval_records(events, world.bench.runs.plan(str(row.run_id)), found[0])
     assert [(item["decision"], item["by"]) for item in shown] == [
         ("approve", "ana"), ("accept", "eve"),
     ]  # fmt: skip
@@ -145,7 +150,7 @@ def test_a_second_conflict_is_followed_too_and_keeps_who_computed_what() -> None
         return through(request)
 
     world.lake.adopt = adopt  # type: ignore[method-assign]
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
     plan = world.bench.runs.plan(str(done.publication.run_id))
     assert plan.resolved.catch_up is not None
     assert plan.resolved.catch_up.attempt == 2
@@ -166,13 +171,13 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
 
     world.lake.adopt = always  # type: ignore[method-assign]
     with pytest.raises(TooBusy, match="caught up 2 times") as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     assert "pause the writer" in raised.value.fix
-    newest = catching_up.newest_revision(world.bench, world.run)
+    newest = newest_revision(world.bench, world.run)
     assert world.state(newest) is RunState.ACCEPTED
     world.lake.adopt = adopt  # type: ignore[method-assign]
     with pytest.raises(TooBusy):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
 
 
 @pytest.mark.req("U11")
@@ -181,27 +186,27 @@ def test_a_person_looks_when_more_than_the_changed_partitions_differs() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.open_edges = {"2020-01-01"}
     with pytest.raises(ChecksFailed, match="did not pass"):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
-    run = catching_up.newest_revision(world.bench, world.run)
+        publish_with_catch_up(world.bench, world.run, "bob")
+    run = newest_revision(world.bench, world.run)
     assert world.state(run) is RunState.REJECTED
     world.compute.open_edges = set()
     validate(world.bench, run, "bob")
-    found = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    found = publish_with_catch_up(world.bench, world.run, "bob")
     assert found.publication.run_id == run
 
 
 @pytest.mark.req("U11")
 def test_objections_name_what_a_person_must_look_at() -> None:
     world = World(**FOLLOWS)
-    found = decide.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
+    found = decisions.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
     assert found is not None
     old = found[1]
     other = old.balances[0].model_copy(update={"new_count": 11})
     new = old.model_copy(update={"balances": (other, *old.balances[1:])})
     plan = world.bench.runs.plan(world.run)
     world.live(DAYS[1], "old-3@live")
-    catching_up.publish_with_catch_up(world.bench, world.run, "bob")
-    revised = world.bench.runs.plan(catching_up.newest_revision(world.bench, world.run))
+    publish_with_catch_up(world.bench, world.run, "bob")
+    revised = world.bench.runs.plan(newest_revision(world.bench, world.run))
     assert revised.resolved.catch_up is not None
     assert rules.reasons_for_review(old, old, revised.resolved.catch_up, ()) == ()
     assert rules.reasons_for_review(old, new, revised.resolved.catch_up, ()) == (
@@ -216,7 +221,7 @@ def test_deleted_rows_block_and_are_counted(follows: dict[str, Any]) -> None:
     world = World(**follows)
     world.live(DAYS[1])
     with pytest.raises(TargetChanged, match=r"1 rows of .* were deleted") as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     assert raised.value.data["deletions"]["rows"] == 1
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -226,7 +231,7 @@ def test_deleted_keys_are_hashed_where_rows_are_confidential() -> None:
     world = World(contract=contract(classification="confidential"))
     world.live(DAYS[1])
     with pytest.raises(TargetChanged) as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     (key,) = raised.value.data["deletions"]["keys"]
     assert key.startswith("sha256:")
     assert "old-3" not in str(raised.value) + str(raised.value.data)
@@ -241,7 +246,7 @@ def _with_people(**changes: Any) -> World:
 def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> None:
     world = _with_people(contract=contract(deletions="reapply"))
     world.live(DAYS[1], "p2@old")
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
     run = str(done.publication.run_id)
     assert world.content[DAYS[1]] == {"p2@new"}
     assert world.content[DAYS[0]] == {f"{world.run}/{DAYS[0]}"}
@@ -256,7 +261,7 @@ def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> 
 def test_rows_deleted_live_do_not_come_back_from_the_source_when_catching_up() -> None:
     world = _with_people(contract=contract(deletions="reapply"), **FOLLOWS)
     world.live(DAYS[1], "p2@live")
-    catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.bench, world.run, "bob")
     assert world.content[DAYS[1]] == {"p2@new"}
     assert f"c0003-{DAYS[1]}" in world.compute.staged
 
@@ -266,7 +271,7 @@ def test_without_a_key_deletions_block() -> None:
     world = _with_people(contract=contract(deletions="reapply", key=[]))
     world.live(DAYS[1], "p2@old")
     with pytest.raises(TargetChanged, match="no key"):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
 
 
 TOMBSTONES = [{"table": "privacy.gone", "columns": {"id": "id"}}]
@@ -280,7 +285,7 @@ def _named(world: World, *people: str) -> None:
 @pytest.mark.req("E3")
 def test_people_that_tombstones_name_are_not_staged_and_counted_in_the_gate() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
-    found = decide.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
+    found = decisions.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
     assert found is not None
     assert [c.passed for c in found[1].checks if c.name == "no deleted row is written"] == [True]
     assert world.bench.runs.plan(world.run).resolved.tombstones[0].snapshot_id == 1
@@ -291,7 +296,7 @@ def test_a_tombstone_that_came_after_staging_blocks_the_publication() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="tombstones name 10 rows of") as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     assert raised.value.data["tombstones"] == {"rows": 10, "partitions": (DAYS[1],)}
     assert world.content[DAYS[1]] == {"p1@old", "p2@old"}
 
@@ -301,7 +306,7 @@ def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_s
     wanted = contract(tombstones=TOMBSTONES, deletions="reapply")
     world = World({DAYS[1]: {"p1", "p2"}}, contract=wanted)
     _named(world, "p2")
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
     assert world.content[DAYS[1]] == {"p1@new"}
     assert done.publication.accepted_by == ("eve",)
     assert world.compute.staged == ["load", f"c0002-{DAYS[1]}"]
@@ -311,10 +316,7 @@ def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_s
 def test_a_tombstone_that_names_nobody_of_the_result_stops_nothing() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
     _named(world, "p9")
-    assert (
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob").publication.run_id
-        == world.run
-    )
+    assert publish_with_catch_up(world.bench, world.run, "bob").publication.run_id == world.run
 
 
 def _rolled_back(world: World, wanted: Any) -> None:
@@ -325,7 +327,7 @@ def _rolled_back(world: World, wanted: Any) -> None:
 @pytest.mark.req("E3")
 def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
     world = _with_people()
-    catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.bench, world.run, "bob")
     world.live(DAYS[1], "p1@new")
     with pytest.raises(TargetChanged, match="cannot be rolled back: 1 rows of") as raised:
         _rolled_back(world, contract())
@@ -337,7 +339,7 @@ def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
 def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -> None:
     wanted = contract(deletions="reapply")
     world = _with_people(contract=wanted)
-    catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.bench, world.run, "bob")
     world.live(DAYS[1], "p1@new")
     found = exclude_deleted_rows(world.bench, wanted, plan_rollback(world.bench, PRODUCT, 0, ()))
     assert [item.partitions for item in found.rewrites] == [(DAYS[1],)]
@@ -353,7 +355,7 @@ def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -
 def test_a_way_back_to_rows_that_tombstones_name_is_refused() -> None:
     wanted = contract(tombstones=TOMBSTONES)
     world = _with_people(contract=wanted)
-    catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.bench, world.run, "bob")
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="cannot be rolled back: tombstones name 10 rows"):
         _rolled_back(world, wanted)
@@ -364,7 +366,7 @@ def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> 
     # The clock of the fakes stands at 03:04.
     world = World(safety={"publish_window": {"from": "22:00", "to": "02:00"}})
     with pytest.raises(Blocked, match=r"opens at 2026-01-02T22:00\+00:00") as raised:
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     assert raised.value.data == {"opens_at": "2026-01-02T22:00+00:00"}
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -375,9 +377,9 @@ def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
-    done = catching_up.publish_with_catch_up(world.bench, world.run, "bob")
-    assert done.publication.run_id == catching_up.newest_revision(world.bench, world.run)
+        publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.bench, world.run, "bob")
+    assert done.publication.run_id == newest_revision(world.bench, world.run)
     assert len(world.carried()) == 2
 
 
@@ -394,19 +396,19 @@ def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
 
     runs.append = cut_off  # type: ignore[method-assign]
     with pytest.raises(EnvironmentDown):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.bench, world.run, "bob")
     runs.append = append  # type: ignore[method-assign]
-    run = catching_up.newest_revision(world.bench, world.run)
+    run = newest_revision(world.bench, world.run)
     done = {item.subject: item.result for item in recover(world.bench, None, "bob")}
     assert done == {run: f"approved; next: lakehouse-backfill publish {run}"}
-    assert catching_up.publish_with_catch_up(world.bench, run, "bob").publication.run_id == run
+    assert publish_with_catch_up(world.bench, run, "bob").publication.run_id == run
 
 
 @pytest.mark.req("U11")
 def test_run_goes_on_with_the_revision_of_a_run() -> None:
     world = World(safety={"on_conflict": "catch_up", "manual_publish": False})
     world.live(DAYS[1], "old-3@live")
-    done = drive.run_until_decision(world.bench, world.run, "bob")
+    done = run_until_decision(world.bench, world.run, "bob")
     assert done["state"] == "published"
     assert done["run_id"] != world.run
 
@@ -417,8 +419,8 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        catching_up.publish_with_catch_up(world.bench, world.run, "bob")
-    run = catching_up.newest_revision(world.bench, world.run)
+        publish_with_catch_up(world.bench, world.run, "bob")
+    run = newest_revision(world.bench, world.run)
     plan = world.bench.runs.plan(run)
     other = plan.resolved.model_copy(update={"code_hash": "other"})
     status = world.bench.runs.status(run).model_copy(update={"state": RunState.PLANNED})
@@ -426,6 +428,4 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
         status if run_id == run else type(world.bench.runs).status(world.bench.runs, run_id)
     )
     with pytest.raises(ApprovalMissing, match=r"differs from .* in code_hash"):
-        catching_up.carry_over_approval(
-            world.bench, plan.model_copy(update={"resolved": other}), "bob"
-        )
+        carry_over_approval(world.bench, plan.model_copy(update={"resolved": other}), "bob")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.publication.dual_read import dual_read
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.stages_dual_read import dual_read
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.rollout import ReaderQuery
@@ -44,7 +44,7 @@ def _world(*, equal: bool = True) -> Context:
 
 
 def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:
-    lines = look.rollout_records(found, run_id, found.runs.events(run_id))["dual_reads"]
+    lines = status.rollout_records(found, run_id, found.runs.events(run_id))["dual_reads"]
     return [(line["reader"], line["outcome"]) for line in lines]
 
 
@@ -67,7 +67,7 @@ def test_the_comparison_is_evidence_under_its_digest() -> None:
     found = _world()
     run_id = accepted_run(found, _wanted())
     done = dual_read(found, run_id, ASKED, "fin")
-    (line,) = look.evidence_document(found, run_id)["dual_reads"]
+    (line,) = status.evidence_document(found, run_id)["dual_reads"]
     assert line["comparison"] == done.comparison.model_dump(mode="json")
     assert line["digest"] == done.digest
     assert found.evidence.document(run_id, done.digest) == line["comparison"]
@@ -113,7 +113,7 @@ def test_a_comparison_of_an_earlier_candidate_does_not_count() -> None:
     shadow = found.tables.tables[plan.shadow_table]  # type: ignore[attr-defined]
     shadow.commit(shadow.content(shadow.head))
     validate(found, run_id, "bob")
-    from lakehouse_backfill.core.approval.decide import accept
+    from lakehouse_backfill.core.approval.decisions import accept
 
     accept(found, run_id, "ana", "")
     with pytest.raises(ApprovalMissing, match="did not compare this candidate"):
@@ -139,13 +139,13 @@ def test_only_validators_compare_and_only_waivers_accept_a_difference() -> None:
 
 
 def test_a_run_without_a_result_cannot_be_compared() -> None:
-    from lakehouse_backfill.core.approval import decide
+    from lakehouse_backfill.core.approval import decisions
     from lakehouse_backfill.core.planning.plan import make_plan, register_plan
     from lakehouse_backfill.errors import IllegalMove
 
     found = _world()
     plan, _ = register_plan(found, make_plan(found, _wanted(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     with pytest.raises(IllegalMove):
         dual_read(found, plan.run_id, ASKED, "fin")
     stage(found, plan.run_id, "bob")

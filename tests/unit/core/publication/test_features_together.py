@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catching_up, rollback
-from lakehouse_backfill.core.publication.moving_together import rollback_together
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication import catch_up, rollback
+from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback
-from lakehouse_backfill.core.publication.together import publish_together
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback_together
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
@@ -128,7 +126,7 @@ def test_a_rollback_after_publish_that_is_refused_is_told_and_plans_no_revision(
     terms = contract(after_publish=ROLLS_BACK, hooks=hooks)
     run_id = accepted_run(found, declared(contract=terms, safety={"on_conflict": "catch_up"}))
     with pytest.raises(ChecksFailed) as failed:
-        catching_up.publish_with_catch_up(found, run_id, "bob")
+        catch_up.publish_with_catch_up(found, run_id, "bob")
     assert "could not be rolled back" in failed.value.state
     assert [status.run_id for status in found.runs.list(open_only=False)] == [run_id]
     assert _state(found, run_id) is RunState.PUBLISHED
@@ -163,10 +161,10 @@ def _declared_again() -> Any:
 
 
 def _accept(found: Context, run_id: str) -> None:
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     validate(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
 
 
 @pytest.mark.req("U2", "U14")
@@ -191,7 +189,7 @@ def test_a_failed_check_of_one_product_leaves_no_other_untold() -> None:
 
 @pytest.mark.req("U2", "U13")
 def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile() -> None:
-    from lakehouse_backfill.core.versions import keep_versions
+    from lakehouse_backfill.core.versions import retention
 
     where = lake()
     where.add("gold.a", **dict.fromkeys(DAYS, "old"))
@@ -201,7 +199,7 @@ def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile(
     run_id = accepted_run(found, declared(contract=terms, product="gold.a", target=target))
     publish(found, run_id, "bob")
     way = plan_rollback(found, "gold.a", None, ())
-    gone = keep_versions.expiration_rows("gold.a", {0: "old"}, found.clock.now(), "ana")
+    gone = retention.expiration_rows("gold.a", {0: "old"}, found.clock.now(), "ana")
     found.versions.move("gold.a", lambda pointer: gone)
     with pytest.raises(PointerMoved, match="let go meanwhile"):
         rollback_together(found, ((terms, way),), "wrong", "ana")
@@ -360,7 +358,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
     _back(found, None, deletions="reapply")
     where.write(PRODUCT, DAYS[1], "live")
     with pytest.raises(TargetChanged, match="deleted"):
-        catching_up.publish_with_catch_up(found, mine, "bob")
+        catch_up.publish_with_catch_up(found, mine, "bob")
     assert not any("max" in name for name in _content(where)[DAYS[0]])
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.follow_up import post_publish_outcome
+from lakehouse_backfill.core.publication.post_publish import post_publish_outcome
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
@@ -36,10 +36,10 @@ HOOKS = [
 def _accepted(found: Context, **terms: Any) -> str:
     wanted = declared(contract=contract(hooks=HOOKS, **terms))
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id
 
 

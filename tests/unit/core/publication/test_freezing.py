@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lakehouse_backfill.core.publication import freezing
+from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.domain.manifest import PublishWindow
 
 CASES = [
@@ -29,7 +29,7 @@ def test_a_window_says_when_it_opens_next(
     first: str, last: str, now: str, opens: str | None
 ) -> None:
     window = PublishWindow.model_validate({"from": first, "to": last})
-    found = freezing.next_opening(window, _at(2, now))
+    found = publication.next_opening(window, _at(2, now))
     wanted = None if opens is None else _at(3 if "tomorrow" in opens else 2, opens[-5:])
     assert found == wanted
 

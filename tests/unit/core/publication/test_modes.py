@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
-from lakehouse_backfill.domain.composed import ChunkCounts
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.errors import (
     ChecksFailed,
     ConfigError,
@@ -44,7 +44,7 @@ def planned(found: Context, **changes: Any) -> Plan:
 
 def validated(found: Context, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
     run_id = planned(found, **changes).run_id
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     checks = validate(found, run_id, "bob")[1].checks
     return run_id, {check.name: (check.passed, check.detail) for check in checks}
@@ -52,7 +52,7 @@ def validated(found: Context, **changes: Any) -> tuple[str, dict[str, tuple[bool
 
 def published(found: Context, **changes: Any) -> str:
     run_id, _ = validated(found, **changes)
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     return run_id
 
@@ -80,7 +80,7 @@ def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
     found = bench(where)
     target = {"publish_mode": "append", "partitions": LATER}
     run_id, _ = validated(found, target=target, sources=WIDE)
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     where.write(PRODUCT, "2020-02-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
@@ -121,7 +121,7 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
     sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
     target = {"row_predicate": {"id": 1}, "partitions": DAYS}
     run_id = planned(found, target=target, sources=sources).run_id
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     if stops:
         with pytest.raises(ChecksFailed, match="3 rows of the partitions are others"):
             stage(found, run_id, "bob")
@@ -179,7 +179,7 @@ def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
     run_id, _ = validated(
         found, contract=pinned, target={"publish_mode": "versioned", "partitions": DAYS}
     )
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     with pytest.raises(Conflict, match=r"silver\.daily_v1 is already there"):
         publish(found, run_id, "bob")
     assert found.runs.status(run_id).state.value == "accepted"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
 from lakehouse_backfill.domain.run import RunState
@@ -131,7 +131,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     assert f"lakehouse-backfill publish {run_id} goes on" in halted.value.fix
     assert f"lakehouse-backfill rollback {PRODUCT} --to 0" in halted.value.fix
     assert _state(found, run_id) is RunState.PUBLISH_HALTED
-    stands = look.summarise_run_safety(found, found.runs.status(run_id))
+    stands = status.summarise_run_safety(found, found.runs.status(run_id))
     assert stands.readers_see == halted.value.state
     assert stands.next_command.startswith(f"lakehouse-backfill publish {run_id}")
     assert _visible(where, run_id) == list(DAYS[:2])
@@ -140,7 +140,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
     assert [version for version, _, _ in _versions(found)] == [1, 2, 3, 4]
-    steps = look.rollout_records(found, run_id, found.runs.events(run_id))["steps"]
+    steps = status.rollout_records(found, run_id, found.runs.events(run_id))["steps"]
     assert [(item["step"], item["passed"], item["version"]) for item in steps] == [
         (1, True, 1), (2, True, 2), (3, True, 3), (4, True, 4),
     ]  # fmt: skip
@@ -171,7 +171,7 @@ def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> N
     publish(found, run_id, "bob")
     _back(found, 1)
     assert _visible(where, run_id) == list(DAYS[:2])
-    stands = look.summarise_run_safety(found, found.runs.status(run_id))
+    stands = status.summarise_run_safety(found, found.runs.status(run_id))
     assert "except 2020-01-03, 2020-01-04, rolled back since" in stands.readers_see
 
 

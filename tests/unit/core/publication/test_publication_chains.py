@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.planning.keeping_code import MAX_ARCHIVED_CHARACTERS
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
@@ -45,7 +45,7 @@ WATCHED = contract(
 
 def _staged(found: Context, wanted: Any = None) -> str:
     plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     return plan.run_id
 
@@ -53,7 +53,7 @@ def _staged(found: Context, wanted: Any = None) -> str:
 def _accepted(found: Context, wanted: Any = None) -> str:
     run_id = _staged(found, wanted)
     validate(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     return run_id
 
 
@@ -289,7 +289,7 @@ def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
         make_plan(found, declared(), "bob", "bf-unknown")
     with pytest.raises(ConfigError, match="cannot revise"):
         make_plan(found, declared(), "bob", run_id)
-    decide.cancel(found, run_id, "ana", "")
+    decisions.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove):
         make_plan(found, declared(contract=other, product="silver.other"), "bob", run_id)
 
@@ -300,7 +300,7 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
     found = bench(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     with pytest.raises(ApprovalMissing, match="changed since"):
         stage(edited, plan.run_id, "bob")
     assert (_state(found, plan.run_id), where.calls.count("open shadow")) == (RunState.APPROVED, 0)
@@ -321,7 +321,7 @@ def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepte
     validate(found, run_id, "bob")
     with pytest.raises(IllegalMove):
         publish(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     assert publish(found, run_id, "bob").publication.version == 1
 
 

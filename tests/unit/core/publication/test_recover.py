@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import _find_actions, recover
 from lakehouse_backfill.core.publication.rollback import align_run_states, plan_rollback, rollback
-from lakehouse_backfill.core.runs.lease import RenewedLease
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import Lease, RunState
@@ -117,14 +116,14 @@ def _planned(found: Context) -> str:
 
 def _approved(found: Context) -> str:
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     return run_id
 
 
 def _accepted(found: Context) -> str:
     run_id = _approved(found)
-    drive.run_until_decision(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    catch_up.run_until_decision(found, run_id, "bob")
+    decisions.accept(found, run_id, "ana", "")
     return run_id
 
 
@@ -160,7 +159,7 @@ def _moments(verb: Callable[[Context, str], Any], prepare: Callable[[Context], s
 
 
 def _run(found: Context, run_id: str) -> None:
-    drive.run_until_decision(found, run_id, "bob")
+    catch_up.run_until_decision(found, run_id, "bob")
 
 
 def _publish(found: Context, run_id: str) -> None:
@@ -187,11 +186,11 @@ def test_a_run_that_died_anywhere_ends_as_if_nothing_had_happened(dies_at: int, 
     run_id = _approved(found)
     mortal, _ = _mortal(found, dies_at)
     with pytest.raises(Killed):
-        drive.run_until_decision(mortal, run_id, "bob")
+        catch_up.run_until_decision(mortal, run_id, "bob")
     if first == "recover":
         _recover(found, None)
         assert _recover(found, None) == []
-    drive.run_until_decision(found, run_id, "bob")
+    catch_up.run_until_decision(found, run_id, "bob")
     assert found.runs.status(run_id).state is RunState.VALIDATED
     plan = found.runs.plan(run_id)
     staged = [item.chunk_id for item in where.chunks(plan.shadow_table)]
@@ -214,7 +213,7 @@ def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, the
     if then == "publish" or moments[-1] == "runs.append:before":
         publish(found, run_id, "bob")
     elif then == "run":
-        drive.run_until_decision(found, run_id, "bob")
+        catch_up.run_until_decision(found, run_id, "bob")
     else:
         _recover(found, None if then == "recover all" else run_id)
     if found.runs.status(run_id).state is RunState.ACCEPTED:
@@ -325,7 +324,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
         moments.append(moment)
         if len(moments) == stops_at:
             if verb == "run":
-                drive.run_until_decision(second, run_id, "eve")
+                catch_up.run_until_decision(second, run_id, "eve")
             else:
                 publish(second, run_id, "eve")
             after.append(_everything(where, found))
@@ -333,7 +332,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
     moments: list[str] = []
     first = _watched(found, overtake, "here:1")
     with suppress(Conflict):
-        (drive.run_until_decision if verb == "run" else publish)(first, run_id, "bob")
+        (catch_up.run_until_decision if verb == "run" else publish)(first, run_id, "bob")
     if after:
         assert _everything(where, found) == after[0]
 
@@ -460,9 +459,9 @@ def _accepted_over(found: Context, day: str) -> str:
     values = {"column": "day", "values": [day]}
     plan = make_plan(found, declared(target={"partitions": values}), "bob", None)
     run_id = register_plan(found, plan, "bob")[0].run_id
-    decide.approve(found, run_id, "ana", "")
-    drive.run_until_decision(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
+    catch_up.run_until_decision(found, run_id, "bob")
+    decisions.accept(found, run_id, "ana", "")
     return run_id
 
 
@@ -484,7 +483,7 @@ def test_a_cancelled_revision_closes_nothing() -> None:
     mortal = dataclasses.replace(found, runs=_Unsuperseded(found.runs))
     with pytest.raises(Killed):
         register_plan(mortal, revision, "bob")
-    decide.cancel(found, revision.run_id, "bob", "")
+    decisions.cancel(found, revision.run_id, "bob", "")
     assert _recover(found, revision.run_id) == []
     assert _recover(found, None) == []
     assert found.runs.status(run_id).state is RunState.APPROVED
@@ -512,7 +511,7 @@ def test_a_run_that_a_person_cancelled_takes_nothing_more_from_its_living_driver
     class Cancelled(FakeCompute):
         def stage(self, plan: Any, chunk: Any, epoch: int) -> Any:
             record = super().stage(plan, chunk, epoch)
-            decide.cancel(person, run_id, "bob", "wrong")
+            decisions.cancel(person, run_id, "bob", "wrong")
             return record
 
     living = dataclasses.replace(found, compute=lambda: Cancelled(where))

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.approval.waive import waive
-from lakehouse_backfill.core.evidence import look
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import waive
+from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up, register_plan
-from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
@@ -49,10 +49,10 @@ def _planned(found: Context, wanted: Any = None, revise: str | None = None) -> s
 
 def _accepted(found: Context, wanted: Any = None) -> str:
     run_id = _planned(found, wanted)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     validate(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     return run_id
 
 
@@ -168,7 +168,7 @@ def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
     _planned(found)
     second = _planned(found, declared("2020-01-03", "2020-01-05"))
     with pytest.raises(Conflict, match="overlaps open run"):
-        decide.approve(found, second, "ana", "")
+        decisions.approve(found, second, "ana", "")
 
 
 def test_only_those_whom_the_contract_names_may_decide() -> None:
@@ -176,15 +176,15 @@ def test_only_those_whom_the_contract_names_may_decide() -> None:
     found = bench(lake())
     run_id = _planned(found, wanted)
     with pytest.raises(NotAllowed, match="lead"):
-        decide.approve(found, run_id, "ana", "")
+        decisions.approve(found, run_id, "ana", "")
 
 
 def test_with_four_eyes_the_requester_does_not_decide() -> None:
     found = bench(lake())
     run_id = _planned(found, declared(contract=contract(four_eyes=True)))
     with pytest.raises(NotAllowed, match="four eyes"):
-        decide.approve(found, run_id, "bob", "")
-    assert decide.approve(found, run_id, "ana", "").state is RunState.APPROVED
+        decisions.approve(found, run_id, "bob", "")
+    assert decisions.approve(found, run_id, "ana", "").state is RunState.APPROVED
 
 
 @pytest.mark.parametrize("who", ["bob", " bob", "pat"])
@@ -192,7 +192,7 @@ def test_with_four_eyes_neither_requester_nor_planner_decides(who: str) -> None:
     found = bench(lake())
     run_id = _planned(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
     with pytest.raises(NotAllowed, match="four eyes"):
-        decide.approve(found, run_id, who, "")
+        decisions.approve(found, run_id, who, "")
 
 
 @pytest.mark.parametrize("environments", [("prod", "dev"), ("dev", "prod")])
@@ -205,8 +205,8 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
     run_id = _planned(found)
     other = dataclasses.replace(found, profile=decided)
     with pytest.raises(NotAllowed, match="four eyes"):
-        decide.approve(other, run_id, "bob", "")
-    assert decide.approve(other, run_id, "ana", "").state is RunState.APPROVED
+        decisions.approve(other, run_id, "bob", "")
+    assert decisions.approve(other, run_id, "ana", "").state is RunState.APPROVED
 
 
 @pytest.mark.req("X2", "T2")
@@ -215,7 +215,7 @@ def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
     compute = FakeCompute(where, dies_at="c0002-2020-01-03")
     found = bench(where, compute)
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     with pytest.raises(EnvironmentDown):
         stage(found, run_id, "bob")
     assert found.runs.status(run_id).state is RunState.FAILED
@@ -231,7 +231,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_measured_not_redone() -> 
     compute = FakeCompute(where)
     found = bench(where, compute)
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     found.ledger.rows.pop(0)
     stage(found, run_id, "bob")
@@ -249,7 +249,7 @@ def _lease(holder: str, minutes: int = 1) -> Lease:
 def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
     found = bench(lake())
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     status = found.runs.status(run_id)
     found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:2"))
     with pytest.raises(RunMoved, match="here:2"):
@@ -260,7 +260,7 @@ def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
 def test_a_run_whose_driver_died_is_taken_over() -> None:
     found = bench(lake())
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     status = found.runs.status(run_id)
     found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:dead"))
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -271,7 +271,7 @@ def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
     wanted = declared(contract=contract(suites=[{"file": "expectations/raw.json", "on": "raw"}]))
     found = bench(where, FakeCompute(where, bad_suites={"expectations/raw.json"}))
     run_id = _planned(found, wanted)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     with pytest.raises(ChecksFailed, match=r"expectations/raw\.json"):
         stage(found, run_id, "bob")
     assert (found.runs.status(run_id).state, "open shadow" in where.calls) == (
@@ -285,7 +285,7 @@ def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
     where = lake()
     found = bench(where, FakeCompute(where, open_edges={"2020-01-01", "2020-01-04"}))
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     status, result, _ = validate(found, run_id, "bob")
     assert status.state is RunState.REJECTED
@@ -298,7 +298,7 @@ def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
     where = lake()
     found = bench(where, FakeCompute(where, empty={"2020-01-03"}))
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     with pytest.raises(ChecksFailed, match="no partition becomes empty: 1 become empty"):
         stage(found, run_id, "bob")
     waive(found, run_id, "no partition becomes empty", "ana", "the shop was closed")
@@ -307,7 +307,7 @@ def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
     failed = [check.name for check in result.checks if not check.passed]
     assert failed == ["no partition becomes empty"]
     with pytest.raises(IllegalMove):
-        decide.accept(found, run_id, "ana", "")
+        decisions.accept(found, run_id, "ana", "")
 
 
 @pytest.mark.req("U1")
@@ -422,7 +422,7 @@ def test_restaging_voids_the_acceptance() -> None:
 def test_a_rejection_takes_back_what_was_decided_before() -> None:
     found = bench(lake())
     run_id = _accepted(found)
-    decide.reject(found, run_id, "ana", "look again")
+    decisions.reject(found, run_id, "ana", "look again")
     with pytest.raises(ApprovalMissing):
         stage(found, run_id, "bob")
 
@@ -453,7 +453,7 @@ def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
     again = publish(found, run_id, "bob")
     assert (again.publication.version, again.publication.supersedes) == (2, 0)
     assert found.runs.status(run_id).state is RunState.PUBLISHED
-    actions = [row.action for row in look.accepted_versions(found, PRODUCT)]
+    actions = [row.action for row in status.accepted_versions(found, PRODUCT)]
     assert actions == ["publish", "rollback", "publish", "baseline"]
 
 
@@ -545,19 +545,19 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
     found = bench(where)
     run_id = _planned(found, declared(safety={"manual_publish": False}))
     with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
-        drive.run_until_decision(found, run_id, "bob")
-    decide.approve(found, run_id, "ana", "")
-    assert drive.run_until_decision(found, run_id, "bob")["state"] == "validated"
-    decide.accept(found, run_id, "ana", "")
-    assert drive.run_until_decision(found, run_id, "bob")["state"] == "published"
+        catch_up.run_until_decision(found, run_id, "bob")
+    decisions.approve(found, run_id, "ana", "")
+    assert catch_up.run_until_decision(found, run_id, "bob")["state"] == "validated"
+    decisions.accept(found, run_id, "ana", "")
+    assert catch_up.run_until_decision(found, run_id, "bob")["state"] == "published"
 
 
 def test_a_closed_run_is_not_driven() -> None:
     found = bench(lake())
     run_id = _planned(found)
-    decide.cancel(found, run_id, "ana", "")
+    decisions.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove, match="is cancelled"):
-        drive.run_until_decision(found, run_id, "bob")
+        catch_up.run_until_decision(found, run_id, "bob")
 
 
 @pytest.mark.req("U12", "U13")
@@ -565,17 +565,17 @@ def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return
     found = bench(lake())
     run_id = _accepted(found)
     published = publish(found, run_id, "ana").publication
-    seen = look.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id))
     assert "except" not in seen.readers_see
     one = published.scope.partitions[0] if published.scope else ""
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
-    seen = look.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id))
     assert (
         seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
     )
     assert f"rollback {PRODUCT} --to {published.version} --reason" in seen.next_command
     rollback(found, contract(), plan_rollback(found, PRODUCT, published.version, ()), "y", "ana")
-    seen = look.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id))
     assert "except" not in seen.readers_see
 
 
@@ -673,6 +673,6 @@ def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(
     where = lake()
     found = bench(where, FakeCompute(where, duplicates=duplicates))
     run_id = _planned(found)
-    decide.approve(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
     assert validate(found, run_id, "bob")[0].state.value == state

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rewriting import plan_rewrites
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.workbench import ComputePorts, Context
-from lakehouse_backfill.domain.restoring import RestoreChunk
+from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+from lakehouse_backfill.core.runs.context import ComputePorts, Context
+from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
@@ -41,9 +41,9 @@ def _world() -> tuple[FakeLake, Context, FakeCompute]:
     compute = FakeCompute(where)
     found = bench(where, compute)
     run_id = register_plan(found, make_plan(found, declared(), "bob", None), "bob")[0].run_id
-    decide.approve(found, run_id, "ana", "")
-    drive.run_until_decision(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.approve(found, run_id, "ana", "")
+    catch_up.run_until_decision(found, run_id, "bob")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     where.write(PRODUCT, "2020-01-05", "live")
     where.must_rewrite = {DAY}

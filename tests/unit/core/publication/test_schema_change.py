@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.comparison.diffing import candidate_request
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.comparison.diff import candidate_request
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.exposing import adopt_request
+from lakehouse_backfill.core.planning.publish_modes import adopt_request
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, remaining_column_changes
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.domain.schema_change import SchemaStep
-from lakehouse_backfill.domain.ways import ChosenWritePath
+from lakehouse_backfill.domain.plan import ChosenWritePath
+from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.rollout import accepted_run
@@ -34,7 +34,7 @@ def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
     where = lake()
     found = bench(where)
     plan = register_plan(found, make_plan(found, changing(NOTE), "bob", None), "bob")[0]
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     assert where.tables[plan.shadow_table].properties["columns"] == "add note string"
     request = adopt_request(plan, 1, "token", {}, {})
@@ -49,7 +49,7 @@ def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
     where = lake()
     found = bench(where)
     plan = register_plan(found, make_plan(found, changing(), "bob", None), "bob")[0]
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     assert "columns" not in where.tables[plan.shadow_table].properties
     assert "schema_change" not in plan.model_dump_json()

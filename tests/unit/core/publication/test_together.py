@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.moving_together import rollback_together
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback
-from lakehouse_backfill.core.publication.together import publish_together
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback_together
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
@@ -50,10 +48,10 @@ def _accepted(found: Context, product: str, publication: str = "pinned", **terms
         contract=_contract(product, publication, **terms), product=product, target=target
     )
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id
 
 
@@ -103,7 +101,7 @@ def test_together_twice_changes_nothing() -> None:
 
 def test_one_that_is_not_accepted_keeps_all_back() -> None:
     _, found, runs = _world()
-    decide.reject(found, runs[1], "ana", "no")
+    decisions.reject(found, runs[1], "ana", "no")
     with pytest.raises((ApprovalMissing, Blocked)):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
@@ -128,10 +126,10 @@ def _accepted_again(found: Context) -> str:
     }
     wanted = declared(contract=_contract("gold.b"), product="gold.b", target=target)
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     validate(found, plan.run_id, "bob")
-    decide.accept(found, plan.run_id, "ana", "")
+    decisions.accept(found, plan.run_id, "ana", "")
     return plan.run_id
 
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.retention.retention import (
+from lakehouse_backfill.core.retention.policy import (
     RetentionDecision,
     RetentionFacts,
     decide_retention,
     is_held_by_run,
     pin_lease_end,
 )
-from lakehouse_backfill.core.versions.keep_versions import decide_version_retention
+from lakehouse_backfill.core.versions.retention import decide_version_retention
 from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Publication, PublicationAction
-from lakehouse_backfill.domain.retention import PinLease, RunFacts
+from lakehouse_backfill.domain.rollout import PinLease, RunFacts
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.runs import audit, run_log
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from tests.fakes.control import FakeRuns
 from tests.fakes.plans import NOON, a_first_event, a_plan
@@ -38,14 +38,16 @@ def a_log(**lengths: int) -> FakeRuns:
 def test_an_untouched_log_is_intact():
     runs = a_log(a=3, b=1)
     heads = {"a": runs.status("a").head, "b": runs.status("b").head}
-    found = audit.verify_logs(runs.chains(), runs.seal(), runs.list())
-    assert found == audit.AuditVerdict(events=4, runs=2, unchained=0, first_bad=None, heads=heads)
+    found = event_log.verify_logs(runs.chains(), runs.seal(), runs.list())
+    assert found == event_log.AuditVerdict(
+        events=4, runs=2, unchained=0, first_bad=None, heads=heads
+    )
     assert found.intact
 
 
 def test_an_empty_log_is_intact():
-    assert audit.verify_logs({}, None).intact
-    assert audit.verify_logs({}, (0, audit.sum_hashes(()))).intact
+    assert event_log.verify_logs({}, None).intact
+    assert event_log.verify_logs({}, (0, event_log.sum_hashes(()))).intact
 
 
 def replaced(chains: Chains, run_id: str, index: int, **changes: object) -> Chains:
@@ -62,7 +64,7 @@ def resealed(chains: Chains, run_id: str, index: int) -> Chains:
     """Edit an event and give it the hash that fits."""
     events = list(chains[run_id])
     edited = events[index].model_copy(update={"actor": "eve"})
-    events[index] = edited.model_copy(update={"hash": run_log.event_seal(edited)})
+    events[index] = edited.model_copy(update={"hash": event_log.event_seal(edited)})
     return {**chains, run_id: tuple(events)}
 
 
@@ -121,14 +123,14 @@ CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
 def test_what_was_changed_is_found_and_named(case: str):
     change, expected = CASES[case]
     runs = a_log(a=3, b=2)
-    found = audit.verify_logs(change(runs.chains()), runs.seal())
+    found = event_log.verify_logs(change(runs.chains()), runs.seal())
     assert not found.intact
     assert found.first_bad is not None
     assert re.search(expected, found.first_bad)
 
 
 def test_a_seal_that_is_gone_is_found():
-    found = audit.verify_logs(a_log(a=1).chains(), None)
+    found = event_log.verify_logs(a_log(a=1).chains(), None)
     assert found.first_bad == "the seal over all runs is gone"
 
 
@@ -140,7 +142,7 @@ def test_a_seal_that_is_gone_is_found():
 def test_a_status_that_is_not_that_of_the_log_is_found(changes: dict[str, object]):
     runs = a_log(a=2)
     forged = runs.status("a").model_copy(update=changes)
-    found = audit.verify_logs(runs.chains(), runs.seal(), [forged])
+    found = event_log.verify_logs(runs.chains(), runs.seal(), [forged])
     assert found.first_bad is not None
     assert found.first_bad.startswith("a: the state that commands go by")
 
@@ -148,7 +150,7 @@ def test_a_status_that_is_not_that_of_the_log_is_found(changes: dict[str, object
 def test_a_status_without_any_event_is_found():
     runs = a_log(a=1)
     stranger = RunStatus(run_id="x", product="p", state=RunState.ACCEPTED, seq=9, at=NOON)
-    found = audit.verify_logs(runs.chains(), runs.seal(), [stranger])
+    found = event_log.verify_logs(runs.chains(), runs.seal(), [stranger])
     assert found.first_bad is not None
     assert "(accepted, event 9) is not that of its log (no event at all)" in found.first_bad
 
@@ -163,9 +165,9 @@ def test_the_seal_moved_event_by_event_is_the_seal_of_all(order: list[str]):
         else:
             previous = ""
             after = runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
-        seal = audit.advance_seal(seal, previous, after.head)
-    assert (seal or (0, audit.sum_hashes(()))) == runs.seal()
-    assert audit.verify_logs(runs.chains(), seal).intact
+        seal = event_log.advance_seal(seal, previous, after.head)
+    assert (seal or (0, event_log.sum_hashes(()))) == runs.seal()
+    assert event_log.verify_logs(runs.chains(), seal).intact
 
 
 # --- events that were written before there were hashes ------------------------------------------
@@ -180,31 +182,31 @@ def bare(chains: Chains) -> Chains:
 
 def test_events_of_an_older_release_are_counted_and_are_no_fault():
     chains = bare(a_log(a=3, b=2).chains())
-    found = audit.verify_logs(chains, None)
+    found = event_log.verify_logs(chains, None)
     assert (found.intact, found.events, found.unchained) == (True, 5, 5)
 
 
 def test_the_first_seal_covers_the_events_that_are_there():
     runs = a_log(a=3, b=2)
     chains = bare(runs.chains())
-    seal = audit.initial_seal(chains)
+    seal = event_log.initial_seal(chains)
     assert seal == runs.seal()
-    assert audit.verify_logs(chains, seal).intact
-    assert not audit.verify_logs(replaced(chains, "a", 0, actor="eve"), seal).intact
-    assert not audit.verify_logs(dropped(chains, "a", 2), seal).intact
+    assert event_log.verify_logs(chains, seal).intact
+    assert not event_log.verify_logs(replaced(chains, "a", 0, actor="eve"), seal).intact
+    assert not event_log.verify_logs(dropped(chains, "a", 2), seal).intact
 
 
 def test_no_first_seal_is_made_where_there_was_one():
-    assert audit.initial_seal(a_log(a=1).chains()) is None
-    assert audit.initial_seal({}) == (0, audit.sum_hashes(()))
+    assert event_log.initial_seal(a_log(a=1).chains()) is None
+    assert event_log.initial_seal({}) == (0, event_log.sum_hashes(()))
 
 
 def test_an_older_event_edited_after_newer_ones_were_written_is_found():
     runs = a_log(a=3, b=2)
     chains = {"a": bare(runs.chains())["a"][:2] + runs.chains()["a"][2:], "b": runs.chains()["b"]}
-    assert audit.verify_logs(chains, runs.seal()).unchained == 2
-    assert audit.verify_logs(chains, runs.seal()).intact
-    found = audit.verify_logs(replaced(chains, "a", 0, actor="eve"), runs.seal())
+    assert event_log.verify_logs(chains, runs.seal()).unchained == 2
+    assert event_log.verify_logs(chains, runs.seal()).intact
+    found = event_log.verify_logs(replaced(chains, "a", 0, actor="eve"), runs.seal())
     assert found.first_bad == (
         "a: event 3 ('note 3') does not follow the event before it, as that one is now"
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.runs import run_log
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.errors import RunMoved
 from tests.fakes.plans import NOON, a_first_event, a_plan
@@ -20,7 +20,7 @@ LEASE = Lease(holder="here:1", until=LATER)
 
 
 def begun() -> RunStatus:
-    return run_log.apply_first_event(a_plan(), a_first_event(a_plan()))[1]
+    return event_log.apply_first_event(a_plan(), a_first_event(a_plan()))[1]
 
 
 def an_event(
@@ -34,10 +34,10 @@ def an_event(
 
 @pytest.mark.req("V4")
 def test_each_event_is_sealed_onto_the_one_before():
-    first, status = run_log.apply_first_event(a_plan(), a_first_event(a_plan()))
-    second, after = run_log.apply_event(status, an_event(2), None)
-    assert (first.previous, first.hash) == ("", run_log.event_seal(first))
-    assert (second.previous, second.hash) == (first.hash, run_log.event_seal(second))
+    first, status = event_log.apply_first_event(a_plan(), a_first_event(a_plan()))
+    second, after = event_log.apply_event(status, an_event(2), None)
+    assert (first.previous, first.hash) == ("", event_log.event_seal(first))
+    assert (second.previous, second.hash) == (first.hash, event_log.event_seal(second))
     assert (status.head, after.head) == (first.hash, second.hash)
     assert first.product == second.product == a_plan().product
 
@@ -51,17 +51,17 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.req("V4")
 def test_every_field_of_an_event_is_in_its_hash():
-    sealed, _ = run_log.apply_event(begun(), an_event(2, n=1), LEASE)
+    sealed, _ = event_log.apply_event(begun(), an_event(2, n=1), LEASE)
     assert set(CHANGES) == set(Event.model_fields) - {"hash"}
     for name, value in CHANGES.items():
-        assert run_log.event_seal(sealed.model_copy(update={name: value})) != sealed.hash, name
+        assert event_log.event_seal(sealed.model_copy(update={name: value})) != sealed.hash, name
 
 
 @pytest.mark.req("V4")
 def test_the_hash_does_not_depend_on_how_the_same_instant_is_written():
     event = an_event(2)
     elsewhere = event.at.astimezone(timezone(timedelta(hours=2)))
-    assert run_log.event_seal(event) == run_log.event_seal(
+    assert event_log.event_seal(event) == event_log.event_seal(
         event.model_copy(update={"at": elsewhere})
     )
 
@@ -69,10 +69,10 @@ def test_the_hash_does_not_depend_on_how_the_same_instant_is_written():
 @pytest.mark.req("V4")
 def test_a_sealed_detail_holds_what_will_be_read_again():
     odd = {"at": datetime(2026, 1, 1, tzinfo=timezone.utc), "amount": Decimal("1.5"), "who": ("a",)}
-    sealed, _ = run_log.apply_event(begun(), an_event(2, **odd), None)
+    sealed, _ = event_log.apply_event(begun(), an_event(2, **odd), None)
     assert sealed.detail == {"at": "2026-01-01 00:00:00+00:00", "amount": "1.5", "who": ["a"]}
     assert Event.model_validate_json(sealed.model_dump_json()) == sealed
-    assert run_log.event_seal(sealed) == sealed.hash
+    assert event_log.event_seal(sealed) == sealed.hash
 
 
 @pytest.mark.req("V4")
@@ -84,39 +84,39 @@ def test_a_sealed_detail_holds_what_will_be_read_again():
     actor=st.text(),
 )  # fmt: skip
 def test_a_seal_survives_being_written_and_read(detail: dict[str, Any], actor: str):
-    sealed, _ = run_log.apply_event(begun(), an_event(2).model_copy(
+    sealed, _ = event_log.apply_event(begun(), an_event(2).model_copy(
         update={"detail": detail, "actor": actor}), LEASE)  # fmt: skip
-    assert run_log.event_seal(Event.model_validate_json(sealed.model_dump_json())) == sealed.hash
+    assert event_log.event_seal(Event.model_validate_json(sealed.model_dump_json())) == sealed.hash
 
 
 @pytest.mark.req("V4")
 def test_events_without_hashes_get_those_that_they_would_have():
-    first, status = run_log.apply_first_event(a_plan(), a_first_event(a_plan()))
-    second, after = run_log.apply_event(status, an_event(2), None)
-    third, _ = run_log.apply_event(after, an_event(3), None)
+    first, status = event_log.apply_first_event(a_plan(), a_first_event(a_plan()))
+    second, after = event_log.apply_event(status, an_event(2), None)
+    third, _ = event_log.apply_event(after, an_event(3), None)
     bare = [one.model_copy(update={"hash": "", "previous": ""}) for one in (first, second)]
-    assert run_log.chain_events([*bare, third]) == (first, second, third)
-    assert run_log.chain_events([first, bare[1], third]) == (first, bare[1], third)
-    assert run_log.chain_events([]) == ()
+    assert event_log.chain_events([*bare, third]) == (first, second, third)
+    assert event_log.chain_events([first, bare[1], third]) == (first, bare[1], third)
+    assert event_log.chain_events([]) == ()
 
 
 @pytest.mark.req("X9")
 def test_the_holder_of_a_lease_becomes_the_driver_and_the_number_of_the_event_the_epoch():
-    status = run_log.apply_event(begun(), an_event(2), LEASE)[1]
+    status = event_log.apply_event(begun(), an_event(2), LEASE)[1]
     assert (status.driver, status.epoch, status.lease_until) == ("here:1", 2, LATER)
-    noted = run_log.apply_event(status, an_event(3), None)[1]
+    noted = event_log.apply_event(status, an_event(3), None)[1]
     assert (noted.driver, noted.epoch, noted.lease_until) == ("here:1", 2, LATER)
-    moved = run_log.apply_event(noted, an_event(4, to=RunState.APPROVED), None)[1]
+    moved = event_log.apply_event(noted, an_event(4, to=RunState.APPROVED), None)[1]
     assert (moved.driver, moved.epoch, moved.lease_until) == (None, 2, None)
-    again = run_log.apply_event(moved, an_event(5), Lease(holder="there:2", until=LATER))[1]
+    again = event_log.apply_event(moved, an_event(5), Lease(holder="there:2", until=LATER))[1]
     assert (again.driver, again.epoch) == ("there:2", 5)
 
 
 @pytest.mark.req("X9")
 def test_only_the_lease_of_the_driver_of_an_open_run_is_renewed():
-    status = run_log.apply_event(begun(), an_event(2), LEASE)[1]
+    status = event_log.apply_event(begun(), an_event(2), LEASE)[1]
     until = LATER + timedelta(minutes=1)
-    longer = run_log.extend_lease(status, 2, until)
+    longer = event_log.extend_lease(status, 2, until)
     assert longer == status.model_copy(update={"lease_until": until})
     for state, epoch in (
         (status, 1),
@@ -125,18 +125,18 @@ def test_only_the_lease_of_the_driver_of_an_open_run_is_renewed():
         (status.model_copy(update={"state": RunState.CANCELLED}), 2),
     ):
         with pytest.raises(RunMoved, match="taken over"):
-            run_log.extend_lease(state, epoch, until)
+            event_log.extend_lease(state, epoch, until)
 
 
 @pytest.mark.req("X9")
 def test_an_epoch_is_refused_only_below_the_fence():
-    run_log.require_current_epoch("bf-1", 3, 3)
-    run_log.require_current_epoch("bf-1", 4, 3)
+    event_log.require_current_epoch("bf-1", 3, 3)
+    event_log.require_current_epoch("bf-1", 4, 3)
     with pytest.raises(RunMoved, match=r"bf-1 was taken over .* \(lease 2, now 3\)"):
-        run_log.require_current_epoch("bf-1", 2, 3)
+        event_log.require_current_epoch("bf-1", 2, 3)
 
 
 def test_chunk_ids_are_sorted_by_their_numbers():
-    assert sorted(["c10", "c9", "c1-b", "c1-a"], key=run_log.chunk_sort_key) == [
+    assert sorted(["c10", "c9", "c1-b", "c1-a"], key=event_log.chunk_sort_key) == [
         "c1-a", "c1-b", "c9", "c10",
     ]  # fmt: skip

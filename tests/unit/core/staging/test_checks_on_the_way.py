@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.approval.waive import failed_gates, waive
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import failed_gates, waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import drive
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.publication import catch_up
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed
@@ -24,7 +24,7 @@ OUTPUT = {"file": "expectations/daily.json", "on": "output"}
 def approved(found: Context, wanted: Any = None) -> str:
     """A run that may be staged."""
     plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     return plan.run_id
 
 
@@ -241,7 +241,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 def test_run_tells_which_gates_it_closed() -> None:
     where = lake()
     found = bench(where, FakeCompute(where, duplicates=(1, 1)))
-    done = drive.run_until_decision(found, approved(found), "bob")
+    done = catch_up.run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"
     assert [check["name"] for check in checks if not check["passed"]] == ["keys are unique"]

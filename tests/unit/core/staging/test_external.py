@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.evidence import look
-from lakehouse_backfill.core.planning import external
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.status import summarise_run_safety
+from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import drive
+from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.external import shadow_close, shadow_open
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import gates
@@ -35,7 +35,7 @@ EXTERNAL: dict[str, Any] = {
 def _approved(found: Context, **changes: Any) -> str:
     wanted = declared(**{**EXTERNAL, **changes})
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     return plan.run_id
 
 
@@ -55,7 +55,7 @@ def test_what_another_engine_wrote_is_judged_and_published_like_any_run() -> Non
     assert (status.state, numbers["chunks_done"]) == (RunState.STAGED, 2)
     assert {record.snapshot_id for record in found.ledger.chunks(run_id)} == {3}
     validate(found, run_id, "bob")
-    decide.accept(found, run_id, "ana", "")
+    decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "ana")
     table = where.tables[PRODUCT]
     seen = {label: set(files) for label, files in table.content(table.head).items()}
@@ -66,7 +66,7 @@ def test_an_open_shadow_waits_and_says_what_to_type() -> None:
     _, found, run_id, _ = _opened()
     status = found.runs.status(run_id)
     assert (status.state, status.driver) == (RunState.PAUSED, None)
-    assert "shadow close" in look.summarise_run_safety(found, status).next_command
+    assert "shadow close" in summarise_run_safety(found, status).next_command
     assert recover(found, None, "ana") == ()
 
 
@@ -114,7 +114,7 @@ def test_closing_fences_the_writer_out() -> None:
     assert int(where.tables[shadow].properties["epoch"]) > before
 
 
-@pytest.mark.parametrize("act", [stage, drive.run_until_decision])
+@pytest.mark.parametrize("act", [stage, catch_up.run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
     found = bench(lake())
     run_id = _approved(found)
@@ -127,7 +127,7 @@ def test_there_is_no_job_to_run(act: Any) -> None:
 def test_a_shadow_that_a_job_writes_is_not_handed_out(act: Any) -> None:
     found = bench(lake())
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     with pytest.raises(Blocked, match="the job of"):
         act(found, plan.run_id, "bob")
 
@@ -142,9 +142,9 @@ def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
 def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_it() -> None:
     found = bench(lake())
     plan = found.runs.plan(_approved(found))
-    assert external.expected_lineage(plan) == {}
+    assert publish_modes.expected_lineage(plan) == {}
     contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})
     resolved = plan.resolved.model_copy(update={"contract": contract})
-    given = external.expected_lineage(plan.model_copy(update={"resolved": resolved}))
+    given = publish_modes.expected_lineage(plan.model_copy(update={"resolved": resolved}))
     assert {*given, "produced_at"} == set(gates.REQUIRED_LINEAGE)
     assert given["produced_by_run_id"] == plan.run_id

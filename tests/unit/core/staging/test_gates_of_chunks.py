@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.staging import chunk_gates
-from lakehouse_backfill.domain.inspection import ChunkFacts
-from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.core.staging import checks
+from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from tests.fakes.plans import a_plan
 
 DAY = "2013-02-15"
@@ -48,7 +47,7 @@ def judged(
         pin = resolved.sources[0].model_copy(update={"warm_up_days": changes["warm_up_days"]})
         resolved = resolved.model_copy(update={"sources": (pin,)})
     plan = plan.model_copy(update={"resolved": resolved})
-    found = chunk_gates.judge_chunk(plan, chunk or record(), seen or facts(), rows_before, emptied)
+    found = checks.judge_chunk(plan, chunk or record(), seen or facts(), rows_before, emptied)
     return {check.name: check.detail for check in found if not check.passed}
 
 
@@ -96,20 +95,20 @@ def test_rows_outside_block_only_when_none_lies_inside(rows: int, blocks: bool) 
     resolved = plan.resolved.model_copy(update={"sources": (pin,)})
     plan = plan.model_copy(update={"resolved": resolved})
     chunk, seen = record(output_rows=rows, outside_rows=4), facts(rows={DAY: rows} if rows else {})
-    found = {each.name: each for each in chunk_gates.judge_chunk(plan, chunk, seen, 0, ())}
+    found = {each.name: each for each in checks.judge_chunk(plan, chunk, seen, 0, ())}
     assert found["rows lie inside the chunk"].blocking is blocks
 
 
 @pytest.mark.req("Q9")
 def test_partitions_without_rows_are_the_empty_ones() -> None:
     two = record(partitions=(DAY, "2013-02-16"))
-    assert chunk_gates.empty_chunk_partitions(two, facts()) == ("2013-02-16",)
+    assert checks.empty_chunk_partitions(two, facts()) == ("2013-02-16",)
 
 
 @pytest.mark.req("Q9")
 def test_the_problem_names_chunk_partitions_gate_and_number() -> None:
-    failed = chunk_gates.judge_chunk(a_plan(), record(), facts(duplicate_keys=2), 0, ())
-    text = chunk_gates.describe_failed_checks(
+    failed = checks.judge_chunk(a_plan(), record(), facts(duplicate_keys=2), 0, ())
+    text = checks.describe_failed_checks(
         record(), tuple(check for check in failed if not check.passed)
     )
     assert text == (

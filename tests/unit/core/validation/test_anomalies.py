@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.validation import anomalies
-from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.scope import ScopeField
-from lakehouse_backfill.domain.watched import Anomaly, AnomalyReport
+from lakehouse_backfill.domain.checks import Anomaly, AnomalyReport, CheckResult
+from lakehouse_backfill.domain.partitions import ScopeField
 
 DAY = ScopeField(column="d", transform="identity", type="date")
 MONDAY = date(2024, 1, 1)

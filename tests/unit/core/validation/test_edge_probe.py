@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse_backfill.core.validation.edge_probe import probe_edges
+from lakehouse_backfill.core.validation.edges import probe_edges
 from lakehouse_backfill.domain.checks import EdgePartition
-from lakehouse_backfill.domain.checksum import Checksum
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import Staging

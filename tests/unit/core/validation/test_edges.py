@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.validation import edges
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeReport
 from lakehouse_backfill.domain.manifest import Validation
-from lakehouse_backfill.domain.scope import Scope, ScopeField
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 
 DAY = ScopeField(column="d", transform="identity", type="date")
 
@@ -29,21 +30,21 @@ def _edge(day: str, side: str, changed: int) -> EdgePartition:
 
 @pytest.mark.req("Q10")
 def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
-    found = edges.edge_labels(_scope("2020-01-03", "2020-01-04"), 2)
-    assert found == edges.EdgeLabels(
+    found = resolve.edge_labels(_scope("2020-01-03", "2020-01-04"), 2)
+    assert found == resolve.EdgeLabels(
         before=("2020-01-02", "2020-01-01"), inside=(), after=("2020-01-05", "2020-01-06")
     )
 
 
 @pytest.mark.req("Q10")
 def test_a_gap_inside_the_scope_has_edges_too() -> None:
-    found = edges.edge_labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
+    found = resolve.edge_labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
     assert found.inside == ("2020-01-03", "2020-01-05")
 
 
 @pytest.mark.req("Q10")
 def test_no_edge_is_looked_at_when_none_is_asked_for() -> None:
-    assert edges.edge_labels(_scope("2020-01-01"), 0).everything == ()
+    assert resolve.edge_labels(_scope("2020-01-01"), 0).everything == ()
 
 
 @pytest.mark.req("Q10")

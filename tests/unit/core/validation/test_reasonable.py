@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.validation.reasonable import check_thresholds
+from lakehouse_backfill.core.validation.gates import check_thresholds
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
-from lakehouse_backfill.domain.declared import Threshold
-from lakehouse_backfill.domain.value import canonical_json
+from lakehouse_backfill.domain.contract import Threshold
+from lakehouse_backfill.domain.serialization import canonical_json
 
 pytestmark = pytest.mark.req("Q6", "Q4")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.validation.rejudge import validate_accepted
+from lakehouse_backfill.core.validation.suites import validate_accepted
 from lakehouse_backfill.errors import NotFound, Unsupported
 from tests.fakes.bench import PRODUCT, bench, contract, lake
 from tests.fakes.compute import FakeCompute

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.validation.spent import ValidationTiming, newest_validation_timing
+from lakehouse_backfill.core.validation.suites import ValidationTiming, newest_validation_timing
 from lakehouse_backfill.domain.run import Event, RunState
 
 pytestmark = pytest.mark.req("Q3")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decide
-from lakehouse_backfill.core.approval.waive import waive
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.workbench import Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
@@ -41,7 +41,7 @@ def judged(
         validation={"edge_partitions": 0, "gates": gates or {}},
     )  # fmt: skip
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decide.approve(found, plan.run_id, "ana", "")
+    decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     status, result, _ = validate(found, plan.run_id, "bob")
     return found, plan.run_id, status.state, result

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.versions.keep_versions import (
+from lakehouse_backfill.core.versions.retention import (
     count_expirations,
     decide_version_retention,
     expiration_rows,
@@ -15,8 +15,13 @@ from lakehouse_backfill.core.versions.keep_versions import (
     require_version_kept,
 )
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
-from lakehouse_backfill.domain.pointer import apply_to_pointer, pointer_fault
-from lakehouse_backfill.domain.publication import Pointer, Publication, PublicationAction
+from lakehouse_backfill.domain.publication import (
+    Pointer,
+    Publication,
+    PublicationAction,
+    apply_to_pointer,
+    pointer_fault,
+)
 from lakehouse_backfill.errors import Blocked, PointerMoved
 from tests.fakes import bench
 

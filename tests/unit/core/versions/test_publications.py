@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lakehouse_backfill.core.versions import publications
+from lakehouse_backfill.core.versions.pointer import require_no_pending, resolve_rollback
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import PartitionRestore, Pointer, Publication
-from lakehouse_backfill.domain.scope import Scope, ScopeField
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -30,7 +30,7 @@ SECOND = _row(2, "publish", 13, 14, 1, "2020-01-02", "2020-01-03")
 
 @pytest.mark.req("U12")
 def test_the_way_back_from_the_newest_version_restores_its_partitions() -> None:
-    way = publications.resolve_rollback((SECOND, FIRST, BASE), "a.b", None, ())
+    way = resolve_rollback((SECOND, FIRST, BASE), "a.b", None, ())
     assert (way.version, way.scope.partitions) == (1, ("2020-01-02", "2020-01-03"))
     assert way.restores == (
         PartitionRestore(
@@ -41,7 +41,7 @@ def test_the_way_back_from_the_newest_version_restores_its_partitions() -> None:
 
 @pytest.mark.req("U12")
 def test_over_two_versions_each_partition_goes_back_to_before_its_first_change() -> None:
-    way = publications.resolve_rollback((SECOND, FIRST, BASE), "a.b", 0, ())
+    way = resolve_rollback((SECOND, FIRST, BASE), "a.b", 0, ())
     assert way.restores == (
         PartitionRestore(partitions=("2020-01-01",), restore_snapshot_id=11, since_snapshot_id=12),
         PartitionRestore(partitions=("2020-01-02",), restore_snapshot_id=11, since_snapshot_id=14),
@@ -51,7 +51,7 @@ def test_over_two_versions_each_partition_goes_back_to_before_its_first_change()
 
 @pytest.mark.req("U12")
 def test_some_partitions_can_go_back_alone() -> None:
-    way = publications.resolve_rollback((SECOND, FIRST, BASE), "a.b", None, ("2020-01-03",))
+    way = resolve_rollback((SECOND, FIRST, BASE), "a.b", None, ("2020-01-03",))
     assert (way.is_partial, way.scope.partitions) == (True, ("2020-01-03",))
 
 
@@ -59,7 +59,7 @@ def test_some_partitions_can_go_back_alone() -> None:
 def test_after_a_rollback_and_another_publication_the_way_back_is_the_same_version() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     again = _row(2, "publish", 15, 16, 0, "2020-01-01", "2020-01-02")
-    way = publications.resolve_rollback((again, undo, FIRST, BASE), "a.b", None, ())
+    way = resolve_rollback((again, undo, FIRST, BASE), "a.b", None, ())
     assert (way.version, way.established) == (0, undo)
     assert way.restores[0].restore_snapshot_id == 15
 
@@ -67,7 +67,7 @@ def test_after_a_rollback_and_another_publication_the_way_back_is_the_same_versi
 @pytest.mark.req("U12")
 def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
-    way = publications.resolve_rollback((undo, FIRST, BASE), "a.b", 1, ())
+    way = resolve_rollback((undo, FIRST, BASE), "a.b", 1, ())
     assert (way.established, way.restores[0].restore_snapshot_id) == (FIRST, 12)
 
 
@@ -78,8 +78,8 @@ def test_versions_restated_by_two_partition_fields_are_not_undone_by_one_rollbac
     )
     second = SECOND.model_copy(update={"scope": region})
     with pytest.raises(Unsupported, match=r"identity\(region\) and of identity\(d\)"):
-        publications.resolve_rollback((second, FIRST, BASE), "a.b", 0, ())
-    assert publications.resolve_rollback((second, FIRST, BASE), "a.b", 1, ()).scope == region
+        resolve_rollback((second, FIRST, BASE), "a.b", 0, ())
+    assert resolve_rollback((second, FIRST, BASE), "a.b", 1, ()).scope == region
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_versions_restated_by_two_partition_fields_are_not_undone_by_one_rollbac
 )  # fmt: skip
 def test_a_way_back_that_does_not_exist_is_refused(history, to, only, error) -> None:
     with pytest.raises(error):
-        publications.resolve_rollback(history, "a.b", to, only)
+        resolve_rollback(history, "a.b", to, only)
 
 
 @pytest.mark.req("U1")
 def test_a_second_publication_of_the_product_has_to_wait_and_is_told_for_whom() -> None:
     pointer = Pointer(accepted=BASE, pending=FIRST, last_version=1)
     with pytest.raises(PointerMoved, match="bf-1"):
-        publications.require_no_pending(pointer, "a.b", "bf-2")
-    publications.require_no_pending(pointer, "a.b", "bf-1")
+        require_no_pending(pointer, "a.b", "bf-2")
+    require_no_pending(pointer, "a.b", "bf-1")

@@ -13,21 +13,20 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
 from pyiceberg.expressions import EqualTo
 
-from lakehouse_backfill.adapters.iceberg.control import control_lock
-from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.control import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.control_commit import (
+from lakehouse_backfill.adapters.iceberg.control import advisory_lock
+from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
     stage_commit,
 )
-from lakehouse_backfill.adapters.iceberg.control.control_log import ControlLog, LogAppend, LogHead
-from lakehouse_backfill.adapters.iceberg.control.control_schemas import (
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergAudit, IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
     CONTROL_TABLES,
     PROCESSED_EVENT,
     current_view_select,
 )
-from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, RunMoved, TooBusy, Unsupported
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
@@ -405,24 +404,24 @@ def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
 def test_only_a_local_sqlite_catalog_has_a_lock_file(tmp_path: Path, uri: str, expected):
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
     catalog.properties["uri"] = uri
-    assert control_lock.lock_file_path(catalog, "x") == expected
+    assert advisory_lock.lock_file_path(catalog, "x") == expected
 
 
 def test_a_lock_that_is_never_given_back_costs_time_only(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(control_lock, "LOCK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(advisory_lock, "LOCK_TIMEOUT_S", 0.5)
     path = tmp_path / "x.lock"
     waited = []
     with path.open("w") as held:
         fcntl.flock(held.fileno(), fcntl.LOCK_EX)
         for _ in range(2):
             started = time.monotonic()
-            with control_lock.FileAdvisoryLock(path).turn():
+            with advisory_lock.FileAdvisoryLock(path).turn():
                 waited.append(time.monotonic() - started)
     assert waited[0] >= 0.5 > waited[1]
 
 
 def test_a_folder_without_room_for_a_lock_file_is_no_obstacle(tmp_path: Path):
-    with control_lock.FileAdvisoryLock(tmp_path / "absent" / "x.lock").turn():
+    with advisory_lock.FileAdvisoryLock(tmp_path / "absent" / "x.lock").turn():
         pass
 
 

@@ -22,15 +22,17 @@ from pyiceberg.types import (
     StringType,
 )
 
-from lakehouse_backfill.adapters.local.diff import bins, numbers
-from lakehouse_backfill.adapters.local.diff.bins import BinAccumulator, bin_numbers
-from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
-from lakehouse_backfill.adapters.local.diff.plain_spreads import ArrowProfiler, BinAccumulators
-from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, SideName, Tally
-from lakehouse_backfill.core.comparison.distributions import Histogram, bin_exponent
-from lakehouse_backfill.core.comparison.drift import describe_numbers, mean_shift
-from lakehouse_backfill.core.comparison.scaled_bins import (
+from lakehouse_backfill.adapters.local.diff import counts
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, SideName
+from lakehouse_backfill.adapters.local.diff.counts import BinAccumulator, bin_numbers
+from lakehouse_backfill.adapters.local.diff.distributions import ArrowProfiler, BinAccumulators
+from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, Tally
+from lakehouse_backfill.core.comparison.distributions import (
+    Histogram,
+    bin_exponent,
+    describe_numbers,
     equal_width_bin,
+    mean_shift,
     scaled_bin,
     scaled_bin_start,
 )
@@ -83,17 +85,17 @@ def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
 
 def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
     values = [Decimal(number).scaleb(-2) for number in range(-5000, 100_000, 7)]
-    found = numbers.read_numbers(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
+    found = counts.read_numbers(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
     assert found.doubles[0].tolist() == [float(value) for value in values]
     assert (found.low, found.high) == (min(values), max(values))
 
 
 def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bins, "_PENDING_LIMIT", 500)
+    monkeypatch.setattr(counts, "_PENDING_LIMIT", 500)
     pending, expected = BinAccumulator(), Histogram()
     batches = [[1.0], [-(10.0**at) for at in range(90)], *([[float(at % 7)] for at in range(400)])]
     for values in (*batches, []):
-        found = numbers.read_numbers(pa.chunked_array([pa.array(values, pa.float64())]))
+        found = counts.read_numbers(pa.chunked_array([pa.array(values, pa.float64())]))
         low, high = (found.low, found.high) if values else (0.0, 1e9)
         one = bin_numbers(found, low, high)
         pending.add(one)
@@ -109,7 +111,7 @@ def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch
 def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -> None:
     """Squares are added so that what is left of them is rounding, which the rule knows."""
     old, new = (
-        numbers.read_numbers(pa.chunked_array([np.full(32_768, each)] * 15)).moments
+        counts.read_numbers(pa.chunked_array([np.full(32_768, each)] * 15)).moments
         for each in (value, value * 1.01)
     )
     assert mean_shift(old, new) is None
@@ -118,8 +120,8 @@ def test_a_constant_column_that_moves_has_no_shift_in_deviations(value: float) -
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_sums_beyond_all_numbers_warn_nobody_and_give_no_shift() -> None:
     huge = [np.full(5, sign * 1.7e308) for sign in (1.0, -1.0)]
-    beyond = numbers.read_numbers(pa.chunked_array(huge)).moments
-    assert mean_shift(beyond, numbers.read_numbers(pa.chunked_array([[1.0, 2.0]])).moments) is None
+    beyond = counts.read_numbers(pa.chunked_array(huge)).moments
+    assert mean_shift(beyond, counts.read_numbers(pa.chunked_array([[1.0, 2.0]])).moments) is None
     assert describe_numbers(beyond + beyond)["max"] == 1.7e308
 
 

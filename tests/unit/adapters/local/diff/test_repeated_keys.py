@@ -12,7 +12,7 @@ from pyiceberg.types import LongType, NestedField
 from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
 from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.engine import LazyDuckDB, start_duckdb
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
 
 pytestmark = pytest.mark.req("Q4")
 SCHEMA = Schema(

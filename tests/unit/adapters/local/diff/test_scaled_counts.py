@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.local.diff.bins import count_scaled_bins
-from lakehouse_backfill.core.comparison.scaled_bins import scaled_bin
+from lakehouse_backfill.adapters.local.diff.counts import count_scaled_bins
+from lakehouse_backfill.core.comparison.distributions import scaled_bin
 
 pytestmark = pytest.mark.req("Q5")
 EDGES = [

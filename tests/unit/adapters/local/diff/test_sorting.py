@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from lakehouse_backfill.adapters.local.diff import sorting, stretches
+from lakehouse_backfill.adapters.local.diff import sort_merge
 from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
-from lakehouse_backfill.adapters.local.diff.plain_pairs import as_large_type
-from lakehouse_backfill.adapters.local.diff.sorting import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.memory import keep_freed_memory
-from lakehouse_backfill.adapters.local.threads import thread_pool
+from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
+from lakehouse_backfill.adapters.local.diff.values import as_large_type
+from lakehouse_backfill.adapters.local.parquet import keep_freed_memory, thread_pool
 
 WIDEST = 2**63 - 1
 SCHEMA = Schema(
@@ -78,7 +77,7 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
     old: list[tuple[Any, ...]], new: list[tuple[Any, ...]], size: int, few: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretches, "_MIN_ROWS_PER_SLICE", few)
+        patch.setattr(sort_merge, "_MIN_ROWS_PER_SLICE", few)
         found = sorted_pairs(table(old, size), table(new, size), COLUMNS)
     keys = [row[:3] for side in (old, new) for row in side]
     repeats = any(
@@ -100,7 +99,7 @@ def test_sorting_pairs_the_rows_that_differ_or_leaves_them_to_the_join(
 def test_very_wide_rows_are_left_to_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = table([(0, 1, 1, 0.0, "a")], 1)
     assert sorted_pairs(rows, rows, COLUMNS) is not None
-    monkeypatch.setattr(sorting, "_MAX_BYTES", 2 * rows.nbytes - 1)
+    monkeypatch.setattr(sort_merge, "_MAX_BYTES", 2 * rows.nbytes - 1)
     assert sorted_pairs(rows, rows, COLUMNS) is None
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.commits.rewriting import PreparedRewrite, SparkRewrites
-from lakehouse_backfill.adapters.spark.holding import TABLE_MOVED_MARKER
-from lakehouse_backfill.domain.scope import Scope, ScopeField
-from lakehouse_backfill.domain.table_commit import InspectedState, PartitionContent, SwapCommit
+from lakehouse_backfill.adapters.spark.commits.row_rewrite import PreparedRewrite, SparkRewrites
+from lakehouse_backfill.adapters.spark.dataframes import TABLE_MOVED_MARKER
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.publication import InspectedState, PartitionContent, SwapCommit
 from lakehouse_backfill.errors import TooBusy
 
 EPOCH, FENCE_UUID = "lakehouse-backfill.epoch", "lakehouse-backfill.fence-uuid"

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.diff.diff_files import File, Files, split
-from lakehouse_backfill.adapters.spark.diff.diff_layout import Layout, Part
+from lakehouse_backfill.adapters.spark.diff.files import File, Files, Layout, Part, split
 from lakehouse_backfill.domain.checks import SharedFiles
-from lakehouse_backfill.domain.scope import ScopeField
+from lakehouse_backfill.domain.partitions import ScopeField
 
 DAYS = Layout(ScopeField(column="d", transform="identity", type="date"), (Part("d", "identity"),))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import catalog_settings
+from lakehouse_backfill.adapters.spark.session import settings
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     JARS_VARIABLE,
@@ -87,7 +87,7 @@ CASES = [
 @pytest.mark.req("X7")
 @pytest.mark.parametrize(("given", "expected"), CASES)
 def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str, str]) -> None:
-    assert catalog_settings.spark_catalog_properties(given) == expected
+    assert settings.spark_catalog_properties(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str,
 )
 def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        catalog_settings.spark_catalog_properties(given)
+        settings.spark_catalog_properties(given)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word
     ],
 )
 def test_the_jars_follow_from_the_catalog(given: dict[str, str], expected: tuple[str, ...]) -> None:
-    found = catalog_settings.maven_coordinates(given)
+    found = settings.maven_coordinates(given)
     assert len(found) == len(expected)
     assert all(word in one for word, one in zip(expected, found, strict=True))
     assert all(one.count(":") == 2 for one in found)

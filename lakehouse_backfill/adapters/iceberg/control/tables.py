@@ -1,0 +1,267 @@
+"""All control tables of one lake; fences; their upkeep.
+
+The control tables of one lake: all of them made together, each opened as a log.
+
+What keeps a process that was overtaken from writing to the control tables.
+
+A fence is a table property, the newest epoch that may write for a run. It comes with a new
+snapshot: a commit that was made ready before is conditional on the old head, so it is refused, and
+deciding again sees the fence.
+
+Keeping the control tables small: properties of closed runs, and files that nothing reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from pyarrow.fs import FileSelector, FileSystem
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    commit_with_retry,
+    is_outage,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    ACCEPTED_OUTPUT_VERSION,
+    BACKFILL_CHUNK_RUN,
+    CONTROL_TABLES,
+    EVIDENCE,
+    PIPELINE_RUN,
+    ControlTable,
+)
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.rollout import OrphanFiles
+from lakehouse_backfill.errors import CatalogDown
+from lakehouse_backfill.fault_points import commit_window
+
+#: How long an append tries to win against other writers.
+APPEND_BUDGET_S = 30.0
+
+
+class ControlTables:
+    """Opens the control tables of `namespace`; reading never creates them, writing does."""
+
+    def __init__(self, catalog: Catalog, namespace: str, budget_s: float = APPEND_BUDGET_S) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._budget_s = budget_s
+
+    def log(self, table: ControlTable) -> ControlLog:
+        """Open one control table."""
+        return ControlLog(self._catalog, self._namespace, table, self.ensure, self._budget_s)
+
+    def ensure(self) -> None:
+        """Create what is missing: the namespace, control tables, and columns of an older release's.
+
+        Several processes may do so at once. Raises CatalogDown.
+        """
+        try:
+            self._ensure_namespace()
+            for table in CONTROL_TABLES:
+                self._ensure_table(table)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            raise CatalogDown(
+                f"the control tables in {self._namespace} cannot be made: {error}",
+                state="no run and no version was recorded",
+                fix="lakehouse-backfill doctor",
+            ) from error
+
+    def _ensure_namespace(self) -> None:
+        try:
+            with commit_window("Catalog.create_namespace"):
+                self._catalog.create_namespace(self._namespace)
+        except NamespaceAlreadyExistsError:
+            return
+        except Exception:
+            # The SQL catalog looks first and inserts then (IntegrityError): another process was
+            # in between.
+            if not self._catalog.namespace_exists(self._namespace):
+                raise
+
+    def _ensure_table(self, table: ControlTable) -> None:
+        identifier = (self._namespace, table.name)
+        if not self._catalog.table_exists(identifier):
+            try:
+                schema, properties = table.schema(), table.properties()
+                with commit_window("Catalog.create_table"):
+                    self._catalog.create_table(identifier, schema, properties=properties)
+            except TableAlreadyExistsError:
+                pass
+            else:
+                return
+        commit_with_retry(lambda: self._add_columns(table), f"columns for {table.name}")
+
+    def _add_columns(self, table: ControlTable) -> None:
+        """Add the columns that are missing, as nullable ones; rows that are there have null."""
+        found = self._catalog.load_table((self._namespace, table.name))
+        missing = table.missing(found.schema())
+        if missing:
+            with commit_window("Catalog.update_schema"), found.update_schema() as update:
+                for name, kind, doc in missing:
+                    update.add_column(name, kind, doc)
+
+
+_FENCE_PREFIX = "fence."
+#: The tables that a run's driver writes to. Its moves in `run_event` need no fence: each is
+#: conditional on the number of the one before.
+_FENCED_TABLES = (ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE)
+
+
+class IcebergFences:
+    """`ports.control.Fences` on PyIceberg."""
+
+    def __init__(self, tables: ControlTables) -> None:
+        self._logs = [tables.log(table) for table in _FENCED_TABLES]
+
+    def fence(self, run_id: str, epoch: int) -> None:
+        """Refuse rows of the run with an earlier epoch from now on, also those under way.
+
+        One commit per table, none where the fence is as high already. The property stays until the
+        run is closed and its lease has ended: only runs that were taken over have one.
+        """
+        for log in self._logs:
+            log.append(lambda head: _raise_fence(head, run_id, epoch))
+
+
+def _raise_fence(head: LogHead, run_id: str, epoch: int) -> LogAppend[None]:
+    if _current_fence(head, run_id) >= epoch:
+        return LogAppend(result=None)
+    return LogAppend(result=None, set={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True)
+
+
+def _current_fence(head: LogHead, run_id: str) -> int:
+    return int(head.properties.get(f"{_FENCE_PREFIX}{run_id}", "0"))
+
+
+def require_not_fenced(head: LogHead, run_id: str | None, epoch: int) -> None:
+    """Raise RunMoved when a later epoch has fenced the run in this table; no run: no fence."""
+    if run_id is not None:
+        event_log.require_current_epoch(run_id, epoch, _current_fence(head, run_id))
+
+
+def fenced_runs(tables: ControlTables) -> tuple[str, ...]:
+    """Name the runs that have a fence in one of the tables."""
+    heads = [tables.log(table).head() for table in _FENCED_TABLES]
+    keys = {key for head in heads for key in head.properties if key.startswith(_FENCE_PREFIX)}
+    return tuple(sorted(key.removeprefix(_FENCE_PREFIX) for key in keys))
+
+
+def lift_fences(tables: ControlTables, run_ids: tuple[str, ...]) -> None:
+    """Take the fences of closed runs away; one commit per table that has one of them."""
+    keys = tuple(f"{_FENCE_PREFIX}{run_id}" for run_id in run_ids)
+
+    def change(head: LogHead) -> LogAppend[None]:
+        held = tuple(key for key in keys if key in head.properties)
+        return LogAppend(result=None, remove=held, moves_head=bool(held))
+
+    for table in _FENCED_TABLES:
+        tables.log(table).append(change)
+
+
+_RUN_COLUMNS = ("run_id", "data_product", "target_table", "shadow_table", "requested_by", "reason")
+
+
+class IcebergControlUpkeep:
+    """`ports.retention.ControlUpkeep` on PyIceberg."""
+
+    def __init__(self, catalog: Catalog, namespace: str, tables: ControlTables) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._tables = tables
+
+    def runs(self) -> dict[str, dict[str, str]]:
+        """Give of each run, without its plan: product, target, shadow, owner, reason."""
+        rows = self._tables.log(PIPELINE_RUN).head().rows(columns=_RUN_COLUMNS)
+        return {
+            row["run_id"]: {
+                "product": row["data_product"],
+                "target": row["target_table"],
+                "shadow": row["shadow_table"],
+                "owner": row["requested_by"],
+                "reason": row["reason"],
+            }
+            for row in rows
+        }
+
+    def fenced(self) -> tuple[str, ...]:
+        """Name the runs that have a fence."""
+        return fenced_runs(self._tables)
+
+    def lift(self, run_ids: tuple[str, ...]) -> None:
+        """Take the fences of runs away that are closed for good; one commit per table."""
+        lift_fences(self._tables, run_ids)
+
+    def litter(self, before: datetime) -> OrphanFiles:
+        """Count the files that no snapshot of a control table reaches, written before then."""
+        return self._sweep(before, delete=False)
+
+    def sweep(self, before: datetime) -> OrphanFiles:
+        """Delete them. Only inside the control tables' own folders: no other table lists them."""
+        return self._sweep(before, delete=True)
+
+    def _sweep(self, before: datetime, *, delete: bool) -> OrphanFiles:
+        files = size = 0
+        with translate_errors():
+            for control in CONTROL_TABLES:
+                try:
+                    table = self._catalog.load_table((self._namespace, control.name))
+                except (NoSuchTableError, NoSuchNamespaceError):
+                    continue
+                for path, length in _orphan_files(table, before):
+                    if delete:
+                        with commit_window("ControlFiles.delete"):
+                            table.io.delete(path)
+                    files, size = files + 1, size + length
+        return OrphanFiles(files=files, size_bytes=size)
+
+
+def _orphan_files(table: Table, before: datetime) -> list[tuple[str, int]]:
+    """List old files first, then what the table reaches: what is written since is in neither."""
+    place = table.location().rstrip("/")
+    found = list(_list_files(table.io, place, before))
+    if not found:
+        return []
+    reached = _reachable_paths(table.refresh())
+    return [(f"{place}/{name}", size) for name, size in found if f"{place}/{name}" not in reached]
+
+
+def _list_files(io: FileIO, place: str, before: datetime) -> Iterator[tuple[str, int]]:
+    """List the files under a folder with their sizes, by names relative to it."""
+    if not isinstance(io, PyArrowFileIO):
+        return  # another library reads the store: it cannot be listed here
+    scheme, netloc, path = io.parse_location(place)
+    system: FileSystem = io.fs_by_scheme(scheme, netloc)
+    for folder in ("metadata", "data"):
+        root = f"{path}/{folder}"
+        selector = FileSelector(root, recursive=True, allow_not_found=True)
+        for info in system.get_file_info(selector):
+            if info.is_file and info.mtime is not None and info.mtime < before:
+                yield f"{folder}/{info.path.partition(f'{root}/')[2]}", info.size
+
+
+def _reachable_paths(table: Table) -> set[str]:
+    """Name everything that the metadata leads to: older metadata files, manifests, data files."""
+    metadata = table.metadata
+    found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    for snapshot in metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            found.update(entry.data_file.file_path for entry in entries)
+    return found

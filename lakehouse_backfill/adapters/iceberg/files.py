@@ -1,0 +1,188 @@
+"""Data and metadata files in the store: sizes, bytes, how a table reads them.
+
+Data files as they lie in the store, and how a table reads them.
+
+What lies in the store of a table, as its metadata lists it and as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from lakehouse_backfill.adapters.iceberg.catalog import fetch_all, load_table, translate_errors
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot
+from lakehouse_backfill.domain.diff import FileBytes
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.domain.table import LiveFile, MetadataFile
+from lakehouse_backfill.errors import NotFound
+
+#: Files that are read at once: a store answers many, hashing leaves the interpreter's lock.
+_CONCURRENT_READS = 16
+_BLOCK_BYTES = 4 * 1024 * 1024
+#: How files are read that have no field ids of their own.
+_NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
+#: Promotions that the canonical row hash does not notice.
+_EQUIVALENT_TYPES = ((IntegerType, LongType, "long"), (FloatType, DoubleType, "double"))
+_MAX_SHORT_PRECISION = 18
+
+
+class IcebergDataFiles:
+    """`ports.fingerprints.DataFiles` on PyIceberg."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def reading(self, table: str, snapshot_id: int) -> str:
+        """Give the digest of what the columns of a snapshot are: field ids, names, types.
+
+        A file has the same rows under equal readings. Raises NotFound.
+        """
+        metadata = load_table(self._catalog, table).metadata
+        schema_id = find_snapshot(metadata, snapshot_id, table).schema_id
+        # Without an id, as v1 writers leave it, readers take the table's current schema.
+        schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+        return reading_digest(schema, metadata.properties.get(_NAME_MAPPING_PROPERTY, ""))
+
+    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
+        """Read the files' bytes, several at a time; those that are gone are left out."""
+        if not paths:
+            return {}
+        io = load_table(self._catalog, table).io
+        return fetch_all(lambda path: _hash_data_file(io, path), paths, _CONCURRENT_READS)
+
+
+def reading_digest(schema: Schema, name_mapping: str = "") -> str:
+    """Give the digest of what columns are to a file, lineage columns left out."""
+    fields = [field for field in schema.fields if field.name not in LINEAGE_NAMES]
+    return digest([_field_shapes(fields), name_mapping])
+
+
+def _field_shapes(fields: Collection[NestedField]) -> list[Any]:
+    """Sort by name, as the row hash does; order and documentation do not matter."""
+    return [
+        [field.field_id, field.name, _type_shape(field.field_type), str(field.initial_default)]
+        for field in sorted(fields, key=lambda each: each.name)
+    ]
+
+
+def _type_shape(kind: IcebergType) -> Any:
+    if isinstance(kind, StructType):
+        return ["struct", _field_shapes(kind.fields)]
+    if isinstance(kind, ListType):
+        return ["list", kind.element_id, _type_shape(kind.element_type)]
+    if isinstance(kind, MapType):
+        return [
+            "map",
+            kind.key_id,
+            _type_shape(kind.key_type),
+            kind.value_id,
+            _type_shape(kind.value_type),
+        ]
+    if isinstance(kind, DecimalType):
+        return f"decimal{18 if kind.precision <= _MAX_SHORT_PRECISION else 38}:{kind.scale}"
+    alike = (name for small, large, name in _EQUIVALENT_TYPES if isinstance(kind, small | large))
+    return next(alike, str(kind))
+
+
+def _hash_data_file(io: FileIO, path: str) -> FileBytes:
+    made, size = hashlib.sha256(), 0
+    with io.new_input(path).open() as stream:
+        while piece := stream.read(_BLOCK_BYTES):
+            made.update(piece)
+            size += len(piece)
+    return FileBytes(size_bytes=size, sha256=made.hexdigest())
+
+
+#: Stores answer slowly and to many at once.
+_CONCURRENT_REQUESTS = 8
+
+
+class IcebergStoredFiles:
+    """`ports.stored.Stored` on PyIceberg."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
+        """List the live data files of the scope, by path, as often as the manifests do."""
+        loaded, snapshot = self._snapshot(table, snapshot_id)
+        with translate_errors():
+            reader = ScopedReader(loaded, scope, ManifestCache())
+            found = [
+                LiveFile(
+                    path=path,
+                    spec_id=entry.data_file.spec_id,
+                    partition=reader.labels.of(entry.data_file),
+                    rows=entry.data_file.record_count,
+                    size_bytes=entry.data_file.file_size_in_bytes,
+                    deletes=tuple(sorted(deletes)),
+                )
+                for path, entry, deletes in reader.in_scope(snapshot).listings
+            ]
+            return tuple(sorted(found, key=lambda each: (each.path, each.partition or "")))
+
+    def metadata(self, table: str, snapshot_id: int, scope: Scope) -> tuple[MetadataFile, ...]:
+        """Hash the snapshot's manifest list and the manifests that may list files of the scope."""
+        loaded, snapshot = self._snapshot(table, snapshot_id)
+        found: dict[str, MetadataFile] = {}
+        listed = _hash_metadata_file(loaded.io, snapshot.manifest_list, None)
+        if listed is None:
+            return ()
+        found[listed.path] = listed
+        with translate_errors():
+            reader = ScopedReader(loaded, scope, ManifestCache())
+            for manifest in reader.manifests(snapshot):
+                if reader.may_hold(manifest):
+                    one = _hash_metadata_file(
+                        loaded.io, manifest.manifest_path, manifest.manifest_length
+                    )
+                    found |= {one.path: one} if one else {}
+        return tuple(found[path] for path in sorted(found))
+
+    def sizes(self, table: str, paths: Collection[str]) -> dict[str, int]:
+        """Ask the store for the files' sizes; those that are gone are left out."""
+        io = load_table(self._catalog, table).io
+        return fetch_all(
+            lambda path: len(io.new_input(path)), sorted(set(paths)), _CONCURRENT_REQUESTS
+        )
+
+    def _snapshot(self, table: str, snapshot_id: int) -> tuple[Table, Snapshot]:
+        loaded = load_table(self._catalog, table)
+        return loaded, find_snapshot(loaded.metadata, snapshot_id, table)
+
+
+def _hash_metadata_file(io: FileIO, path: str, listed: int | None) -> MetadataFile | None:
+    try:
+        with translate_errors(), io.new_input(path).open() as stream:
+            data = stream.read()
+    except NotFound:
+        return None
+    return MetadataFile(
+        path=path,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        listed_bytes=listed,
+    )

@@ -1,0 +1,469 @@
+"""Tags that keep snapshots; letting tags, snapshots and shadows go without losing live files.
+
+What a table's history allows to be taken out of it, so that no later expiry deletes live files.
+
+Iceberg's own expiry (`table.expireSnapshots()`, where main is the only reference) deletes a live
+file when a *tombstone* expires: a snapshot that removed a file which a later one added again. It
+deletes what an expired ancestor of main removed, without looking whether that came back.
+
+Iceberg before 1.12 also does so when an *island* expires: a snapshot that main does not lead to
+any more, as what came between has expired, while a tag kept it. It is taken for one that was
+rolled back, and what it added is deleted, also where another manifest lists it by now.
+
+Taking such snapshots out of the metadata first, without their files, makes both safe. A tombstone
+goes together with everything older: what would be left of that would be islands.
+
+Tags that keep snapshots from expiring.
+
+Letting go of shadows' names, tags, and snapshots that must not expire: by metadata alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+)
+
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    commit_with_retry,
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.manifests import read_manifest_entries
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    BASE_SNAPSHOT_PROPERTY,
+    CHUNK_ID_PROPERTY,
+    NEVER_EXPIRES_MS,
+    PUBLICATION_PROPERTY,
+    RETIRED_PROPERTY,
+    TAG_PREFIX,
+    find_snapshot,
+    refuse_unwritable_format,
+    snapshot_ancestors,
+    snapshot_operation,
+    snapshot_summary,
+)
+from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.control import Upkeep
+from lakehouse_backfill.ports.system import Clock
+from lakehouse_backfill.ports.table_writer import TagCommitter, UpkeepCommitter
+from lakehouse_backfill.ports.tables import Pins
+
+#: What Iceberg takes for `history.expire.max-snapshot-age-ms` where a table says nothing: 5 days.
+_DEFAULT_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
+
+
+@dataclass
+class ExpirationPlan:
+    """Tags and snapshots that can go together, and tags that must stay, with the reason."""
+
+    tags: dict[str, int] = field(default_factory=dict)
+    snapshots: list[int] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+class TableHistory:
+    """The history of one table as its metadata knows it."""
+
+    def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
+        self._metadata = metadata
+        self._io = io
+        #: main, newest first, as far as it is known without a gap
+        self.chain = [
+            s.snapshot_id for s in snapshot_ancestors(metadata, metadata.current_snapshot_id)
+        ]
+        # Format 1 has no sequence numbers; the list of snapshots is in order everywhere.
+        self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
+
+    def removal(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> ExpirationPlan:
+        """Work out what dropping the tags takes; those that are gone or moved are left alone."""
+        refs = self._metadata.refs
+        found = ExpirationPlan()
+        found.tags = {
+            name: snapshot_id
+            for name, snapshot_id in tags.items()
+            if name in refs
+            and refs[name].snapshot_id == snapshot_id
+            and refs[name].snapshot_ref_type == SnapshotRefType.TAG
+        }
+        self._cut(found, now_ms, at_once=at_once)
+        losing = self._losing(found)
+        reachable = self._reachable()
+        islands = losing - reachable - set(found.snapshots)
+        found.snapshots += sorted(islands)
+        return found
+
+    def dangers(self) -> dict[int, str]:
+        """Name tombstones that nothing holds, with how many files their expiry would delete."""
+        held = {ref.snapshot_id for ref in self._metadata.refs.values()}
+        tombs = {one: paths for one, paths in self.tombstones().items() if one not in held}
+        live = self._live(set().union(*tombs.values())) if tombs else set()
+        return {
+            snapshot_id: f"it removed {len(paths & live)} files that are live again"
+            for snapshot_id, paths in tombs.items()
+            if paths & live
+        }
+
+    def tombstones(self) -> dict[int, set[str]]:
+        """Give the snapshots of main that removed files which a later one of ours added again."""
+        known = {s.snapshot_id: s for s in self._metadata.snapshots}
+        again = [s for s in known.values() if _may_re_add_files(s)]
+        if not again:
+            return {}
+        added = {s.snapshot_id: self._paths(s, added=True) for s in again}
+        found = {}
+        for snapshot_id in self.chain:
+            snapshot = known[snapshot_id]
+            later = [s for s in again if self._order[s.snapshot_id] > self._order[snapshot_id]]
+            if not later or not _may_remove_files(snapshot):
+                continue
+            removed = self._paths(snapshot, added=False)
+            back = removed & set().union(*(added[s.snapshot_id] for s in later))
+            if back:
+                found[snapshot_id] = back
+        return found
+
+    def _cut(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
+        """Take the oldest part of main out with the tombstones in it, or keep their tags."""
+        losing = self._losing(found)
+        tombs = [one for one in self.tombstones() if one in losing] if losing else []
+        if not tombs:
+            return
+        places = {snapshot_id: place for place, snapshot_id in enumerate(self.chain)}
+        first = self._first_free(found, places)
+        times = {s.snapshot_id: s.timestamp_ms for s in self._metadata.snapshots}
+        age = self._metadata.properties.get("history.expire.max-snapshot-age-ms")
+        youngest = now_ms - int(age or _DEFAULT_SNAPSHOT_AGE_MS)
+        free = []
+        for one in tombs:
+            if places[one] < first:
+                self._keep(found, one, "an older snapshot is held by another tag or branch")
+            elif not at_once and times[one] > youngest:
+                self._keep(found, one, "it is younger than the history that the table keeps")
+            else:
+                free.append(places[one])
+        if free:
+            found.snapshots += self.chain[min(free) :]
+
+    def _keep(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
+        for name in [tag for tag, held in found.tags.items() if held == snapshot_id]:
+            del found.tags[name]
+            found.kept[name] = f"files that it removed are live again, and {why}"
+
+    def _first_free(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
+        """Give the place in main from which on no reference that stays holds anything."""
+        last = 0
+        for name, ref in self._metadata.refs.items():
+            if name in found.tags:
+                continue
+            line = snapshot_ancestors(self._metadata, ref.snapshot_id)
+            if ref.snapshot_ref_type == SnapshotRefType.TAG:
+                ids = [ref.snapshot_id]
+            else:
+                ids = [s.snapshot_id for s in line]
+            met = next((places[one] for one in ids if one in places), -1)
+            last = max(last, met)
+        return last + 1
+
+    def _losing(self, found: ExpirationPlan) -> set[int]:
+        """Give the snapshots that no reference holds once the tags are gone."""
+        refs = self._metadata.refs
+        held = {ref.snapshot_id for name, ref in refs.items() if name not in found.tags}
+        return set(found.tags.values()) - held
+
+    def _reachable(self) -> set[int]:
+        """Give what branches lead to without a gap."""
+        branches = [
+            ref.snapshot_id
+            for ref in self._metadata.refs.values()
+            if ref.snapshot_ref_type == SnapshotRefType.BRANCH
+        ]
+        return {s.snapshot_id for one in branches for s in snapshot_ancestors(self._metadata, one)}
+
+    def _paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
+        """Give the files, of data and of deletes, that the snapshot itself added, or removed."""
+        status = ManifestEntryStatus.ADDED if added else ManifestEntryStatus.DELETED
+        return {
+            entry.data_file.file_path
+            for manifest in self._own(snapshot, added=added)
+            for entry in read_manifest_entries(self._io, manifest)
+            if entry.status == status
+        }
+
+    def _own(self, snapshot: Snapshot, *, added: bool) -> Iterator[ManifestFile]:
+        for manifest in snapshot.manifests(self._io):
+            count = manifest.added_files_count if added else manifest.deleted_files_count
+            if manifest.added_snapshot_id == snapshot.snapshot_id and count != 0:
+                yield manifest
+
+    def _live(self, suspects: set[str]) -> set[str]:
+        head = self._metadata.snapshot_by_name(MAIN_BRANCH)
+        manifests = head.manifests(self._io) if head else []
+        return {
+            entry.data_file.file_path
+            for manifest in manifests
+            for entry in read_manifest_entries(self._io, manifest)
+            if entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in suspects
+        }
+
+
+def _may_re_add_files(snapshot: Snapshot) -> bool:
+    """Tell whether the snapshot may have added files that were there before: only ours do."""
+    return PUBLICATION_PROPERTY in snapshot_summary(snapshot)
+
+
+def _may_remove_files(snapshot: Snapshot) -> bool:
+    return snapshot_operation(snapshot) != "append"
+
+
+class IcebergPins(Pins):
+    """Tags with an explicit age that never passes."""
+
+    def __init__(self, catalog: Catalog, commits: TagCommitter | None = None) -> None:
+        """`commits` writes them where PyIceberg cannot."""
+        self._catalog = catalog
+        self._commits = commits
+
+    def pin(self, table: str, snapshot_id: int, name: str) -> None:
+        """Tag the snapshot and read the tag back; the same pin again does nothing.
+
+        Raises NotFound when the snapshot is gone, Conflict when the name pins another one,
+        Unsupported when the catalog does not keep the tag.
+        """
+        commit_with_retry(lambda: self._pin(table, snapshot_id, name), f"pin {name} on {table}")
+        if not _is_pin(load_table(self._catalog, table), name, snapshot_id):
+            raise Unsupported(
+                f"the catalog did not keep tag {name} on {table} with its age",
+                fix="use a catalog that keeps tags, or pin the source as lease_only",
+            )
+
+    def unpin(self, table: str, name: str) -> None:
+        """Drop the tag if it is there."""
+        commit_with_retry(lambda: self._unpin(table, name), f"unpin {name} on {table}")
+
+    def pinned(self, table: str, name: str) -> int | None:
+        """Give the snapshot id that the tag protects, or None."""
+        ref = load_table(self._catalog, table).metadata.refs.get(name)
+        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+            return None
+        return ref.snapshot_id
+
+    def _pin(self, table: str, snapshot_id: int, name: str) -> None:
+        loaded = load_table(self._catalog, table)
+        if self._commits is None:
+            refuse_unwritable_format(table, loaded.metadata)
+        find_snapshot(loaded.metadata, snapshot_id, table)
+        existing = loaded.metadata.refs.get(name)
+        if existing is not None and existing.snapshot_id != snapshot_id:
+            raise Conflict(
+                f"{table}: {name} already names snapshot {existing.snapshot_id}, not {snapshot_id}",
+                fix="use another name",
+            )
+        if _is_pin(loaded, name, snapshot_id):
+            return
+        if self._commits is not None:
+            self._commits.set_tag(table, name, snapshot_id, NEVER_EXPIRES_MS)
+            return
+        with commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
+            changes.create_tag(snapshot_id, name, max_ref_age_ms=NEVER_EXPIRES_MS)
+
+    def _unpin(self, table: str, name: str) -> None:
+        loaded = load_table(self._catalog, table)
+        ref = loaded.metadata.refs.get(name)
+        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+            return
+        if self._commits is not None:
+            self._commits.set_tag(table, name, None, NEVER_EXPIRES_MS)
+            return
+        with translate_errors(), commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
+            changes.remove_tag(name)
+
+
+def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
+    ref = table.metadata.refs.get(name)
+    return (
+        ref is not None
+        and ref.snapshot_ref_type == SnapshotRefType.TAG
+        and ref.snapshot_id == snapshot_id
+        and ref.max_ref_age_ms == NEVER_EXPIRES_MS
+    )
+
+
+#: The first table format that PyIceberg reads and cannot write.
+_FIRST_UNWRITABLE_FORMAT = 3
+
+
+class IcebergUpkeep(Upkeep):
+    """Upkeep of the tables of one catalog."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        shadow_namespace: str,
+        clock: Clock,
+        commits: UpkeepCommitter | None = None,
+    ) -> None:
+        """`commits` makes those that PyIceberg cannot: of format 3."""
+        self._catalog = catalog
+        self._commits = commits
+        self._namespace = shadow_namespace
+        self._clock = clock
+
+    def shadows(self) -> dict[str, int]:
+        """Name the shadows in the catalog, each with the bytes that its chunks wrote."""
+        with translate_errors():
+            try:
+                names = self._catalog.list_tables(self._namespace)
+            except NoSuchNamespaceError:
+                return {}
+        found = {}
+        for name in (".".join(identifier) for identifier in names):
+            try:
+                metadata = load_table(self._catalog, name).metadata
+            except NotFound:
+                continue  # somebody else dropped it meanwhile, or its files are gone
+            if (
+                BASE_SNAPSHOT_PROPERTY in metadata.properties
+                and RETIRED_PROPERTY not in metadata.properties
+            ):
+                found[name] = _chunk_bytes_written(metadata)
+        return found
+
+    def tags(self, table: str) -> dict[str, int] | None:
+        """Give our tags on a table with their snapshots; None when there is no such table."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return None
+        return {
+            name: ref.snapshot_id
+            for name, ref in loaded.metadata.refs.items()
+            if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(TAG_PREFIX)
+        }
+
+    def written(self, table: str) -> datetime | None:
+        """Say when a table was last committed to; None when there is no such table."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return None
+        return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
+
+    def would_let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Say what `let_go` would do now."""
+        loaded = load_table_or_none(self._catalog, table)
+        return (
+            ExpirationResult()
+            if loaded is None
+            else _expiration_result(self._removal(loaded, tags, at_once=at_once))
+        )
+
+    def let_go(
+        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
+
+        It is conditional on every reference that the table had when this was worked out: a pin that
+        is made meanwhile is looked at again. Where the catalog itself decides (REST), it is so for
+        the references that were there; no requirement can name one that was not. Raises TooBusy.
+        """
+        done: list[ExpirationResult] = []
+
+        def once() -> None:
+            loaded = load_table_or_none(self._catalog, table)
+            removal = ExpirationPlan()
+            if loaded is not None:
+                removal = self._removal(loaded, tags, at_once=at_once)
+            if loaded is not None and removal.tags:
+                self._commit(table, loaded, removal)
+            done[:] = [_expiration_result(removal)]
+
+        commit_with_retry(once, f"letting tags of {table} go")
+        return done[0]
+
+    def dangers(self, table: str) -> dict[int, str]:
+        """Name snapshots that no reference holds, and whose expiry would delete live files."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return {}
+        with translate_errors():
+            return TableHistory(loaded.metadata, loaded.io).dangers()
+
+    def _removal(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> ExpirationPlan:
+        now_ms = int(self._clock.now().timestamp() * 1000)
+        with translate_errors():
+            return TableHistory(loaded.metadata, loaded.io).removal(tags, now_ms, at_once=at_once)
+
+    def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
+        if self._commits is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:
+            _commit_expiration(loaded, removal)
+            return
+        refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
+        tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
+        self._commits.take_out(table, refs, tags, snapshots)
+
+
+class _RefsUnchanged(ValidatableTableRequirement):
+    """Refuses a commit when the table has other references than those that were looked at."""
+
+    type: str = "lakehouse-backfill-refs-unchanged"
+    refs: dict[str, int]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        refs = base_metadata.refs if base_metadata else {}
+        if {name: ref.snapshot_id for name, ref in refs.items()} != self.refs:
+            raise CommitFailedException("the table's tags and branches changed meanwhile")
+
+
+def _commit_expiration(table: Table, removal: ExpirationPlan) -> None:
+    """Take tags and snapshots out at once. PyIceberg sends our own condition to no server."""
+    metadata = table.metadata
+    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=n) for n in removal.tags]
+    # One update per snapshot: some servers take exactly one id per update.
+    updates += [RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in removal.snapshots]
+    held = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    requirements: list[TableRequirement] = [
+        AssertTableUUID(uuid=metadata.table_uuid),
+        *(
+            AssertRefSnapshotId.model_validate({"ref": n, "snapshot-id": i})
+            for n, i in held.items()
+        ),
+    ]
+    if type(table.catalog).__name__ != "RestCatalog":
+        requirements.append(_RefsUnchanged(refs=held))  # type: ignore[arg-type]
+    with commit_window("Upkeep.let_go"):
+        table._do_commit(updates=tuple(updates), requirements=tuple(requirements))
+
+
+def _expiration_result(removal: ExpirationPlan) -> ExpirationResult:
+    return ExpirationResult(
+        tags=tuple(sorted(removal.tags)), snapshots=tuple(removal.snapshots), kept=removal.kept
+    )
+
+
+def _chunk_bytes_written(metadata: TableMetadata) -> int:
+    summaries = (snapshot_summary(snapshot) for snapshot in metadata.snapshots)
+    return sum(
+        int(one.get("added-files-size", "0")) for one in summaries if CHUNK_ID_PROPERTY in one
+    )

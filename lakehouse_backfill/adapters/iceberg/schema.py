@@ -1,0 +1,339 @@
+"""Create tables, evolve columns, type texts.
+
+Iceberg type texts, e.g. `decimal(10, 2)`, `list<string>`, `struct<a: int, b: list<long>>`.
+
+Creating a product's table from its contract.
+
+Columns that change with a publication: on the shadow first, then on the target by the adopt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
+
+from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, describe_columns
+from lakehouse_backfill.domain.contract import Contract, ContractPartition
+from lakehouse_backfill.domain.publication import AdoptRequest, NewSchema
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, schema_differences
+from lakehouse_backfill.errors import ConfigError, Conflict, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_writer import CloneCommitter
+
+#: `3: name: optional type` as PyIceberg writes it, or just `name: type`.
+_MEMBER_PATTERN = re.compile(r"(?:\d+:\s*)?(\w+)\s*:\s*(?:(optional|required)\s+)?(.*)", re.DOTALL)
+_PRIMITIVE_PATTERN = re.compile(
+    r"boolean|int|long|float|double|string|date|time|timestamp|timestamptz|uuid|binary"
+    r"|fixed\[[1-9]\d{0,8}\]|decimal\(([1-9]|[12]\d|3[0-8]),([12]?\d|3[0-8])\)"
+)
+#: PyIceberg's text of a documented field ends in `(doc)`; `decimal(10, 2)` and `fixed(4)` do not.
+_DOC_SUFFIX = re.compile(r"\s+\([^()]*\)$")
+
+
+class TypeParser:
+    """Parses type texts; every nested field gets the next id."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+
+    def next_id(self) -> int:
+        """Give an id that was not given before."""
+        return next(self._ids)
+
+    def parse(self, text: str) -> IcebergType:
+        """Give the type that `text` names; raises ConfigError when it is none."""
+        text = text.strip()
+        head, bracket, rest = text.partition("<")
+        if not bracket:
+            return _parse_primitive(text)
+        if not rest.endswith(">"):
+            raise _bad_type_error(text)
+        parts = _split_members(rest[:-1])
+        if head == "list" and len(parts) == 1:
+            return ListType(self.next_id(), self.parse(parts[0]), element_required=False)
+        if head == "map" and len(parts) == 2:
+            key, value = self.next_id(), self.next_id()
+            return MapType(
+                key, self.parse(parts[0]), value, self.parse(parts[1]), value_required=False
+            )
+        if head == "struct" and parts:
+            return StructType(*(self._member(part) for part in parts))
+        raise _bad_type_error(text)
+
+    def _member(self, text: str) -> NestedField:
+        match = _MEMBER_PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise _bad_type_error(text)
+        name, presence, kind = match.groups()
+        field_id = self.next_id()
+        return NestedField(
+            field_id, name, self.parse(_DOC_SUFFIX.sub("", kind)), required=presence == "required"
+        )
+
+
+def _parse_primitive(text: str) -> IcebergType:
+    name = re.sub(r"\s+", "", text).replace("fixed(", "fixed[")
+    name = name.replace(")", "]") if name.startswith("fixed") else name
+    if _PRIMITIVE_PATTERN.fullmatch(name) is None:
+        raise _bad_type_error(text)
+    return NestedField(0, "column", name).field_type
+
+
+def _split_members(text: str) -> list[str]:
+    """Cut at the commas that stand outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]
+
+
+def _bad_type_error(text: str) -> ConfigError:
+    return ConfigError(
+        f"{text.strip()!r} is no Iceberg type",
+        fix="write e.g. long, string, date, timestamptz, decimal(10, 2), list<string>",
+    )
+
+
+_CREATE_PROPERTIES = {
+    "format-version": "2",
+    # As every table that Spark itself creates: without the property it writes gzip, which costs
+    # half as much again as the whole overwrite.
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+def create_table(catalog: Catalog, contract: Contract) -> None:
+    """Create the empty table; a table that somebody else made meanwhile is left as it is.
+
+    Raises ConfigError when a type, a transform or a partition column is wrong.
+    """
+    schema = contract_schema(contract)
+    spec = _partition_spec(contract, schema)
+    with translate_errors():
+        with commit_window("Catalog.create_namespace"):
+            catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
+        try:
+            with commit_window("Catalog.create_table"):
+                catalog.create_table(
+                    contract.table,
+                    schema,
+                    partition_spec=spec,
+                    properties={**_CREATE_PROPERTIES, "comment": contract.description},
+                )
+        except TableAlreadyExistsError:
+            return
+
+
+def contract_schema(contract: Contract) -> Schema:
+    """Give the table's columns: the contract's, then the lineage columns if it wants them."""
+    texts = TypeParser()
+    fields = [
+        NestedField(
+            texts.next_id(),
+            column.name,
+            texts.parse(column.type),
+            required=column.required,
+            doc=column.description or None,
+        )
+        for column in contract.columns
+    ]
+    if contract.lineage_columns:
+        taken = {column.name for column in contract.columns}
+        fields += [
+            NestedField(texts.next_id(), name, texts.parse(text), required=False)
+            for name, text in LINEAGE_COLUMNS
+            if name not in taken
+        ]
+    return Schema(*fields)
+
+
+def _partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
+    fields = [
+        _partition_field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
+        for position, partition in enumerate(contract.partitioning)
+    ]
+    return PartitionSpec(*fields)
+
+
+def _partition_field(
+    contract: Contract, schema: Schema, partition: ContractPartition, field_id: int
+) -> PartitionField:
+    try:
+        source = schema.find_field(partition.column)
+        transform = parse_transform(partition.transform)
+    except ValueError as error:
+        raise ConfigError(
+            f"contract {contract.product}: partitioning by {partition.column}: {error}",
+            fix="name a column of the contract and a transform of Iceberg",
+        ) from error
+    if not transform.can_transform(source.field_type):
+        raise ConfigError(
+            f"contract {contract.product}: {partition.transform} does not apply to "
+            f"{partition.column}, which is {source.field_type}",
+            fix="use another transform",
+        )
+    suffix = partition.transform.partition("[")[0]
+    name = partition.column if suffix == "identity" else f"{partition.column}_{suffix}"
+    return PartitionField(source.field_id, field_id, transform, name)
+
+
+#: The catalog numbers a schema that is added; this stands for that number.
+_LAST_ADDED_SCHEMA = -1
+
+
+@dataclass(frozen=True)
+class SchemaEvolution:
+    """The columns that a target must have before a swap, and those that it has after it."""
+
+    before: ColumnIds
+    after: Schema
+
+    def taken(self, metadata: TableMetadata) -> str:
+        """Say which ids of new columns the table gave to others meanwhile; empty: none.
+
+        Files are read by id: values of a column that was dropped would show in ours (pitfall 8).
+        """
+        new = sorted(number for number in self.after.field_ids if number not in self.before)
+        lost = [number for number in new if number <= metadata.last_column_id]
+        if not lost:
+            return ""
+        names = ", ".join(f"{n} ({self.after.find_column_name(n)})" for n in lost)
+        return f"ids of columns that the run adds were given to others meanwhile: {names}"
+
+
+def evolve_shadow(
+    catalog: Catalog,
+    shadow: str,
+    base_schema_id: int,
+    change: SchemaChange,
+    commits: CloneCommitter | None = None,
+) -> None:
+    """Change a shadow's columns once, by one commit; `commits` writes what PyIceberg cannot."""
+    table = load_table(catalog, shadow)
+    base = _require_schema(table, base_schema_id)
+    if not schema_differences(describe_columns(base), describe_columns(table.schema()), change):
+        return
+    if column_ids(table.schema()) != column_ids(base):
+        raise Conflict(
+            f"{shadow} has other columns than its target had when the run was planned",
+            state="no chunk was written; the target was not touched",
+            fix="plan the run again",
+        )
+    if commits is not None:
+        planned = UpdateSchema(table.transaction())
+        _apply_schema_change(planned, change)
+        after = build_new_schema(table.metadata, planned._apply())
+        commits.set_columns(shadow, str(table.metadata.table_uuid), after)
+        return
+    with translate_errors(), commit_window("Shadows.evolve"), table.update_schema() as update:
+        _apply_schema_change(update, change)
+
+
+def _apply_schema_change(update: UpdateSchema, change: SchemaChange) -> None:
+    for step in change:
+        _add_column(update, step.add, step.type, step.doc)
+        if step.widen is not None:
+            update.update_column(step.widen, _parse_simple_type(step.to or ""))
+    # Last: all steps name the columns as they are before.
+    for old, new in renamed_columns(change).items():
+        update.rename_column(old, new)
+
+
+def verify_schema_evolution(shadow: Table, request: AdoptRequest) -> SchemaEvolution | None:
+    """Prove that a shadow's columns are the declared change of its base's; None: no change.
+
+    Raises Unsupported when they are anything else.
+    """
+    if not request.schema_change or request.base_schema_id is None:
+        return None
+    base = _require_schema(shadow, request.base_schema_id)
+    wrong = schema_differences(
+        describe_columns(base), describe_columns(shadow.schema()), request.schema_change
+    )
+    if wrong:
+        raise Unsupported(
+            f"columns of {request.shadow} are not as the run declares: {', '.join(wrong)}",
+            state="nothing was published; readers see what they saw before",
+            fix="plan the run again",
+        )
+    return SchemaEvolution(column_ids(base), shadow.schema())
+
+
+def build_new_schema(metadata: TableMetadata, after: Schema) -> NewSchema:
+    """Give a table's columns once they are `after`, for who is no PyIceberg."""
+    numbered = _with_schema_id(metadata, after)
+    return NewSchema(
+        schema=numbered.model_dump_json(),
+        schema_id=numbered.schema_id,
+        last_column_id=max(metadata.last_column_id, after.highest_field_id),
+    )
+
+
+def schema_id_after(metadata: TableMetadata, after: Schema | None) -> int:
+    """Give the number that the table's current schema has once it is `after`; None: as it is."""
+    if after is None:
+        return metadata.current_schema_id
+    known = _existing_schema_id(metadata, after)
+    return max(schema.schema_id for schema in metadata.schemas) + 1 if known is None else known
+
+
+def schema_updates(metadata: TableMetadata, after: Schema | None) -> tuple[TableUpdate, ...]:
+    """Give what makes `after` the table's current schema; a schema it had before is used again."""
+    if after is None:
+        return ()
+    known = _existing_schema_id(metadata, after)
+    if known is not None:
+        return (SetCurrentSchemaUpdate(schema_id=known),)
+    return (
+        AddSchemaUpdate.model_validate({"schema": _with_schema_id(metadata, after)}),
+        SetCurrentSchemaUpdate(schema_id=_LAST_ADDED_SCHEMA),
+    )
+
+
+def _with_schema_id(metadata: TableMetadata, after: Schema) -> Schema:
+    return after.model_copy(update={"schema_id": schema_id_after(metadata, after)})
+
+
+def _existing_schema_id(metadata: TableMetadata, after: Schema) -> int | None:
+    # Schemas are equal by their columns, whatever their number.
+    return next((each.schema_id for each in metadata.schemas if each == after), None)
+
+
+def _require_schema(table: Table, schema_id: int) -> Schema:
+    found = table.schemas().get(schema_id)
+    if found is None:
+        raise Conflict(
+            f"{'.'.join(table.name())} does not know schema {schema_id} of its target any more",
+            state="no chunk was written; the target was not touched",
+            fix="plan the run again",
+        )
+    return found
+
+
+def _add_column(update: UpdateSchema, name: str | None, kind: str | None, doc: str | None) -> None:
+    if name is not None:
+        update.add_column(name, _parse_simple_type(kind or ""), doc=doc)
+
+
+def _parse_simple_type(text: str) -> PrimitiveType:
+    found = NestedField(0, "column", TypeParser().parse(text)).field_type
+    if not isinstance(found, PrimitiveType):
+        raise Unsupported(f"{text} is no simple type", fix="change nested columns before the run")
+    return found

@@ -1,0 +1,231 @@
+"""A clone on catalogs that do not register one: a plain table that is given another's state.
+
+Made by `create_table`, it gets by one commit the columns, specs and sort orders of the table that
+is cloned, under their own ids, and the base snapshot as it is: the same manifests list its files.
+So it is the clone that a registered metadata file would be, and nothing that reads it can tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import uuid4
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AddSortOrderUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+
+from lakehouse_backfill.adapters.iceberg.catalog import first_error_line, is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    BEING_BUILT_PROPERTY,
+    BUILT_BECAUSE_PROPERTY,
+    DROP_DELETES_PROPERTY,
+    EPOCH_PROPERTY,
+)
+from lakehouse_backfill.adapters.iceberg.shadow.clone import metadata_identity, snapshot_identities
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.fault_points import commit_window
+
+#: What a plain table has of its own, and what is compared here in another way.
+_OWN_PARTS = ("uuid", "location", "snapshot", "sequence number", "properties")
+
+
+class BuiltClone:
+    """Builds clones in one catalog; `made` is told of each table that it creates."""
+
+    def __init__(self, catalog: Catalog, made: Callable[[Table], None] | None = None) -> None:
+        self._catalog = catalog
+        self._made = made
+
+    def build(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
+        """Make the table `shadow` with the content that `wanted` describes, and compare it.
+
+        One that was cut off goes on: until its second commit it says that it is being built. What
+        a drop does to files is found out before, on a table of its own. Raises Unsupported, and
+        drops the table, when the catalog does not keep what it was given.
+        """
+        table = self._begun(shadow, wanted, because)
+        if BEING_BUILT_PROPERTY in table.metadata.properties:
+            table = self._filled(shadow, table, wanted)
+        if EPOCH_PROPERTY in table.metadata.properties:
+            # Another process found it, and drives the run by now: it is not ours to judge.
+            return table
+        faults = _metadata_differences(table.metadata, wanted)
+        if faults:
+            raise self._given_up(shadow, table, f"{', '.join(faults)} differ from the target's")
+        return table
+
+    def _begun(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
+        try:
+            return self._catalog.load_table(shadow)
+        except NoSuchTableError:
+            pass
+        try:
+            marks = {BUILT_BECAUSE_PROPERTY: because, BEING_BUILT_PROPERTY: "yes"}
+            deletes = "yes" if self._drop_deletes(shadow, wanted) else "no"
+            return self._created(shadow, wanted, {**marks, DROP_DELETES_PROPERTY: deletes})
+        except TableAlreadyExistsError:
+            return self._catalog.load_table(shadow)
+        except Exception as error:
+            if not is_unsupported_by_server(error):
+                raise
+            raise _clone_error(
+                shadow, because, f"create_table: {first_error_line(error)}"
+            ) from error
+
+    def _created(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
+        form = {"format-version": str(wanted.format_version)}
+        with commit_window("Shadows.create"):
+            table = self._catalog.create_table(
+                name,
+                min(wanted.schemas, key=lambda schema: schema.schema_id),
+                partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
+                properties={**wanted.properties, **marks, **form},
+            )
+        if self._made is not None:
+            self._made(table)
+        return table
+
+    def _drop_deletes(self, shadow: str, wanted: TableMetadata) -> bool:
+        """Find out what a drop does to files, on a table that lists none and that nobody else has.
+
+        SeaweedFS deletes all that lies under the table: once files of a shadow are published, it
+        must not be dropped any more. Cut off in between, the table is left as a scratch table.
+        """
+        name = f"{shadow}__drop_{uuid4().hex[:8]}"
+        table = self._created(name, wanted, {})
+        with commit_window("Shadows.drop"):
+            self._catalog.drop_table(name)
+        if not table.io.new_input(table.metadata_location).exists():
+            return True
+        # Nothing lists it any more; where it may not be deleted it is litter, and no harm.
+        with suppress(OSError):
+            table.io.delete(table.metadata_location)
+        return False
+
+    def _filled(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
+        """Give the table the state of `wanted`, unless somebody else did meanwhile."""
+        requirements = (
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None),
+        )
+        try:
+            with commit_window("Shadows.fill"):
+                self._catalog.commit_table(
+                    table, requirements, _missing_updates(table.metadata, wanted)
+                )
+        except CommitFailedException:
+            pass
+        except Exception as error:
+            if not is_unsupported_by_server(error):
+                raise
+            raise self._given_up(shadow, table, first_error_line(error)) from error
+        return self._catalog.load_table(shadow)
+
+    def _given_up(self, shadow: str, table: Table, why: str) -> Unsupported:
+        """Take away what was made, where that deletes no file that the target may list.
+
+        Not what another process drives by now, and not where it is unknown what a drop does.
+        """
+        found = self._catalog.load_table(shadow).metadata
+        is_same = (
+            found.table_uuid == table.metadata.table_uuid and EPOCH_PROPERTY not in found.properties
+        )
+        if is_same and found.properties.get(DROP_DELETES_PROPERTY) == "no":
+            with commit_window("Shadows.drop"):
+                self._catalog.drop_table(shadow)
+        return _clone_error(shadow, _build_reason(table), why)
+
+
+def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Give what the table lacks; ids are those of `wanted`, which servers give out in order."""
+    schemas = {schema.schema_id for schema in found.schemas if schema in wanted.schemas}
+    specs = {spec.spec_id for spec in found.partition_specs}
+    orders = {order.order_id for order in found.sort_orders}
+    updates: list[TableUpdate] = [
+        AddSchemaUpdate(schema_=schema)
+        for schema in sorted(wanted.schemas, key=lambda one: one.schema_id)
+        if schema.schema_id not in schemas
+    ]
+    updates.append(SetCurrentSchemaUpdate(schema_id=wanted.current_schema_id))
+    updates.extend(
+        AddPartitionSpecUpdate(spec=spec)
+        for spec in sorted(wanted.partition_specs, key=lambda one: one.spec_id)
+        if spec.spec_id not in specs
+    )
+    updates.append(SetDefaultSpecUpdate(spec_id=wanted.default_spec_id))
+    updates.extend(
+        AddSortOrderUpdate(sort_order=order)
+        for order in sorted(wanted.sort_orders, key=lambda one: one.order_id)
+        if order.order_id not in orders
+    )
+    updates.append(SetDefaultSortOrderUpdate(sort_order_id=wanted.default_sort_order_id))
+    # A server may derive properties of its own from the columns that it was given first.
+    updates.append(SetPropertiesUpdate(updates=wanted.properties))
+    updates.append(RemovePropertiesUpdate(removals=[BEING_BUILT_PROPERTY]))
+    return (*updates, *_base_snapshot_updates(wanted))
+
+
+def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Give the base snapshot: its own id, number and list of manifests, committed now."""
+    base = wanted.current_snapshot()
+    if base is None:
+        return ()
+    # An old time would lie before the table's own, which servers refuse; a parent leads nowhere.
+    now = {"timestamp_ms": int(time.time() * 1000), "parent_snapshot_id": None}
+    return (
+        AddSnapshotUpdate(snapshot=base.model_copy(update=now)),
+        SetSnapshotRefUpdate(
+            ref_name=MAIN_BRANCH,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=base.snapshot_id,
+            max_ref_age_ms=None,
+            max_snapshot_age_ms=None,
+            min_snapshots_to_keep=None,
+        ),
+    )
+
+
+def _metadata_differences(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
+    """Name what a commit that moves files between the two tables could stumble over."""
+    found, asked = metadata_identity(kept), metadata_identity(wanted)
+    faults = [part for part in asked if part not in _OWN_PARTS and found[part] != asked[part]]
+    if kept.current_snapshot_id != wanted.current_snapshot_id or snapshot_identities(
+        kept
+    ) != snapshot_identities(wanted):
+        faults.append("snapshot")
+    lost = [key for key, text in wanted.properties.items() if kept.properties.get(key) != text]
+    return [*faults, *(["properties"] if lost else [])]
+
+
+def _build_reason(table: Table) -> str:
+    return str(table.metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
+
+
+def _clone_error(shadow: str, because: str, why: str) -> Unsupported:
+    return Unsupported(
+        f"{shadow} can be neither registered nor built: {because}; as a plain table: {why}",
+        fix="use a catalog with register_table; lakehouse-backfill doctor tries it out",
+    )

@@ -1,0 +1,209 @@
+"""Finding rows that were deleted, on DuckDB over Arrow: no JVM, only the columns that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    filter_of_ranges,
+    plan_scan,
+    read_files,
+)
+from lakehouse_backfill.domain.catch_up import (
+    DeletedRows,
+    Erasure,
+    ExcludedRows,
+    TombstonedRows,
+    TombstonePin,
+)
+from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.ports.table_writer import DeletionFinder
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyiceberg.catalog import Catalog
+
+    from lakehouse_backfill.domain.catch_up import TableState
+
+_SAMPLES = 3
+
+
+class LocalDeletionFinder(DeletionFinder):
+    """Reads key columns of tables of one catalog, partition by partition."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def gone(
+        self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
+    ) -> DeletedRows:
+        """Count the rows of `old` whose key `new` does not hold in the scope, and say where.
+
+        Null is a value like any other here. Without a key whole rows are compared.
+        """
+        before, after = self._side(old, scope), self._side(new, scope)
+        if _has_same_files(before, after):
+            return DeletedRows(rows=0, partitions=(), samples=(), is_only_deletion=True)
+        columns = _comparable_columns(before)
+        wanted = key or columns
+        rows = scope_row_ranges(scope)
+        with _open_duckdb() as duck:
+            left = _register_rows(duck, "old", before, wanted, rows)
+            right = _register_rows(duck, "new", after, wanted, rows)
+            missing = left.distinct().except_(right.distinct())
+            count = len(missing)
+            samples = missing.limit(_SAMPLES).fetchall()
+            is_only = _comparable_columns(after) in ((), columns) and self._adds_nothing(
+                duck, before, after, columns, scope
+            )
+        return DeletedRows(
+            rows=count,
+            partitions=scope.partitions if count else (),
+            samples=tuple(dict(zip(wanted, row, strict=True)) for row in samples),
+            is_only_deletion=is_only,
+        )
+
+    def named(
+        self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
+    ) -> TombstonedRows:
+        """Count the rows of the partitions that tombstones or erasures name."""
+        # Read once: what names rows may be as large as the tombstone tables are.
+        names = [self._tombstones(pin) for pin in left_out.tombstones]
+        names += [self._erased(one, left_out.field) for one in left_out.erasures]
+        names = [(columns, table) for columns, table in names if table.num_rows]
+        total, found = 0, []
+        for label in partitions if names else ():
+            scope = Scope(field=left_out.field, partitions=(label,))
+            count = self._named_in(state, scope, names)
+            total += count
+            found += [label] if count else []
+        return TombstonedRows(rows=total, partitions=tuple(found))
+
+    def _named_in(
+        self, state: TableState, scope: Scope, names: list[tuple[tuple[str, ...], pa.Table]]
+    ) -> int:
+        side = self._side(state, scope)
+        if side.table is None:
+            return 0
+        needed = tuple(dict.fromkeys(name for columns, _ in names for name in columns))
+        candidate = _read_rows(side, needed, scope_row_ranges(scope))
+        hits: set[int] = set()
+        with _open_duckdb() as duck:
+            for columns, table in names:
+                hits.update(_matching_row_numbers(duck, candidate, columns, table))
+        return len(hits)
+
+    def _tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
+        side = plan_scan(self._catalog, pin.table, pin.snapshot_id)
+        found = _read_rows(side, tuple(pin.columns.values()), ())
+        # What has no value names nothing: two unknown people are not the same one.
+        return tuple(pin.columns), found.drop_null() if found.num_rows else found
+
+    def _erased(self, erasure: Erasure, field: ScopeField) -> tuple[tuple[str, ...], pa.Table]:
+        scope = Scope(field=field, partitions=erasure.partitions)
+        rows = scope_row_ranges(scope)
+        with _open_duckdb() as duck:
+            left, right = (
+                _register_rows(
+                    duck, name, plan_scan(self._catalog, erasure.table, at, rows), erasure.key, rows
+                )
+                for name, at in (
+                    ("old", erasure.before_snapshot_id),
+                    ("new", erasure.after_snapshot_id),
+                )
+            )
+            missing = left.distinct().except_(right.distinct())
+            return erasure.key, missing.to_arrow_table()
+
+    def _side(self, state: TableState, scope: Scope) -> SnapshotScan:
+        return plan_scan(self._catalog, state.table, state.snapshot_id, scope_row_ranges(scope))
+
+    def _adds_nothing(
+        self,
+        duck: duckdb.DuckDBPyConnection,
+        before: SnapshotScan,
+        after: SnapshotScan,
+        columns: tuple[str, ...],
+        scope: Scope,
+    ) -> bool:
+        """Tell whether each row of the new state, however often it is there, stood in the old."""
+        if after.table is None:
+            return True
+        rows = scope_row_ranges(scope)
+        duck.register("all_old", _with_numbered_columns(_read_rows(before, columns, rows)))
+        duck.register("all_new", _with_numbered_columns(_read_rows(after, columns, rows)))
+        found = duck.sql("SELECT * FROM all_new EXCEPT ALL SELECT * FROM all_old LIMIT 1")
+        return len(found) == 0
+
+
+def _has_same_files(old: SnapshotScan, new: SnapshotScan) -> bool:
+    """Tell from metadata that both states hold the same files under the same delete files."""
+
+    def files(side: SnapshotScan) -> set[tuple[str, frozenset[str]]]:
+        return {
+            (task.file.file_path, frozenset(one.file_path for one in task.delete_files))
+            for task in side.tasks
+        }
+
+    return files(old) == files(new)
+
+
+def _open_duckdb() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _comparable_columns(side: SnapshotScan) -> tuple[str, ...]:
+    """The columns that make a row; who produced it is no part of that."""
+    names = [field.name for field in side.schema.fields]
+    return tuple(name for name in names if name not in LINEAGE_NAMES)
+
+
+def _read_rows(side: SnapshotScan, columns: Sequence[str], rows: Any) -> pa.Table:
+    parts = read_files(side, side.tasks, list(dict.fromkeys(columns)), filter_of_ranges(rows))
+    if side.table is None:
+        return pa.table({name: pa.array([], pa.null()) for name in columns})
+    schema = side.schema.select(*columns).as_arrow()
+    table = pa.concat_tables([*parts, schema.empty_table()], promote_options="permissive")
+    return table.select(list(columns)).replace_schema_metadata(None)
+
+
+def _register_rows(
+    duck: duckdb.DuckDBPyConnection,
+    name: str,
+    side: SnapshotScan,
+    columns: tuple[str, ...],
+    rows: Any,
+) -> duckdb.DuckDBPyRelation:
+    duck.register(name, _with_numbered_columns(_read_rows(side, columns, rows)))
+    return duck.table(name)
+
+
+def _with_numbered_columns(table: pa.Table) -> pa.Table:
+    """Name the columns c0, c1, …: names of users never get into a query."""
+    return table.rename_columns([f"c{number}" for number in range(table.num_columns)])
+
+
+def _matching_row_numbers(
+    duck: duckdb.DuckDBPyConnection, candidate: pa.Table, columns: tuple[str, ...], names: pa.Table
+) -> list[int]:
+    """Give the numbers of the candidate's rows that have the named values."""
+    chosen = _with_numbered_columns(candidate.select(list(columns)))
+    numbers = pa.array(range(candidate.num_rows), pa.int64())
+    duck.register("candidate", chosen.append_column("row_number", numbers))
+    duck.register("names", _with_numbered_columns(names))
+    same = " AND ".join(
+        f"candidate.c{number} IS NOT DISTINCT FROM names.c{number}"
+        for number in range(len(columns))
+    )
+    # Only our own column names are in the text.
+    query = f"SELECT row_number FROM candidate SEMI JOIN names ON {same}"  # noqa: S608
+    return [row[0] for row in duck.sql(query).fetchall()]

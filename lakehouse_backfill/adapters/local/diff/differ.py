@@ -1,0 +1,238 @@
+"""The Differ port in this process.
+
+What a diff would read, from metadata alone.
+
+Old against new over Arrow, with DuckDB where rows must be joined: in this process, no JVM.
+
+Cost follows the change: files that both sides share are skipped by metadata, and what is left is
+compared partition by partition, small ones together.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
+from lakehouse_backfill.adapters.local.diff.layout import (
+    FilePiece,
+    batch_files,
+    batch_partitions,
+    read_both_sides,
+)
+from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
+from lakehouse_backfill.adapters.local.scan import SnapshotLister
+from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.diff import DiffPreview, FileTotals, PartitionPreview
+from lakehouse_backfill.domain.partitions import scope_row_ranges
+from lakehouse_backfill.domain.rollout import DifferingRow
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+
+    from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+    from lakehouse_backfill.adapters.local.diff.plan import FileSplit
+    from lakehouse_backfill.ports.comparison import DiffRequest
+
+
+def build_preview(asked: DiffPlan) -> DiffPreview:
+    """Add up what is shared, what is known to be equal, and what would be read."""
+    request, how, split = asked.request, asked.how, asked.split
+    equal = request.known_equal if how.is_split else frozenset()
+    shared = [piece for piece in split.shared if piece.label not in equal]
+    known = [piece for piece in split.shared if piece.label in equal]
+    partitions = tuple(
+        one
+        for label in (asked.labels if how.is_split else [None])
+        if (
+            one := _preview_partition(
+                label, split, is_equal=label in equal, all_of=not how.is_split
+            )
+        )
+    )
+    return DiffPreview(
+        old=asked.old.text,
+        new=asked.new.text,
+        key=request.key,
+        identical=not split.old and not split.new,
+        shared=_sum_load(shared),
+        equal_by_fingerprint=_sum_load(known),
+        old_to_read=_sum_load(split.old),
+        new_to_read=_sum_load(split.new),
+        partitions=partitions,
+        shared_to_count=_sum_load(asked.shared()[1]),
+    )
+
+
+def _preview_partition(
+    label: str | None, split: FileSplit, *, is_equal: bool, all_of: bool
+) -> PartitionPreview | None:
+    old, new, same = (
+        [piece for piece in side if all_of or piece.label == label]
+        for side in (split.old, split.new, split.shared)
+    )
+    if not (old or new or same):
+        return None
+    reads_nothing = not (old or new)
+    proof: Literal["shared files", "fingerprints"] = "fingerprints" if is_equal else "shared files"
+    return PartitionPreview(
+        partition=label,
+        proven_by=proof if reads_nothing else None,
+        old=_sum_load(old),
+        new=_sum_load(new),
+    )
+
+
+def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
+    found = FileTotals()
+    for piece in pieces:
+        file = piece.task.file
+        found += FileTotals(
+            files=1, rows=int(file.record_count), bytes=int(file.file_size_in_bytes)
+        )
+    return found
+
+
+BATCH_ROWS = 500_000
+
+
+class LocalDiffer:
+    """The Differ for changes that fit one machine.
+
+    What is compared, and how, is the contract for every engine:
+
+    - Columns by name, over those of both sides; one that a side lacks is null there. Columns of
+      `ignore` take no part. Values of types that Iceberg cannot promote to each other differ.
+    - Null equals null, NaN equals NaN, -0.0 equals 0.0; decimals exactly; maps by their entries.
+    - Counts are by the row's own partition: a key that moved is removed there and added here.
+    - A key that one side holds more than once in a partition is counted in `duplicate_keys`, and
+      its rows are compared as a multiset: added and removed only, never multiplied.
+    - Files with the same path, the same delete files and the same reading on both sides are not
+      read: their rows are unchanged. Distributions and duplicates cover the rows that were read.
+    - Samples are the first rows by partition, then key, nulls first.
+    """
+
+    def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
+        self._listing = SnapshotLister(catalog)
+        self._batch_rows = batch_rows
+        # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
+        self._engine = LazyDuckDB(_start_with_spill_folder)
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
+        asked = self.asked(request)
+        tally = asked.tally()
+        unread = self.begin(asked, tally)
+        if unread or asked.split.old or asked.split.new:
+            self._compare(asked, tally, unread)
+        return build_diff(asked, tally, "local")
+
+    def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
+        """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
+        plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
+        asked = self.asked(plain)
+        comparison = BatchComparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
+        try:
+            for old, new in self._batches(asked, asked.columns):
+                yield from comparison.differing(old, new)
+        finally:
+            comparison.close()
+
+    def weigh(self, request: DiffRequest) -> int:
+        """Tell from metadata how many bytes of files a diff would read."""
+        return self.preview(request).bytes_to_read
+
+    def preview(self, request: DiffRequest) -> DiffPreview:
+        """Tell from metadata what is the same on both sides, and what a diff would read.
+
+        A condition leaves rows out only while they are read: for it shared files are read too.
+        """
+        return build_preview(self.asked(request))
+
+    def asked(self, request: DiffRequest) -> DiffPlan:
+        """List what is compared, and by what. Raises as `diff` does."""
+        rows = scope_row_ranges(request.scope) if request.scope else ()
+        listed = self._listing.both(
+            (request.old_table, request.old_snapshot_id),
+            (request.new_table, request.new_snapshot_id),
+            rows,
+        )
+        return DiffPlan.of(request, *listed, rows)
+
+    def begin(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
+        """Count the shared rows that metadata tells; gives the files whose rows must be counted.
+
+        Raises ConfigError when the condition is none.
+        """
+        old, new = asked.sources()
+        counted, unread = asked.shared()
+        for piece in counted:
+            tally.add_shared(old.numbers[piece.label], piece.rows)
+        if asked.condition:
+            comparison = BatchComparison(self._engine, tally, asked.condition)
+            try:
+                empty = [source.gather([], tally.columns) for source in (old, new)]
+                comparison.check(empty[0], empty[1], asked.request.where or "")
+            finally:
+                comparison.close()
+        return unread
+
+    def _batches(
+        self, asked: DiffPlan, columns: tuple[DiffColumn, ...]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Read whole partitions of both sides; the next ones while the last are compared."""
+        old, new = asked.sources()
+        groups = batch_partitions(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+        with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
+            reading: Future[tuple[pa.Table, pa.Table]] | None = None
+            for mine, theirs in groups:
+                last = reading
+                reading = ahead.submit(read_both_sides, (old, mine), (new, theirs), columns)
+                if last is not None:
+                    yield last.result()
+            if reading is not None:
+                yield reading.result()
+
+    def _compare(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
+        comparison = BatchComparison(self._engine, tally, asked.condition)
+        try:
+            _, new = asked.sources()
+            for group in batch_files(unread, self._batch_rows):
+                comparison.count(new.gather(group, asked.counted_by))
+            for one, other in self._batches(asked, asked.columns):
+                comparison.compare(one, other)
+        finally:
+            comparison.close()
+
+
+def _start_with_spill_folder() -> duckdb.DuckDBPyConnection:
+    spill = TemporaryDirectory(prefix="lhb-diff-")
+    connection = start_duckdb(spill.name)
+    weakref.finalize(connection, spill.cleanup)
+    return connection
+
+
+def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
+    """Give the diff that a tally of all that was asked adds up to."""
+    return Diff(
+        old=asked.old.text,
+        new=asked.new.text,
+        key=asked.request.key,
+        summary=tally.summary(),
+        partitions=tally.partitions(),
+        columns=tally.column_diffs(),
+        samples=tally.all_samples(),
+        files=asked.split.files,
+        engine=engine,
+        duplicate_keys=tally.duplicate_keys,
+        cells=tally.cells(),
+        added_columns=tally.added_columns(),
+    )

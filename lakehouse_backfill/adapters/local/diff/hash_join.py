@@ -1,0 +1,285 @@
+"""Finding the rows of a batch that differ: by key and row hash first, then by their values.
+
+Only key, hash and row number of each row go through the join; whole rows are fetched for those that
+differ. The hash only picks candidates: a row is reported when its values differ. Two different rows
+of one key are taken for equal when their 64-bit hashes are, once in 2^64 changed rows.
+"""
+
+# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import DecimalType, IcebergType, UUIDType
+
+from lakehouse_backfill.adapters.local.diff.columns import (
+    CODE_PREFIX,
+    PARTITION_SLOT,
+    ROW_NUMBER_BITS,
+    ROW_NUMBER_SLOT,
+    DiffColumn,
+    SideName,
+)
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.diff.values import (
+    LARGE_TYPES,
+    are_arrow_comparable,
+    differing_pairs,
+    differs_sql,
+)
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+RowsBySide = dict[SideName, pa.Table]
+_SIDES: tuple[SideName, SideName] = ("old", "new")
+_PREFIXES = ("o_", "n_")
+
+_NEW_ROW_MASK = (1 << ROW_NUMBER_BITS) - 1
+#: Decimals of more digits are 128-bit numbers to DuckDB.
+_MAX_64_BIT_DIGITS = 18
+
+
+def prepare_sides(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
+
+    A code stands for the same text on both sides, and is compared much faster.
+    """
+    old, new = _with_row_numbers(old), _with_row_numbers(new)
+    for name in old.column_names:
+        one, other = old[name], new[name]
+        if one.type == other.type and pa.types.is_dictionary(one.type):
+            both = pa.chunked_array([*one.chunks, *other.chunks], one.type).unify_dictionaries()
+            codes = [chunk.indices for chunk in both.chunks]
+            cut, kind = one.num_chunks, one.type.index_type
+            old = old.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[:cut], kind))
+            new = new.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[cut:], kind))
+    return old, new
+
+
+def _with_row_numbers(rows: pa.Table) -> pa.Table:
+    ones = pa.repeat(pa.scalar(1, pa.int32()), rows.num_rows)
+    return rows.append_column(ROW_NUMBER_SLOT, pc.cumulative_sum(ones))
+
+
+class HashJoin:
+    """Fills `pairs`, an Arrow table, and `bags` from the views `old` and `new` of a connection.
+
+    `pairs` holds the differing rows by key, with the values of both sides and which of them differ;
+    `bags`, where keys repeat or there are none, the rows of these with how often a side holds them
+    more than the other.
+    """
+
+    def __init__(self, engine: LazyDuckDB, tally: Tally) -> None:
+        self._engine = engine
+        self._tally = tally
+        self._keys = [column for column in tally.columns if column.use == "key"]
+        self._compared = [column for column in tally.columns if column.use == "compared"]
+        self._by = [PARTITION_SLOT, *(key.slot for key in self._keys)]
+        self._coded: set[str] = set()
+        #: Whether the last match put rows into `bags`, which else is not there.
+        self.has_bags = False
+        self.pairs = pa.table({})
+
+    @property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        return self._engine.db
+
+    def join(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
+        """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
+
+        `prepared` names the columns that the views are made of; `rows` counts the rows of both.
+        """
+        self._coded = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
+        # -0.0 and 0.0 are one key, whatever their hashes.
+        if not self._keys or any(key.is_floating for key in self._keys):
+            return None
+        # A key that both sides have, and one repeats, joins a row of the other more than once: no
+        # more of these pairs are made than unique keys could give.
+        pairs, joined = self._candidates("{side}", f" LIMIT {sum(rows) + 1}")
+        return pairs if joined == rows else None
+
+    def take(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
+        """Fill `pairs` from pairs of unique keys; gives the rows that were looked at."""
+        self.has_bags = False
+        return self._pair(pairs, old, new)
+
+    def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+        """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
+
+        Gives the rows of each side that may differ; None when there are rows in `bags`.
+        """
+        self.has_bags = False
+        found = None if pairs is None else self._pair_unique(pairs, old, new)
+        return self._pair_apart(old, new) if found is None else found
+
+    def show(self) -> None:
+        """Let queries of the connection name `pairs`."""
+        self._db.register("pairs", self.pairs)
+
+    def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+        """Pair all rows by key; None when a side repeats one that the other lacks."""
+        found = self._pair(pairs, old, new)
+        alone = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
+        keys = alone.group_by(["kind", *self._by]).aggregate([])
+        return found if keys.num_rows == alone.num_rows else None
+
+    def _pair_apart(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+        """Pair the rows of keys that no side repeats; all others go to `bags`."""
+        nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
+        duplicates = self._duplicates() if self._keys else 0
+        self._tally.duplicate_keys += duplicates
+        if self._keys and not duplicates:
+            return self._pair(self._candidates(everything)[0], old, new)
+        self.has_bags = True
+        if not self._keys:
+            self._pair(self._candidates(nothing)[0], old, new)
+            self._bags(everything)
+            return None
+        inside = _equal_keys_sql("r", "k", self._by)
+        once = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
+        self._pair(self._candidates(once)[0], old, new)
+        self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
+        return None
+
+    def _pair(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
+        """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
+        found: RowsBySide = {}
+        beside: dict[str, pa.ChunkedArray] = {}
+        numbers = pairs >> ROW_NUMBER_BITS, pairs & _NEW_ROW_MASK
+        for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
+            values = [name for name in rows.column_names if not name.startswith(CODE_PREFIX)]
+            found[side], places = _take_rows(rows.select(values), own)
+            placed = found[side].take(places)
+            names = [f"{prefix}{name}" for name in placed.column_names]
+            beside |= dict(zip(names, placed.columns, strict=True))
+        if are_arrow_comparable(self._tally.columns):
+            self.pairs = differing_pairs(beside, self._by, self._compared)
+        else:
+            self._db.register("found", pa.table(beside))
+            self.pairs = self._fill_pairs()
+            self._db.unregister("found")
+        return found
+
+    def _candidates(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
+        """Give the pairs that seem to differ, and how many pairs of all have each side.
+
+        A pair is the number of its old row above that of its new one; 0: it has none.
+        """
+        sides = [
+            f"(SELECT {', '.join([*self._by, ROW_NUMBER_SLOT, *self._exact()])}, {self._hash()} AS h "
+            f"FROM {relation.format(side=side)})"
+            for side in _SIDES
+        ]
+        differing = ["o.h IS DISTINCT FROM n.h"]
+        differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._exact()]
+        joined = (
+            f"SELECT o.{ROW_NUMBER_SLOT} AS o, n.{ROW_NUMBER_SLOT} AS n, {' OR '.join(differing)} AS differs "
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_equal_keys_sql('o', 'n', self._by)}{limit}"
+        )
+        query = (
+            f"SELECT list(coalesce(o, 0)::BIGINT << {ROW_NUMBER_BITS} | coalesce(n, 0)) FILTER (differs) "
+            f"AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
+        )
+        answer = self._db.sql(query).to_arrow_table()
+        pairs = answer["pairs"].combine_chunks().flatten().to_numpy()
+        return np.sort(pairs), (answer["old"][0].as_py(), answer["new"][0].as_py())
+
+    def _fill_pairs(self) -> pa.Table:
+        columns = [*self._keys, *self._compared]
+        values = [
+            f"{column.sql(side, prefix)} AS {prefix}{column.slot}"
+            for side, prefix in zip(_SIDES, _PREFIXES, strict=True)
+            for column in columns
+        ]
+        place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._by]
+        flags = {c.slot: differs_sql(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
+        flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
+        kind = f"CASE WHEN o_{ROW_NUMBER_SLOT} IS NULL THEN 'added' WHEN n_{ROW_NUMBER_SLOT} IS NULL THEN 'removed' "
+        sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
+        return self._db.sql(
+            f"SELECT {kind} ELSE 'changed' END AS kind, {', '.join([*place, *sides, *flagged])} "
+            f"FROM (SELECT o_{PARTITION_SLOT}, n_{PARTITION_SLOT}, o_{ROW_NUMBER_SLOT}, n_{ROW_NUMBER_SLOT}, {', '.join(values)} "
+            "FROM found) "
+            f"WHERE o_{ROW_NUMBER_SLOT} IS NULL OR n_{ROW_NUMBER_SLOT} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
+        ).to_arrow_table()
+
+    def _duplicates(self) -> int:
+        """Count the keys that a side holds more than once, and keep them."""
+        by = ", ".join(self._by)
+        side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
+        both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {both}")
+        return int(self._db.execute("SELECT count(*) FROM duplicates").fetchall()[0][0])
+
+    def _bags(self, relation: str) -> None:
+        old, new = (relation.format(side=side) for side in _SIDES)
+        by = ", ".join([PARTITION_SLOT, *(c.slot for c in [*self._keys, *self._compared])])
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {by}, "
+            "greatest(sum(m) - sum(o), 0) AS added, greatest(sum(o) - sum(m), 0) AS removed "
+            f"FROM (SELECT {by}, 1 AS o, 0 AS m FROM {old} "
+            f"UNION ALL SELECT {by}, 0, 1 FROM {new}) GROUP BY {by} HAVING sum(o) <> sum(m)"
+        )
+
+    def _hash(self) -> str:
+        slots = [column.slot for column in self._compared if _is_hashed(column)]
+        slots = [f"{CODE_PREFIX}{slot}" if slot in self._coded else slot for slot in slots]
+        return f"hash({', '.join(slots)})" if slots else "0"
+
+    def _exact(self) -> list[str]:
+        """Name the columns that are compared by value at once."""
+        return [column.slot for column in self._compared if not _is_hashed(column)]
+
+
+def _is_hashed(column: DiffColumn) -> bool:
+    """Tell whether different values have different hashes, but for chance.
+
+    Of nested types, empty and missing ones may not; of two types, equal values may not. Nor have
+    128-bit numbers: DuckDB 2.0 joins the hashes of their halves by XOR, so that 0 and -1 share one.
+    """
+    types = {field.field_type for field in (column.old, column.new) if field is not None}
+    return len(types) == 1 and all(each.is_primitive and not _is_128_bit(each) for each in types)
+
+
+def _is_128_bit(kind: IcebergType) -> bool:
+    """Tell whether DuckDB holds the values as 128-bit numbers."""
+    is_wide_decimal = isinstance(kind, DecimalType) and kind.precision > _MAX_64_BIT_DIGITS
+    return is_wide_decimal or isinstance(kind, UUIDType)
+
+
+def _take_rows(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
+    """Give the rows of these numbers in their own order, and for each number the row's place there.
+
+    Rows are numbered from 1 on: 0 stands for none. They are taken batch by batch, as a whole table
+    would be copied for it.
+    """
+    order = np.argsort(numbers, kind="stable")
+    wanted = numbers[order]
+    none = int(np.searchsorted(wanted, 1))
+    taken, start = [], 1
+    for batch in rows.to_batches() if none < len(wanted) else ():
+        stop = start + batch.num_rows
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            taken.append(batch.take(pa.array(wanted[first:last] - start)))
+        start = stop
+    places = np.empty(len(numbers), np.int64)
+    places[order] = np.arange(len(numbers)) - none
+    found = _with_large_types(pa.Table.from_batches(taken, rows.schema)).combine_chunks()
+    return found, pa.array(places, mask=numbers == 0)
+
+
+def _with_large_types(rows: pa.Table) -> pa.Table:
+    """Let texts and bytes of all rows be more than 2 GiB."""
+    fields = [field.with_type(LARGE_TYPES.get(field.type, field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _equal_keys_sql(one: str, other: str, slots: list[str]) -> str:
+    return " AND ".join(f"{one}.{slot} IS NOT DISTINCT FROM {other}.{slot}" for slot in slots)

@@ -1,0 +1,226 @@
+"""A diff in parts on many workers.
+
+A diff in parts: groups of whole partitions, each compared in whatever process it reaches.
+
+Keys are matched inside a partition only, so partitions need to know nothing of each other. What the
+parts have in common and each part are sent as bytes; what comes back are the sums of a tally.
+
+Old against new by many workers: each compares whole partitions, as this process would.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.table import Table
+
+from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
+from lakehouse_backfill.adapters.local.diff.differ import BATCH_ROWS, LocalDiffer, build_diff
+from lakehouse_backfill.adapters.local.diff.layout import (
+    FilePiece,
+    batch_files,
+    batch_partitions,
+    read_both_sides,
+)
+from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
+from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
+from lakehouse_backfill.domain.checks import Diff, SharedFiles
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.adapters.local.scan import SnapshotScan
+    from lakehouse_backfill.ports.comparison import DiffRequest, Workers
+
+
+_NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
+_ERROR_FIELDS = ("problem", "state", "fix", "field", "faults", "data")
+_FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
+#: What a table's metadata says of its past, which no reader of files asks for.
+_EMPTY_HISTORY: dict[str, Any] = {
+    "snapshots": [],
+    "snapshot_log": [],
+    "metadata_log": [],
+    "refs": {},
+    "statistics": [],
+    "partition_statistics": [],
+    "current_snapshot_id": None,
+}
+
+
+@dataclass(frozen=True)
+class DiffPart:
+    """Files of both sides to compare, or shared ones whose rows are only counted."""
+
+    old: list[FilePiece]
+    new: list[FilePiece]
+    shared: list[FilePiece]
+
+
+def divide_into_parts(
+    asked: DiffPlan, unread: list[FilePiece], rows: int, size: int
+) -> Iterator[DiffPart]:
+    """Divide what is to be read into parts of about so many rows, and of so many bytes at most.
+
+    A partition is never divided, so one that is larger is a part of its own.
+    """
+    for group in batch_files(unread, rows):
+        yield DiffPart([], [], group)
+    split = asked.split
+    shares = batch_partitions(
+        split.old, split.new, asked.how, 1, lambda each: max(each.rows / rows, each.bytes / size)
+    )
+    for old, new in shares:
+        yield DiffPart(old, new, [])
+
+
+def serialise_plan(asked: DiffPlan) -> bytes:
+    """Give what all parts have in common, without its files. Raises Unsupported."""
+    old, new = _without_history(asked.old), _without_history(asked.new)
+    try:
+        return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise Unsupported(
+            f"the way to the files of {asked.new.name} cannot be sent to workers: {error}",
+            fix="compare by a shuffle",
+        ) from error
+
+
+def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
+    """Compare parts; gives their sums, or the error that ended it, for `received`."""
+    asked: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
+    tally = asked.tally()
+    comparison = BatchComparison(_worker_engine(), tally, asked.condition)
+    try:
+        old, new = asked.sources()
+        for each in parts:
+            part: DiffPart = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
+            if part.shared:
+                comparison.count(new.gather(part.shared, asked.counted_by))
+            if part.old or part.new:
+                comparison.compare(
+                    *read_both_sides((old, part.old), (new, part.new), asked.columns)
+                )
+    except BackfillError as error:
+        told = {name: getattr(error, name) for name in _ERROR_FIELDS}
+        return pickle.dumps((type(error), told))
+    except Exception as error:  # noqa: BLE001 (the asker says it, not a stack trace of Spark)
+        problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
+        return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
+    finally:
+        comparison.close()
+    return pickle.dumps((replace(tally, labels=[], columns=()), len(parts)))
+
+
+def merge_tallies(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
+    """Add the sums of so many parts to a tally; raises the error that a part ended with."""
+    came = 0
+    for answer in answers:
+        found, told = pickle.loads(answer)  # noqa: S301 (made by `work`, in this product)
+        if not isinstance(found, Tally):
+            raise found(**told)
+        tally.merge(found)
+        came += told
+    if came != parts:
+        raise EnvironmentDown(f"{came} of {parts} parts came back from workers", fix=_FIX)
+
+
+def _without_history(side: SnapshotScan) -> SnapshotScan:
+    """Give a side that can be sent: without files, the table's past and its catalog."""
+    table = side.table
+    if table is None:
+        return side
+    metadata = table.metadata.model_copy(update=_EMPTY_HISTORY)
+    lone = Table(
+        table.name(), metadata, table.metadata_location, table.io, NoopCatalog("sent with the part")
+    )
+    return replace(side, table=lone, tasks=())
+
+
+@lru_cache(1)
+def _worker_engine() -> LazyDuckDB:
+    """Give the engine of this process: others work beside it, and nobody ends it in peace.
+
+    It makes its folder for spilling only when it spills; Spark removes that with its own.
+    """
+    folder = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0]
+    spill = Path(folder) / f"lhb-diff-{os.getpid()}"
+    return LazyDuckDB(lambda: start_duckdb(str(spill), threads=1))
+
+
+_MEBIBYTE = 1024 * 1024
+#: Fewer rows are compared faster than they are handed out.
+MIN_PART_ROWS = 50_000
+#: Workers that are done early take more.
+_TASKS_PER_WORKER = 4
+
+
+class ParallelDiffer:
+    """Compares partitions where they fit a worker; files are listed in this process."""
+
+    def __init__(
+        self,
+        differ: LocalDiffer,
+        workers: Workers,
+        limit_bytes: int,
+        least_rows: int = MIN_PART_ROWS,
+    ) -> None:
+        self._differ = differ
+        self._workers = workers
+        self._limit_bytes = limit_bytes
+        self._least_rows = least_rows
+
+    def diff(self, request: DiffRequest) -> Diff:
+        """Compare as LocalDiffer does.
+
+        Raises Unsupported too where a partition is too large for a worker, or there are none.
+        """
+        asked = self._differ.asked(request)
+        self._require_small(asked)
+        count = self._workers.count(compare_parts)
+        tally = asked.tally()
+        parts = list(self._parts(asked, self._differ.begin(asked, tally), count))
+        tasks = list(_group_into_tasks(parts, count * _TASKS_PER_WORKER))
+        merge_tallies(
+            self._workers.answers(compare_parts, serialise_plan(asked), tasks), tally, len(parts)
+        )
+        how = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
+        return build_diff(asked, tally, "spark").model_copy(update={"how": how})
+
+    def _require_small(self, asked: DiffPlan) -> None:
+        sizes: Counter[str | None] = Counter()
+        for piece in (*asked.split.old, *asked.split.new):
+            sizes[piece.label] += piece.bytes
+        for label, size in sizes.most_common(1):
+            if size > self._limit_bytes:
+                raise _partition_too_large(label, size, self._limit_bytes)
+
+    def _parts(self, asked: DiffPlan, unread: list[FilePiece], count: int) -> Iterator[DiffPart]:
+        rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
+        wanted = max(self._least_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
+        return divide_into_parts(asked, unread, wanted, max(self._limit_bytes, 1))
+
+
+def _partition_too_large(label: str | None, size: int, limit: int) -> Unsupported:
+    what = f"partition {label}" if label else "a table without partitions"
+    return Unsupported(
+        f"{what} has {size / _MEBIBYTE:,.1f} MiB to compare, more than a worker takes "
+        f"({limit / _MEBIBYTE:,.0f})",
+        fix="set task_diff_limit_mib in the profile, or compare by a shuffle",
+    )
+
+
+def _group_into_tasks(parts: list[DiffPart], wanted: int) -> Iterator[list[bytes]]:
+    """Divide the parts, in their order, into tasks of as many parts."""
+    size = -(-len(parts) // wanted)
+    for first in range(0, len(parts), size or 1):
+        yield [pickle.dumps(part) for part in parts[first : first + size]]

@@ -1,0 +1,304 @@
+"""Recompute with single inputs swapped.
+
+The inputs of two pins, mixed: each part as it is at the old pin, or at the new one.
+
+Computes a partition again with single inputs swapped: the Attributing port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.attribution import row_changes
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column, spark_errors
+from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer, DeletedRowFilter
+from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.core.evidence import attribution
+from lakehouse_backfill.core.planning import catch_up, resolve
+from lakehouse_backfill.domain import partitions, plan
+from lakehouse_backfill.domain.catch_up import TableState
+from lakehouse_backfill.domain.diff import ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+
+
+class SwappedInputs:
+    """What differs between the pins, and inputs with only some of that swapped.
+
+    An input that only one of the runs reads belongs to its code: it has no other pin.
+    """
+
+    def __init__(
+        self, spark: SparkSession, catalog: str, request: InputSwapRequest, scope: Scope
+    ) -> None:
+        self._inputs = PinnedInputs(spark, catalog)
+        self._scope = scope
+        self._new = {pin.name: pin for pin in request.new.resolved.sources}
+        self._old = {pin.name: pin for pin in request.old_pins}
+        self._parts: dict[str, row_changes.InputParts] = {}
+        self._changes: list[InputChange] = []
+        self._factors: list[Factor] = []
+        for name, new in self._new.items():
+            old = self._old.get(name)
+            if old is not None and (old.table, old.snapshot_id) != (new.table, new.snapshot_id):
+                self._compare(spark, catalog, (old, new), request.keys.get(name, ()))
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """Name what can be swapped, in the order of the inputs."""
+        return tuple(self._factors)
+
+    @property
+    def changes(self) -> tuple[InputChange, ...]:
+        """Say in numbers what came to each input of which the pin moved."""
+        return tuple(self._changes)
+
+    def plan(self, plan: Plan, swapped: Sequence[Factor]) -> Plan:
+        """Give the plan with the reference data that is new pinned, as its context names it."""
+        wanted = {each.input for each in swapped if each.cause == "reference"}
+        pins = tuple(self._pin(pin, wanted) for pin in plan.resolved.sources)
+        resolved = plan.resolved.model_copy(update={"sources": pins})
+        return plan.model_copy(update={"resolved": resolved})
+
+    def frames(self, plan: Plan, swapped: Sequence[Factor]) -> dict[str, DataFrame]:
+        """Give every input that the plan reads; old ones, but for what is swapped."""
+        return {pin.name: self._frame(pin, swapped) for pin in plan.resolved.sources}
+
+    def release(self) -> None:
+        """Let go of what is kept in memory."""
+        for parts in self._parts.values():
+            parts.rows.unpersist()
+
+    def _pin(self, pin: SourcePin, new: set[str | None]) -> SourcePin:
+        """Give the pin that a state reads; an input that only one run has keeps its own."""
+        pins = self._new if pin.name in new else self._old
+        return pins.get(pin.name, pin) if pin.role == "reference" else pin
+
+    def _frame(self, pin: SourcePin, swapped: Sequence[Factor]) -> DataFrame:
+        mine = {each.cause for each in swapped if each.input == pin.name}
+        known = self._parts.get(pin.name)
+        if known is not None:
+            return _restrict_to_pin(known.state(mine), pin, self._scope)
+        pins = self._new if mine else self._old
+        chosen = pins.get(pin.name, pin)
+        read = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
+        return self._inputs.needed(read, self._scope)
+
+    def _compare(
+        self,
+        spark: SparkSession,
+        catalog: str,
+        pins: tuple[SourcePin, SourcePin],
+        key: Sequence[str],
+    ) -> None:
+        old, new = pins
+        if new.role == "reference":
+            self._whole(pins, Factor(cause="reference", input=new.name), "swapped as a whole")
+            return
+        frames = (self._window(old, pins), self._window(new, pins))
+        if old.table != new.table or not row_changes.has_same_columns(*frames):
+            factor = Factor(cause="upstream", input=new.name)
+            self._whole(pins, factor, "its columns changed: swapped as a whole")
+            return
+        parts = row_changes.split_input(spark, catalog, pins, frames, key)
+        self._parts[new.name] = parts
+        self._changes.append(parts.change(old, new))
+        self._factors += [Factor(cause=cause, input=new.name) for cause in parts.causes]
+
+    def _whole(self, pins: tuple[SourcePin, SourcePin], factor: Factor, told_by: str) -> None:
+        old, new = pins
+        self._factors.append(factor)
+        self._changes.append(
+            InputChange(
+                input=new.name, table=new.table, role=new.role, told_by=told_by,
+                old_snapshot_id=old.snapshot_id, new_snapshot_id=new.snapshot_id,
+            )
+        )  # fmt: skip
+
+    def _window(self, pin: SourcePin, pins: tuple[SourcePin, SourcePin]) -> DataFrame:
+        """Give what either of the two runs would read of the input at a pin."""
+        old, new = pins
+        if old.range is None or new.range is None:
+            return self._inputs.whole(pin)
+        wide = new.range.model_copy(
+            update={
+                "from_": min(old.range.from_, new.range.from_, key=str),
+                "to": max(old.range.to, new.range.to, key=str),
+            }
+        )
+        widest = pin.model_copy(
+            update={
+                "range": wide,
+                "warm_up_days": max(old.warm_up_days, new.warm_up_days),
+                "cool_down_days": max(old.cool_down_days, new.cool_down_days),
+            }
+        )
+        return self._inputs.needed(widest, self._scope)
+
+
+def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
+    """Give of rows that were read for two pins what one of them reads."""
+    if pin.range is None:
+        return frame
+    name = pin.range.column
+    kind = _ICEBERG_TIME_TYPES[frame.schema[name].dataType.typeName()]
+    first, last = resolve.window_to_read(pin, scope)
+    return frame.where(dataframes.is_in_ranges(resolve.window_row_ranges(kind, name, first, last)))
+
+
+@dataclass(frozen=True)
+class _CodeSide:
+    """Who computes, into which columns."""
+
+    plan: Plan
+    target: StructType
+    is_old: bool
+
+
+class SparkAttributing:
+    """Runs archived code on chosen pins; what it computes is compared, never stored."""
+
+    def __init__(
+        self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
+    ) -> None:
+        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        self._spark = spark
+        self._catalog = catalog
+        self._computing = TransformRunner(spark, code, PinnedInputs(spark, catalog))
+        self._composing = ChunkComposer(spark, catalog)
+        self._leaving_out = DeletedRowFilter(spark, catalog)
+
+    def swap(self, request: InputSwapRequest) -> InputSwapResult:
+        """Compute the states of a partition and compare them by key.
+
+        A state that cannot be computed (old code on a new input) is left out, and a note says so.
+        Raises what the code raises on inputs on which it ran before.
+        """
+        scope = Scope(field=request.new.resolved.scope.field, partitions=(request.partition,))
+        with ExitStack() as stack:
+            inputs = SwappedInputs(self._spark, self._catalog, request, scope)
+            stack.callback(inputs.release)
+            new = self._side(request.new, request.candidate, is_old=False)
+            old: _CodeSide = new
+            code: tuple[Factor, ...] = ()
+            if request.old is not None and not attribution.is_same_code(request.old, request.new):
+                before = request.published or request.replaced
+                old = self._side(request.old, before, is_old=True)
+                code = (Factor(cause="code"),)
+            factors = (*code, *inputs.factors)
+            frames, notes = self._states(request, scope, factors, inputs, (old, new), stack)
+            compared = self._compared(request, frames)
+            with spark_errors(f"comparing the states of {request.partition}"):
+                found = row_changes.find_patterns(compared)
+        return InputSwapResult(factors, tuple(frames), found, inputs.changes, tuple(notes))
+
+    def _side(self, plan: Plan, like: TableState, *, is_old: bool) -> _CodeSide:
+        target = dataframes.read_table(
+            self._spark, self._catalog, like.table, like.snapshot_id
+        ).schema
+        self._computing.load(plan)
+        return _CodeSide(plan, target, is_old)
+
+    def _states(
+        self,
+        request: InputSwapRequest,
+        scope: Scope,
+        factors: tuple[Factor, ...],
+        inputs: SwappedInputs,
+        sides: tuple[_CodeSide, _CodeSide],
+        stack: ExitStack,
+    ) -> tuple[dict[ComparedState, DataFrame], list[str]]:
+        """Give the frame of each state, oldest first, and what could not be computed."""
+        has_code = any(factor.cause == "code" for factor in factors)
+        whole = frozenset(range(len(factors)))
+        found = {ComparedState("replaced"): self._stored(request, request.replaced, scope)}
+        notes: list[str] = []
+        if request.published is not None:
+            found[ComparedState("published")] = self._stored(request, request.published, scope)
+        for state in attribution.states_to_compute(len(factors)):
+            side = sides[0] if has_code and 0 not in state.swapped else sides[1]
+            swapped = tuple(factors[place] for place in sorted(state.swapped))
+            try:
+                rows = self._computed(side, scope, inputs, swapped, stack)
+            except BackfillError as error:
+                if state.swapped in (frozenset(), whole):
+                    raise
+                notes.append(f"{state.words(factors)} could not be computed: {error.problem}")
+                continue
+            change = plan.declared_schema_change(request.new) if side.is_old else ()
+            found[state] = dataframes.apply_schema_change(rows, change)
+        start, final = found[ComparedState("computed")], found[ComparedState("computed", whole)]
+        found |= self._kept(ComparedState("was_kept"), request.old, start)
+        found |= self._kept(ComparedState("kept"), request.new, final)
+        found[ComparedState("candidate")] = self._read(request.candidate, scope)
+        return found, notes
+
+    def _computed(
+        self,
+        side: _CodeSide,
+        scope: Scope,
+        inputs: SwappedInputs,
+        swapped: tuple[Factor, ...],
+        stack: ExitStack,
+    ) -> DataFrame:
+        """Give what a side's code makes of its inputs with those of `swapped` new."""
+        plan = inputs.plan(side.plan, swapped)
+        frames = inputs.frames(side.plan, swapped)
+        with spark_errors(f"computing {scope.partitions[0]} again"):
+            output = self._computing.output(plan, scope, frames, side.target)
+        composed = stack.enter_context(self._composing.composed(plan, scope, output, side.target))
+        return composed.rows.where(dataframes.range_filter(partitions.scope_row_ranges(scope)))
+
+    def _kept(
+        self, state: ComparedState, plan: Plan | None, rows: DataFrame
+    ) -> dict[ComparedState, DataFrame]:
+        """Give what is left of a run's rows without those that it had to leave out, if any."""
+        left_out = catch_up.excluded_rows(plan.resolved) if plan else None
+        if left_out is None or left_out.is_empty:
+            return {}
+        return {state: self._leaving_out.kept(rows, left_out)}
+
+    def _stored(self, request: InputSwapRequest, state: TableState, scope: Scope) -> DataFrame:
+        """Give stored rows under the candidate's columns."""
+        if state.snapshot_id is None:
+            schema = dataframes.read_table(
+                self._spark, self._catalog, request.candidate.table, request.candidate.snapshot_id
+            ).schema
+            return dataframes.empty_frame(self._spark, schema)
+        change = plan.declared_schema_change(request.new)
+        return dataframes.apply_schema_change(self._read(state, scope), change)
+
+    def _read(self, state: TableState, scope: Scope) -> DataFrame:
+        return dataframes.read_scope(
+            self._spark, self._catalog, state.table, state.snapshot_id, scope
+        )
+
+    def _compared(
+        self, request: InputSwapRequest, frames: Mapping[ComparedState, DataFrame]
+    ) -> row_changes.ComparedStates:
+        """Cut all states to the columns that each of them has; lineage tells of runs, not rows."""
+        common = [
+            name
+            for name in frames[ComparedState("candidate")].columns
+            if name not in LINEAGE_NAMES and all(name in frame.columns for frame in frames.values())
+        ]
+        cut = [frame.select(*(quoted_column(name) for name in common)) for frame in frames.values()]
+        key = request.new.resolved.contract.key
+        return row_changes.ComparedStates(
+            cut, key if set(key) <= set(common) else (), request.samples
+        )

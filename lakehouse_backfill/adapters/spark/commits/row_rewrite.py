@@ -1,0 +1,224 @@
+"""The way by rows: Spark writes a candidate's rows into the target, by its public API alone.
+
+For tables that PyIceberg cannot write, where no JVM is in reach (Spark Connect). Of what the other
+ways do in one commit, only the snapshot with its summary is one here; the Iceberg adapter does
+the rest from what the summary says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.adapters.spark import dataframes, row_hash
+from lakehouse_backfill.adapters.spark.dataframes import (
+    quote_identifier,
+    quoted_column,
+    quoted_table_name,
+    spark_errors,
+)
+from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
+    EPOCH_PROPERTY,
+    FENCE_UUID_PROPERTY,
+)
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import RowRange
+from lakehouse_backfill.domain.publication import (
+    REWRITE_PROPERTY,
+    InspectedState,
+    PartitionContent,
+    PendingRewrite,
+    SwapCommit,
+)
+from lakehouse_backfill.errors import OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.table_writer import RowVerifier, SwapCommitter, TagCommitter
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: What Iceberg says when another writer changed the partitions first, so that nothing landed.
+_CONFLICT_MESSAGES = (
+    "Found conflicting files",
+    "Found new conflicting delete",
+    "Cannot determine history",
+)
+#: What Iceberg and Spark say when a table is not the one that they held.
+_TABLE_CHANGED_MESSAGES = (
+    "UUID does not match",
+    "TABLE_ID_MISMATCH",
+    dataframes.TABLE_MOVED_MARKER,
+)
+_DAY_MS = 24 * 60 * 60 * 1000
+_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
+
+
+@dataclass(frozen=True)
+class PreparedRewrite:
+    """Rows that were worked out, not written yet."""
+
+    table: str
+    name: str
+    frame: DataFrame
+    rows: Column
+    head_id: int | None
+    summary: dict[str, str]
+
+    def commit(self) -> None:
+        """Write the rows in place of what the partitions hold, in one validated commit."""
+        writer = self.frame.writeTo(self.name).option("isolation-level", "serializable")
+        if self.head_id is not None:
+            writer = writer.option("validate-from-snapshot-id", str(self.head_id))
+        for key, text in self.summary.items():
+            writer = writer.option(f"snapshot-property.{key}", text)
+        try:
+            with write_guard.allow_own_writes(), commit_window("Publisher.swap"):
+                writer.overwrite(self.rows)
+        except Exception as error:
+            if any(
+                words in str(error) for words in (*_CONFLICT_MESSAGES, *_TABLE_CHANGED_MESSAGES)
+            ):
+                raise TooBusy(f"{self.table} moved since it was inspected", fix="try again") from (
+                    error
+                )
+            raise
+
+
+class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
+    """Swaps by rows, and tags by SQL, on the tables of one catalog."""
+
+    writes_rows = True
+
+    def __init__(self, spark: Callable[[], SparkSession], catalog: str) -> None:
+        self._open = spark
+        self._catalog = catalog
+
+    def prepare(self, order: SwapCommit) -> PreparedRewrite:
+        """Work out the rows of a swap: exactly those of its partitions, under the target's columns.
+
+        Raises TooBusy when the table moved since it was inspected, or was fenced by another
+        process; Unsupported for what needs a commit of another kind.
+        """
+        if order.operation == "append":
+            raise _unsupported_order(order, "an append, which streaming readers follow")
+        name = quoted_table_name(self._catalog, order.base.table)
+        with spark_errors(f"preparing {order.base.table}"):
+            held = self._fresh(name)
+            _require_as_inspected(self._shown(name), order.base)
+            frames = [self._rows(one, held) for one in order.contents if one.table is not None]
+            frame = reduce(lambda left, right: left.unionByName(right), frames, held)
+        left = PendingRewrite(contents=order.contents, before=_before_tag(order), after=order.after)
+        return PreparedRewrite(
+            table=order.base.table,
+            name=name,
+            frame=frame,
+            rows=dataframes.range_filter(_ranges(order.contents)),
+            head_id=order.base.head_id,
+            summary={**order.summary, REWRITE_PROPERTY: left.model_dump_json()},
+        )
+
+    def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
+        """Set the tag, or drop it (None); ages are kept in whole days, the longest as it is."""
+        alter = f"ALTER TABLE {quoted_table_name(self._catalog, table)}"
+        # Days that are too many for milliseconds mean the longest age there is.
+        days = max_age_ms // _DAY_MS + 1
+        done = (
+            f"CREATE OR REPLACE TAG {quote_identifier(name)} AS OF VERSION {int(snapshot_id or 0)}"
+        )
+        text = f"{alter} {done} RETAIN {days} DAYS"
+        if snapshot_id is None:
+            text = f"{alter} DROP TAG {quote_identifier(name)}"
+        with (
+            spark_errors(f"tagging {table}"),
+            write_guard.allow_own_writes(),
+            commit_window("Pins.tag"),
+        ):
+            self._open().sql(text)
+
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+    ) -> None:
+        """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
+        for one in contents:
+            with spark_errors(f"proving {table}"):
+                wanted = self._checksum(one, one.table, one.snapshot_id, table)
+                found = self._checksum(one, table, snapshot_id, table)
+            if (wanted.rows, wanted.text) != (found.rows, found.text):
+                raise OutcomeUnknown(
+                    f"{table}@{snapshot_id} holds {found.rows} rows ({found.text}) of "
+                    f"{partitions.describe_labels(one.scope.partitions)}, the candidate {wanted.rows} "
+                    f"({wanted.text})",
+                    state="the snapshot is visible, and not accepted",
+                    fix="look at who wrote to the table, and set it back by hand",
+                )
+
+    def _fresh(self, name: str) -> DataFrame:
+        """Hold the table as it is now: a server may cache what it loaded before."""
+        spark = self._open()
+        with write_guard.allow_own_writes():
+            spark.catalog.refreshTable(name)
+        return dataframes.pin_table_identity(spark, name)
+
+    def _shown(self, name: str) -> dict[str, str]:
+        with write_guard.allow_own_writes():
+            shown = self._open().sql(f"SHOW TBLPROPERTIES {name}").collect()
+        return {row["key"]: row["value"] for row in shown}
+
+    def _rows(self, one: PartitionContent, target: DataFrame) -> DataFrame:
+        """Read the rows, and no other: Spark would append those of other partitions."""
+        table = str(one.table)
+        frame = dataframes.read_table(self._open(), self._catalog, table, one.snapshot_id)
+        if [(f.name, f.dataType) for f in frame.schema] != [
+            (f.name, f.dataType) for f in target.schema
+        ]:
+            raise Unsupported(
+                f"{table}@{one.snapshot_id} has other columns than the table it is written into",
+                state=_NOTHING_PUBLISHED,
+                fix="repeat the command: it looks at the columns again",
+            )
+        ranges = partitions.scope_row_ranges(one.scope)
+        rows = dataframes.restrict_to_ranges(self._open(), self._catalog, table, frame, ranges)
+        return rows.select(*(quoted_column(name) for name in target.columns))
+
+    def _checksum(
+        self, one: PartitionContent, table: str | None, snapshot_id: int | None, like: str
+    ) -> Checksum:
+        spark = self._open()
+        if table is None:
+            schema = dataframes.read_table(spark, self._catalog, like, None).schema
+            frame = dataframes.empty_frame(spark, schema)
+        else:
+            frame = dataframes.read_scope(spark, self._catalog, table, snapshot_id, one.scope)
+        found = frame.agg(*row_hash.checksum_aggregates(frame.schema)).collect()[0].asDict()
+        return row_hash.to_checksum(found, row_hash.shape_digest(frame.schema))
+
+
+def _require_as_inspected(shown: Mapping[str, str], base: InspectedState) -> None:
+    """Compare head and fence; Spark shows no UUID but the one that a fence has left."""
+    head = "none" if base.head_id is None else str(base.head_id)
+    # A clone has no epoch until it is fenced itself, and may name the fence of what it is of.
+    fenced = shown.get(FENCE_UUID_PROPERTY) if EPOCH_PROPERTY in shown else None
+    if fenced not in (None, base.uuid):
+        raise TooBusy(f"{base.table} was fenced since it was inspected", fix="try again")
+    if shown["current-snapshot-id"] != head:
+        raise TooBusy(f"{base.table} moved since it was inspected", fix="try again")
+
+
+def _before_tag(order: SwapCommit) -> str | None:
+    return next(iter(order.tags), None)
+
+
+def _ranges(contents: tuple[PartitionContent, ...]) -> list[RowRange]:
+    return [rows for one in contents for rows in partitions.scope_row_ranges(one.scope)]
+
+
+def _unsupported_order(order: SwapCommit, what: str) -> Unsupported:
+    return Unsupported(
+        f"{order.base.table} is written by Spark row by row, which cannot commit {what}",
+        state=_NOTHING_PUBLISHED,
+        fix="run the command with a Spark of its own: remove spark.remote from the profile",
+    )

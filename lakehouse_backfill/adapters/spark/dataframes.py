@@ -1,0 +1,343 @@
+"""Pinned reads, filters, labels, quoting; Spark errors translated.
+
+Translates what Spark and Iceberg raise into the errors that a user meets.
+
+Names and columns as Spark wants them: always quoted, never pasted into SQL unquoted.
+
+An old state of a table under the columns that a run gives it: new names, wider types.
+
+Turns row ranges into Spark conditions that Iceberg can push down to files.
+
+Holds a table as it is looked at, through the write that follows the look.
+
+A write by name loads the table anew: fenced between the look and that load, it would be taken as it
+is then. From that load on, Iceberg compares the table's UUID.
+
+Partition labels of rows: a cheap value where the rows are, the label's text where it is shown.
+
+Formatting a date for every row costs as much as hashing the row.
+
+Reads tables of the lake at exact snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.partitions import (
+    NULL_LABEL,
+    Bound,
+    RowRange,
+    Scope,
+    ScopeField,
+    partition_label,
+)
+from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, widened_columns
+from lakehouse_backfill.errors import (
+    BackfillError,
+    CatalogDown,
+    ChecksFailed,
+    Conflict,
+    EnvironmentDown,
+    NotFound,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+#: The plan holds the hash of the job file: a corrected one is another intent.
+CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
+_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
+#: Part of the message -> (error, what to do). The first that matches wins.
+_ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
+    ("Found conflicting files", Conflict, "run the step again"),
+    ("Cannot commit", Conflict, "run the step again"),
+    ("CommitFailedException", Conflict, "run the step again"),
+    ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
+    ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
+    ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB_FIX),
+    ("Failed to open input stream", NotFound, "lakehouse-backfill verify: a data file is gone"),
+    ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
+    ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
+    ("UncheckedSQLException", CatalogDown, "run the step again"),
+    ("JdbcClientPool", CatalogDown, "run the step again"),
+    ("RESTException", CatalogDown, "run the step again"),
+)
+#: What Spark calls a failure of the data or of the transform's own expressions.
+_DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
+_DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
+
+
+@contextmanager
+def spark_errors(doing: str) -> Iterator[None]:
+    """Raise our errors for Spark's, each naming what was being done."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise translate_spark_error(error, doing) from error
+
+
+def translate_spark_error(error: Exception, doing: str) -> BackfillError:
+    """Give the error that a user should see."""
+    text = str(error)
+    said = root_cause_line(text)
+    for part, kind, fix in _ERRORS_BY_MESSAGE:
+        if part in text:
+            return kind(f"{doing}: {said}", state=_NOTHING_PUBLISHED, fix=fix)
+    if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
+        return ChecksFailed(
+            f"{doing}: the transform failed on the data: {said}",
+            state=_NOTHING_PUBLISHED,
+            fix=CORRECT_JOB_FIX,
+        )
+    return EnvironmentDown(f"{doing}: {said}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+def root_cause_line(text: str) -> str:
+    """Give the line that says why: of a Java stack trace, the innermost cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    said = [*lines[:1], *causes][-1] if lines else "no message"
+    return said[:400]
+
+
+def quote_identifier(name: str) -> str:
+    """Quote one identifier, whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_column(name: str) -> Column:
+    """Refer to the top-level column called exactly `name`, dots and spaces included."""
+    from pyspark.sql import functions as F
+
+    return F.col(quote_identifier(name))
+
+
+def quoted_table_name(catalog: str, table: str) -> str:
+    """Give the quoted three-part name of `namespace.table` in the catalog."""
+    return ".".join(quote_identifier(part) for part in (catalog, *table.split(".")))
+
+
+#: Iceberg's names of types that a column can be widened to, as Spark calls them.
+_SPARK_TYPES = {"long": "bigint", "double": "double"}
+
+
+def apply_schema_change(frame: DataFrame, change: SchemaChange) -> DataFrame:
+    """Give the rows under the new names and types; columns that come are not made up."""
+    names, types = renamed_columns(change), widened_columns(change)
+    if not names and not types:
+        return frame
+    chosen = []
+    for name in frame.columns:
+        value = quoted_column(name)
+        if name in types:
+            value = value.cast(_SPARK_TYPES.get(types[name], types[name]))
+        chosen.append(value.alias(names.get(name, name)))
+    return frame.select(*chosen)
+
+
+def typed_literal(value: Bound) -> Column:
+    """Give the typed literal of a bound; instants do not depend on this process's time zone."""
+    from pyspark.sql import functions as F
+
+    if isinstance(value, datetime):
+        # F.lit would read a naive datetime in the local zone of the Python process.
+        kind = "timestamp" if value.tzinfo else "timestamp_ntz"
+        return F.lit(value.isoformat(sep=" ")).cast(kind)
+    if isinstance(value, date):
+        return F.lit(value)
+    return F.lit(value).cast("bigint") if isinstance(value, int) else F.lit(value)
+
+
+def range_filter(ranges: Sequence[RowRange]) -> Column:
+    """Give the rows of any of the ranges; null (never true) where a column is null.
+
+    Raises ValueError for no ranges: an empty condition would mean everything or nothing.
+    """
+    if not ranges:
+        raise ValueError("no ranges: the condition would not be bounded")
+    parts = [_single_range_filter(rows) for rows in ranges if rows.equals is None]
+    for name in dict.fromkeys(rows.column for rows in ranges if rows.equals is not None):
+        values = [rows.equals for rows in ranges if rows.column == name and rows.equals is not None]
+        parts.append(_equals(name, values))
+    return _balanced_or(parts)
+
+
+def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
+    """Give true or false, never null, for whether a row lies in any of the ranges."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(range_filter(ranges), F.lit(False))  # noqa: FBT003 (a Spark literal)
+
+
+def label_by_range(pairs: Iterable[tuple[str, RowRange]]) -> Column:
+    """Give the label whose range holds the row, null when none does."""
+    from pyspark.sql import functions as F
+
+    choices = [F.when(is_in_ranges((rows,)), F.lit(label)) for label, rows in pairs]
+    return F.coalesce(*choices, F.lit(None).cast("string"))
+
+
+def _single_range_filter(rows: RowRange) -> Column:
+    name = quoted_column(rows.column)
+    if rows.is_null:
+        return name.isNull()
+    if rows.lower is None:
+        if rows.upper is None:
+            raise ValueError(f"range of {rows.column} has no bounds")
+        return name < typed_literal(rows.upper)
+    from_lower = name >= typed_literal(rows.lower)
+    return from_lower if rows.upper is None else from_lower & (name < typed_literal(rows.upper))
+
+
+def _equals(name: str, values: list[Bound]) -> Column:
+    if len(values) == 1:
+        return quoted_column(name) == typed_literal(values[0])
+    return quoted_column(name).isin([typed_literal(value) for value in values])
+
+
+def _balanced_or(parts: list[Column]) -> Column:
+    """Join by OR as a balanced tree: a chain of thousands overflows Spark's stack."""
+    while len(parts) > 1:
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts = [pair[0] if len(pair) == 1 else pair[0] | pair[1] for pair in pairs]
+    return parts[0]
+
+
+#: What a write says that found the table otherwise than it was looked at.
+TABLE_MOVED_MARKER = "LHB_TABLE_MOVED"
+
+
+def pin_table_identity(spark: SparkSession, name: str) -> DataFrame:
+    """Give no rows, in the columns of a table; ask for it before you look at the table.
+
+    What holds these rows too cannot be written once the table has another UUID than now: Spark
+    refuses to run a query on a table that it loaded under another one, even if it need not read it.
+    Through Spark Connect, where tables are loaded by each query, it cannot be written once anything
+    was committed to the table; that failure says MOVED.
+    """
+    opened = spark.table(name)
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return _fail_if_committed(spark, name, opened)
+    return opened.limit(0)
+
+
+def _fail_if_committed(spark: SparkSession, name: str, opened: DataFrame) -> DataFrame:
+    """Compare the table's metadata files with those of now, in the query that writes.
+
+    Iceberg lists them when it plans that query, which has loaded the table to be written by then:
+    a commit before that load is seen here, and one after it by Iceberg's own comparison.
+    """
+    from pyspark.sql import functions as F
+
+    log = spark.table(f"{name}.`metadata_log_entries`").select("file")
+    known = [row["file"] for row in log.collect()]
+    said = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
+    added = log.where(F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(said))
+    nothing = F.lit(None)
+    return added.select(
+        *(nothing.cast(field.dataType).alias(field.name) for field in opened.schema.fields)
+    )
+
+
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def raw_label(field: ScopeField) -> Column:
+    """Give a value for each row that `label` turns into its partition's label; null for null.
+
+    It sorts as the partitions do. Days and hours are UTC: the session's time zone is.
+    """
+    from pyspark.sql import functions as F
+
+    value = quoted_column(field.column)
+    if field.type == "string":
+        return value
+    if field.transform in ("year", "month"):
+        return (F.year(value) * 12 + F.month(value) - 1).cast("bigint")
+    if raw_type(field) == "date":
+        return value.cast("date")
+    if field.type in ("int", "long"):
+        return value.cast("bigint")
+    instant = value.cast("timestamp")
+    whole = F.date_trunc("hour", instant) if field.transform == "hour" else instant
+    return F.unix_micros(whole)
+
+
+def raw_type(field: ScopeField) -> str:
+    """Give the Spark type of `raw_label`."""
+    if field.type == "string":
+        return "string"
+    is_day = field.transform == "day" or (field.transform == "identity" and field.type == "date")
+    return "date" if is_day else "bigint"
+
+
+def format_label(field: ScopeField, raw: Any) -> str:
+    """Give the partition's label for what `raw_label` gave."""
+    if raw is None:
+        return NULL_LABEL
+    if field.transform in ("year", "month"):
+        return partition_label(field, datetime(raw // 12, raw % 12 + 1, 1, tzinfo=timezone.utc))
+    if raw_type(field) == "bigint" and field.type not in ("int", "long"):
+        moment = _UNIX_EPOCH + timedelta(microseconds=raw)
+        return partition_label(
+            field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment
+        )
+    return partition_label(field, raw)
+
+
+def read_table(
+    spark: SparkSession,
+    catalog_name: str,
+    table: str,
+    snapshot_id: int | None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Give a table at a snapshot, in that snapshot's schema; its head when the id is None.
+
+    What others commit afterwards is not seen. Raises NotFound.
+    """
+    name = quoted_table_name(catalog_name, table)
+    with spark_errors(f"reading {table}"):
+        reader = spark.read.options(**(options or {}))
+        if snapshot_id is not None:
+            reader = reader.option("versionAsOf", str(snapshot_id))
+        frame = reader.table(name)
+        _ = frame.schema  # Spark Connect looks for the table when it is asked about it
+        return frame
+
+
+def read_scope(
+    spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None, scope: Scope
+) -> DataFrame:
+    """Give only the rows of the scope's partitions."""
+    frame = read_table(spark, catalog_name, table, snapshot_id)
+    return restrict_to_ranges(spark, catalog_name, table, frame, partitions.scope_row_ranges(scope))
+
+
+def restrict_to_ranges(
+    spark: SparkSession, catalog_name: str, table: str, frame: DataFrame, rows: Sequence[RowRange]
+) -> DataFrame:
+    """Keep the rows of any of the ranges of a frame that was read from the table.
+
+    Iceberg binds pushed-down filters to the table's current schema: a column that was renamed or
+    dropped since the snapshot is filtered by Spark itself.
+    """
+    with spark_errors(f"reading {table}"):
+        current = spark.table(quoted_table_name(catalog_name, table)).columns
+    is_current = all(each.column in current for each in rows)
+    return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
+
+
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Give an empty frame: what a table that does not exist, or has no snapshot, holds."""
+    return spark.createDataFrame([], schema)

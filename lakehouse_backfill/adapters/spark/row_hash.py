@@ -1,0 +1,231 @@
+"""The canonical row hash `lhb-rowhash-1` and its per-group checksum, as Spark expressions.
+
+What they mean is fixed for ever in docs/row-hash.md, because checksums are stored. Everything here
+is a plain column expression: usable in `groupBy().agg()` and in an Observation alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column
+from lakehouse_backfill.adapters.spark.session.session import session_number
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.errors import Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructField, StructType
+
+_MASK_64 = (1 << 64) - 1
+_MASK_BITS = 63
+#: What a null contributes: xxhash64 of nothing is its seed, so Spark gives it without a branch.
+NULL_HASH = 42
+#: The hash is summed in three parts, so that a group may hold 2^41 rows before a sum overflows.
+_PART_BITS = 22
+_PREFIX = "lhb_"
+_BINARY_COLLATION = "UTF8_BINARY"
+#: Expressions by session and columns: to build one asks the JVM dozens of times per column.
+_HASH_CACHE: dict[tuple[Any, ...], Column] = {}
+_MAX_CACHED = 64
+
+
+def shape_digest(schema: StructType, ignore: Collection[str] = ()) -> str:
+    """Give the digest (64 hex digits) of the hashed columns' names and canonical types."""
+    fields = _hashed_fields(schema, ignore)
+    return digest([[field.name, canonical_type(field.dataType)] for field in fields])
+
+
+def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
+    """Give the 64-bit hash of a row: never null, independent of column order.
+
+    Raises Unsupported for a column type without a canonical form.
+    """
+    fields = _hashed_fields(schema, ignore)
+    number = session_number()
+    key = (number, *((each.name, each.dataType.json(), each.nullable) for each in fields))
+    found = _HASH_CACHE.get(key)
+    if found is None:
+        found = _hash_columns([(field, quoted_column(field.name)) for field in fields])
+        if number:
+            if len(_HASH_CACHE) >= _MAX_CACHED:
+                _HASH_CACHE.clear()
+            _HASH_CACHE[key] = found
+    return found
+
+
+def checksum_aggregates(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
+    """Give the aggregates that `to_checksum` reads."""
+    return hash_aggregates(row_hash_column(schema, ignore))
+
+
+def hash_aggregates(hashed: Column) -> list[Column]:
+    """Give the aggregates over row hashes that are there already; null ones are left out."""
+    from pyspark.sql import functions as F
+
+    part = F.lit((1 << _PART_BITS) - 1)
+    middle = F.shiftrightunsigned(hashed, _PART_BITS).bitwiseAND(part)
+    return [
+        F.count(hashed).alias(f"{_PREFIX}rows"),
+        F.bit_xor(hashed).alias(f"{_PREFIX}xor"),
+        F.sum(hashed.bitwiseAND(part)).alias(f"{_PREFIX}low"),
+        F.sum(middle).alias(f"{_PREFIX}middle"),
+        F.sum(F.shiftrightunsigned(hashed, 2 * _PART_BITS)).alias(f"{_PREFIX}high"),
+    ]
+
+
+def to_checksum(row: Mapping[str, Any], shape: str) -> Checksum:
+    """Make the checksum from a row of the aggregates (as a dict)."""
+    parts = (row[f"{_PREFIX}low"], row[f"{_PREFIX}middle"], row[f"{_PREFIX}high"])
+    total = sum((part or 0) << (_PART_BITS * place) for place, part in enumerate(parts))
+    return Checksum(
+        rows=row[f"{_PREFIX}rows"] or 0,
+        xor=(row[f"{_PREFIX}xor"] or 0) & _MASK_64,
+        total=total & _MASK_64,
+        shape=shape,
+    )
+
+
+def canonical_type(kind: DataType) -> Any:
+    """Give the canonical type: a text, or a list for a nested one. Raises Unsupported."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return ["struct", [[f.name, canonical_type(f.dataType)] for f in _by_name(kind.fields)]]
+    if isinstance(kind, T.ArrayType):
+        return ["list", canonical_type(kind.elementType)]
+    if isinstance(kind, T.MapType):
+        return ["map", canonical_type(kind.keyType), canonical_type(kind.valueType)]
+    if isinstance(kind, T.DecimalType):
+        return f"decimal{18 if kind.precision <= 18 else 38}:{kind.scale}"
+    if getattr(kind, "collation", _BINARY_COLLATION) != _BINARY_COLLATION:
+        raise _unsupported(kind)
+    name = _SCALARS.get(kind.typeName())
+    if name is None:
+        raise _unsupported(kind)
+    return name
+
+
+_SCALARS = {
+    "byte": "long",
+    "short": "long",
+    "integer": "long",
+    "long": "long",
+    "float": "double",
+    "double": "double",
+    "string": "string",
+    "char": "string",
+    "varchar": "string",
+    "binary": "binary",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}
+
+
+def _unsupported(kind: DataType) -> Unsupported:
+    return Unsupported(
+        f"columns of type {kind.simpleString()} have no canonical row hash",
+        fix="leave the column out of the product, or store it as string",
+    )
+
+
+def _hashed_fields(schema: StructType, ignore: Collection[str]) -> list[StructField]:
+    left_out = set(ignore)
+    return _by_name([field for field in schema.fields if field.name not in left_out])
+
+
+def _by_name(fields: list[StructField]) -> list[StructField]:
+    """Sort by code point, as Python compares texts."""
+    return sorted(fields, key=lambda field: field.name)
+
+
+def _hash_columns(columns: list[tuple[StructField, Column]]) -> Column:
+    """Hash the NULL mask words, then the canonical values, in the order given."""
+    from pyspark.sql import functions as F
+
+    words = [
+        _mask_word(columns[start : start + _MASK_BITS])
+        for start in range(0, max(len(columns), 1), _MASK_BITS)
+    ]
+    return F.xxhash64(
+        *words, *(_canonical_value(field.dataType, value) for field, value in columns)
+    )
+
+
+def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
+    """Set bit i when column i is null: xxhash64 skips nulls, so a value could move unseen."""
+    from pyspark.sql import functions as F
+
+    word = F.lit(0).cast("bigint")
+    for place, (field, value) in enumerate(columns):
+        if field.nullable:  # A required column's bit is always 0: testing it would only cost.
+            bit = F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(
+                F.lit(0).cast("bigint")
+            )
+            word = word.bitwiseOR(bit)
+    return word
+
+
+def _canonical_value(kind: DataType, value: Column) -> Column:
+    """Give what is hashed for a value; nested ones are reduced to one bigint, never null."""
+    from pyspark.sql import types as T
+
+    canonical = canonical_type(kind)
+    if isinstance(kind, T.StructType):
+        return _unless_null(value, _hash_struct(kind, value))
+    if isinstance(kind, T.ArrayType):
+        return _unless_null(value, _hash_array(kind, value))
+    if isinstance(kind, T.MapType):
+        return _unless_null(value, _hash_map(kind, value))
+    widened = {"long": "bigint", "double": "double"}.get(canonical)
+    # xxhash64 itself takes every NaN as one, and -0.0 as 0.0.
+    return value.cast(widened) if widened and kind.simpleString() != widened else value
+
+
+def _hash_element(kind: DataType, value: Column) -> Column:
+    """Hash one element, struct field or map entry; null gives NULL_HASH."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    reduced = _canonical_value(kind, value)
+    nested = isinstance(kind, T.StructType | T.ArrayType | T.MapType)
+    return reduced if nested else F.xxhash64(reduced)
+
+
+def _hash_struct(kind: StructType, value: Column) -> Column:
+    return _hash_columns([(field, value.getField(field.name)) for field in _by_name(kind.fields)])
+
+
+def _hash_array(kind: Any, value: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    elements = F.transform(value, _element_hasher(kind.elementType))
+    return F.xxhash64(F.size(value).cast("bigint"), elements)
+
+
+def _hash_map(kind: Any, value: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    def entry(pair: Column) -> Column:
+        key = _hash_element(kind.keyType, pair.getField("key"))
+        return F.xxhash64(key, _hash_element(kind.valueType, pair.getField("value")))
+
+    entries = F.array_sort(F.transform(F.map_entries(value), entry))
+    return F.xxhash64(F.size(value).cast("bigint"), entries)
+
+
+def _element_hasher(kind: DataType) -> Callable[[Column], Column]:
+    def hashed(element: Column) -> Column:
+        return _hash_element(kind, element)
+
+    return hashed
+
+
+def _unless_null(value: Column, reduced: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.when(value.isNull(), F.lit(NULL_HASH).cast("bigint")).otherwise(reduced)

@@ -1,0 +1,323 @@
+"""Job rows beside carried rows, without deleted ones; rollback content.
+
+What a chunk's partitions are to hold: the job's rows, or those and rows of the base.
+
+Rows that must not be written: those that tombstones name, and those deleted on the target.
+
+Writes the earlier content of partitions into a rollback's shadow: the Restoring port.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.dataframes import (
+    quoted_column,
+    quoted_table_name,
+    spark_errors,
+)
+from lakehouse_backfill.adapters.spark.staging import merge, shadow_writer
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
+    ATTEMPT_ID_PROPERTY,
+    CHUNK_ID_PROPERTY,
+    ShadowWriter,
+)
+from lakehouse_backfill.core.planning import catch_up, publish_modes
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.catch_up import Erasure, ExcludedRows, RestoreChunk, TombstonePin
+from lakehouse_backfill.domain.manifest import RowPredicate
+from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkCounts
+from lakehouse_backfill.errors import ChecksFailed, NotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class ComposedChunk:
+    """Rows to write, some of which may lie outside the chunk; what was counted on the way.
+
+    `outside_rows`: rows of the job outside the chunk that `rows` does not hold any more.
+    """
+
+    rows: DataFrame
+    counts: ChunkCounts = field(default_factory=ChunkCounts)
+    outside_rows: int = 0
+
+
+class ChunkComposer:
+    """Puts chunks together; reads the base at the planned snapshot, writes nothing."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+
+    @contextmanager
+    def composed(
+        self, plan: Plan, scope: Scope, output: DataFrame, target: StructType
+    ) -> Iterator[ComposedChunk]:
+        """Give what the scope's partitions are to hold, for as long as the block runs.
+
+        What is counted is counted before anything is written. Raises ChecksFailed for changes that
+        contradict each other or the base, Unsupported for a base that cannot be carried over.
+        """
+        job = output
+        if plan.resolved.contract.lineage_columns:
+            job = shadow_writer.add_lineage_columns(output, plan, scope, target)
+        predicate = merge.typed_row_predicate(plan, target)
+        if predicate is None and not publish_modes.is_merge(plan):
+            yield ComposedChunk(job)
+            return
+        # Computed once: what is counted must be what is written.
+        job = job.persist()
+        try:
+            if predicate is not None:
+                yield self._repaired(plan, scope, job, target, predicate)
+            else:
+                with merge.merge_changes(
+                    self._spark, self._catalog, plan, scope, job, target
+                ) as done:
+                    yield ComposedChunk(done.rows, done.counts, done.outside_rows)
+        finally:
+            job.unpersist()
+
+    def _repaired(
+        self, plan: Plan, scope: Scope, job: DataFrame, target: StructType, predicate: RowPredicate
+    ) -> ComposedChunk:
+        """The job's rows that the predicate names, beside the base's that it does not name."""
+        from pyspark.sql import functions as F
+
+        inside, named = (
+            dataframes.is_in_ranges(partitions.scope_row_ranges(scope)),
+            merge.matches_predicate(predicate),
+        )
+        base = merge.read_base_rows(self._spark, self._catalog, plan, scope, target)
+        kept = base.where(~named)
+        with spark_errors("counting the rows that the row predicate does not name"):
+            stray = job.agg(F.count(F.when(inside & ~named, F.lit(1)))).collect()[0][0]
+            carried = kept.count()
+        rows = job.where(named | ~inside).unionByName(kept)
+        return ComposedChunk(rows, ChunkCounts(carried_rows=carried, stray_rows=stray))
+
+    def counted(self, table: str, snapshot_id: int) -> ChunkCounts:
+        """Read from the snapshot of a chunk what was counted when it was written."""
+        with spark_errors(f"reading the snapshots of {table}"):
+            snapshots = self._spark.table(f"{quoted_table_name(self._catalog, table)}.`snapshots`")
+            found = snapshots.where(f"snapshot_id = {int(snapshot_id)}").select("summary").collect()
+        return ChunkCounts.from_properties(found[0]["summary"] or {}) if found else ChunkCounts()
+
+
+#: True in rows to leave out; never null.
+EXCLUDED_COLUMN = "lhb_left_out"
+
+
+class DeletedRowFilter:
+    """Marks rows by joins with what names them; each name stands once, so no row is doubled."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+
+    def marked(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
+        """Give the frame with the column that says which rows are to be left out."""
+        from pyspark.sql import functions as F
+
+        marks: list[str] = []
+        for number, pin in enumerate(left_out.tombstones):
+            if pin.snapshot_id is not None:
+                marks.append(f"{EXCLUDED_COLUMN}_t{number}")
+                names = self._tombstones(pin)
+                frame = _mark_matching_rows(
+                    frame, names, tuple(pin.columns), marks[-1], nulls=False
+                )
+        for number, erasure in enumerate(left_out.erasures):
+            marks.append(f"{EXCLUDED_COLUMN}_e{number}")
+            names = self._erased(erasure, left_out.field)
+            frame = _mark_matching_rows(frame, names, erasure.key, marks[-1], nulls=True)
+        is_named: Column = F.lit(False)  # noqa: FBT003 (a literal of Spark)
+        for mark in marks:
+            is_named = is_named | quoted_column(mark).isNotNull()
+        return frame.withColumn(EXCLUDED_COLUMN, is_named).drop(*marks)
+
+    @contextmanager
+    def composed(
+        self, plan: Plan, chunk: Chunk, composed: ComposedChunk
+    ) -> Iterator[ComposedChunk]:
+        """Give what a chunk is to hold without what must not come back, while the block runs.
+
+        A chunk that only loses rows is made of those that were accepted. What is left out is
+        counted before anything is written.
+        """
+        from pyspark.sql import functions as F
+
+        left_out, rows = catch_up.excluded_rows(plan.resolved), composed.rows
+        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
+        if source:
+            table, at = source.shadow_table, source.shadow_snapshot_id
+            rows = dataframes.read_scope(self._spark, self._catalog, table, at, scope)
+        if left_out.is_empty:
+            yield composed
+            return
+        # Computed once: what is counted must be what is written.
+        marked = self.marked(rows, left_out).persist()
+        try:
+            inside = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
+            with spark_errors(f"leaving out deleted rows of chunk {chunk.chunk_id}"):
+                hit = F.count(F.when(inside & quoted_column(EXCLUDED_COLUMN), F.lit(1)))
+                count = int(marked.agg(hit).collect()[0][0])
+            counts = composed.counts.model_copy(update={"left_out_rows": count})
+            kept = marked.where(~quoted_column(EXCLUDED_COLUMN)).drop(EXCLUDED_COLUMN)
+            outside = 0 if source else composed.outside_rows
+            yield replace(composed, rows=kept, counts=counts, outside_rows=outside)
+        finally:
+            marked.unpersist()
+
+    def kept(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
+        """Give the rows that nothing names."""
+        if left_out.is_empty:
+            return frame
+        return (
+            self.marked(frame, left_out)
+            .where(~quoted_column(EXCLUDED_COLUMN))
+            .drop(EXCLUDED_COLUMN)
+        )
+
+    def _tombstones(self, pin: TombstonePin) -> DataFrame:
+        frame = dataframes.read_table(self._spark, self._catalog, pin.table, pin.snapshot_id)
+        return frame.select(*(quoted_column(name) for name in pin.columns.values()))
+
+    def _erased(self, erasure: Erasure, field: ScopeField) -> DataFrame:
+        """Give the keys that only the earlier of the two states has."""
+        scope = Scope(field=field, partitions=erasure.partitions)
+        before, after = (
+            dataframes.read_scope(self._spark, self._catalog, erasure.table, at, scope).select(
+                *(quoted_column(name) for name in erasure.key)
+            )
+            for at in (erasure.before_snapshot_id, erasure.after_snapshot_id)
+        )
+        return before.distinct().subtract(after)
+
+
+def _mark_matching_rows(
+    frame: DataFrame, names: DataFrame, columns: tuple[str, ...], mark: str, *, nulls: bool
+) -> DataFrame:
+    """Add a column that is null in rows whose values are not among the names."""
+    from pyspark.sql import functions as F
+
+    keys = [f"{mark}_{number}" for number in range(len(columns))]
+    renamed = names.toDF(*keys).distinct().withColumn(mark, F.lit(1))
+    condition: Column = F.lit(True)  # noqa: FBT003 (a literal of Spark)
+    for name, key in zip(columns, keys, strict=True):
+        ours, theirs = quoted_column(name), quoted_column(key)
+        condition = condition & (ours.eqNullSafe(theirs) if nulls else ours == theirs)
+    return frame.join(renamed, condition, "left").drop(*keys)
+
+
+#: What Hadoop, S3 and Iceberg say when a file that a snapshot lists is not there.
+_MISSING_FILE_MESSAGES = (
+    "FileNotFoundException",
+    "NotFoundException",
+    "FILE_NOT_EXIST",
+    "NoSuchKey",
+)
+_NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw before"
+
+
+class SparkRestoring:
+    """Reads old snapshots as their readers did, and writes nothing but shadows."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._writer = ShadowWriter(spark, catalog)
+        self._leaving_out = DeletedRowFilter(spark, catalog)
+
+    def restore(self, chunk: RestoreChunk) -> int:
+        """Overwrite exactly the chunk's partitions by their rows in the snapshot, in one commit.
+
+        Delete files are applied, so that the shadow holds none for them. Gives the shadow's
+        snapshot. Raises NotFound when a file of the old snapshot is gone from storage,
+        ChecksFailed when the shadow does not hold as many rows afterwards.
+        """
+        rows = partitions.scope_row_ranges(chunk.scope)
+        properties = {CHUNK_ID_PROPERTY: chunk.chunk_id, ATTEMPT_ID_PROPERTY: str(uuid.uuid4())}
+        try:
+            with spark_errors(f"restoring {chunk.table}@{chunk.snapshot_id}"):
+                frame = self._content(chunk)
+            commit = self._writer.overwrite(
+                frame.where(dataframes.is_in_ranges(rows)),
+                chunk.shadow,
+                dataframes.range_filter(rows),
+                {**chunk.properties, **properties},
+                epoch=0,
+            )
+        except Exception as error:
+            if any(words in _error_chain_text(error) for words in _MISSING_FILE_MESSAGES):
+                raise _missing_file_error(chunk) from error
+            raise
+        return self._checked(chunk, commit.snapshot_id)
+
+    def _content(self, chunk: RestoreChunk) -> DataFrame:
+        """Give the old rows under the shadow's columns; those that came later are null."""
+        from pyspark.sql import functions as F
+
+        target = dataframes.read_table(self._spark, self._catalog, chunk.shadow, None).schema
+        if chunk.snapshot_id is None:
+            return dataframes.empty_frame(self._spark, target)
+        frame = dataframes.read_scope(
+            self._spark, self._catalog, chunk.table, chunk.snapshot_id, chunk.scope
+        )
+        was = dict(chunk.columns)
+        chosen = []
+        for column in target.fields:
+            old = was.get(column.name)
+            value = F.lit(None) if old is None else quoted_column(old)
+            chosen.append(value.cast(column.dataType).alias(column.name))
+        frame = frame.select(*chosen)
+        return frame if chunk.left_out is None else self._leaving_out.kept(frame, chunk.left_out)
+
+    def _checked(self, chunk: RestoreChunk, snapshot_id: int) -> int:
+        """Count both sides: what the shadow holds now is what the old snapshot held."""
+        if chunk.snapshot_id is None:
+            return snapshot_id
+        with spark_errors(f"checking {chunk.shadow}"):
+            old = self._content(chunk).count()
+            new = dataframes.read_scope(
+                self._spark, self._catalog, chunk.shadow, snapshot_id, chunk.scope
+            ).count()
+        if old != new:
+            raise ChecksFailed(
+                f"{chunk.shadow} holds {new} rows, {chunk.table}@{chunk.snapshot_id} holds {old}",
+                state=_NOTHING_ROLLED_BACK,
+                fix="repeat the command",
+            )
+        return snapshot_id
+
+
+def _error_chain_text(error: BaseException) -> str:
+    """Give what the error and all its causes say."""
+    texts = []
+    found: BaseException | None = error
+    while found is not None:
+        texts.append(str(found))
+        found = found.__cause__
+    return "\n".join(texts)
+
+
+def _missing_file_error(chunk: RestoreChunk) -> NotFound:
+    return NotFound(
+        f"a file of {chunk.table}@{chunk.snapshot_id} is gone from storage: what "
+        f"{partitions.describe_labels(chunk.scope.partitions)} held then cannot be read",
+        state=_NOTHING_ROLLED_BACK,
+        fix="restore the file from the store's own history, or restate the partitions: "
+        "lakehouse-backfill new PRODUCT --from P --to P --reason TEXT",
+    )

@@ -1,0 +1,259 @@
+"""Run the transform on pinned inputs and fit its output.
+
+The pinned inputs of a plan as DataFrames, cut to what a set of partitions needs.
+
+Fits the transform's output to the target's columns, or says what does not fit.
+
+Computes the output of a plan's transform for some partitions, from pinned inputs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column
+from lakehouse_backfill.adapters.spark.staging.jobs import Job, JobContext, load_job
+from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.domain.partitions import (
+    RowRange,
+    Scope,
+    partition_row_range,
+    scope_row_ranges,
+)
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
+
+
+#: Iceberg reads up to 16 MiB in one task, while the other cores have nothing to do.
+_SMALL_BYTES = 64 * 1024 * 1024
+_SMALL_SPLITS = {"split-size": str(4 * 1024 * 1024)}
+_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+
+
+class PinnedInputs:
+    """Reads the pinned inputs of plans; nothing that was committed after a pin is ever seen."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self._spark = spark
+        self._catalog = catalog
+
+    def whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
+        """Give all rows of the pinned snapshot."""
+        return dataframes.read_table(
+            self._spark, self._catalog, pin.table, pin.snapshot_id, options
+        )
+
+    def declared(self, pin: SourcePin) -> DataFrame:
+        """Give the rows that the run may read at most; reference data whole."""
+        if pin.range is None:
+            return self.whole(pin)
+        first, last = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
+        return self._between(pin, pin.range.column, first, last)
+
+    def needed(
+        self, pin: SourcePin, scope: Scope, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """Give the rows that the scope needs, warm-up included, inside the declared range."""
+        if pin.range is None:
+            return self.whole(pin, options)
+        first, last = resolve.window_to_read(pin, scope)
+        return self._between(pin, pin.range.column, first, last, options)
+
+    def frames(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
+        """Give every input of the plan by name, cut to what the scope needs."""
+        options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
+        return {pin.name: self.needed(pin, scope, options) for pin in plan.resolved.sources}
+
+    def count(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
+        """Count the rows of the sources (not of reference data), mostly from metadata.
+
+        A query of its own: an Observation on the input would keep Spark from pushing the
+        transform's filters down to the files, and is lost when a join comes out empty.
+        """
+        from pyspark.sql import functions as F
+
+        counted = [
+            frames[pin.name].agg(F.count(F.lit(1)).alias("n"))
+            for pin in plan.resolved.sources
+            if pin.role == "source"
+        ]
+        if not counted:
+            return 0
+        union = counted[0]
+        for one in counted[1:]:
+            union = union.unionAll(one)
+        return sum(int(row["n"]) for row in union.collect())
+
+    def restricted(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
+        """Keep the rows of a pinned input that lie in any of the ranges."""
+        return dataframes.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
+
+    def _between(
+        self,
+        pin: SourcePin,
+        name: str,
+        first: datetime,
+        last: datetime,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        frame = self.whole(pin, options)
+        field = next((field for field in frame.schema.fields if field.name == name), None)
+        if field is None:
+            raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")
+        kind = _ICEBERG_TIME_TYPES.get(field.dataType.typeName())
+        if kind is None:
+            raise ConfigError(
+                f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
+                fix="name a date or timestamp column",
+            )
+        return self.restricted(pin, frame, resolve.window_row_ranges(kind, name, first, last))
+
+
+def find_pin(plan: Plan, name: str) -> SourcePin:
+    """Give the pin of the input called `name`; raises NotFound."""
+    for pin in plan.resolved.sources:
+        if pin.name == name:
+            return pin
+    known = ", ".join(pin.name for pin in plan.resolved.sources)
+    raise NotFound(f"the run has no input {name}", fix=f"its inputs are {known}")
+
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_FLOATS = ("float", "double")
+_TEXTS = ("string", "char", "varchar")
+
+
+def fit_to_target(
+    frame: DataFrame, target: StructType, left_out: Collection[str] = ()
+) -> DataFrame:
+    """Give the output in the target's column order and types; only lossless widening is done.
+
+    Raises ChecksFailed that names every missing, extra and clashing column.
+    """
+    wanted = [field for field in target.fields if field.name not in left_out]
+    given = {field.name: field for field in frame.schema.fields}
+    faults = _faults(given, wanted, len(frame.schema.fields))
+    if faults:
+        raise ChecksFailed(
+            "the transform's output does not fit the target: " + "; ".join(faults),
+            state="nothing was written",
+            fix="correct the transform, or change the contract and plan again",
+        )
+    return frame.select(*(_as_target(given[field.name], field) for field in wanted))
+
+
+def _faults(given: dict[str, StructField], wanted: list[StructField], width: int) -> list[str]:
+    names = {field.name for field in wanted}
+    missing = [f"missing {field.name}" for field in wanted if field.name not in given]
+    extra = [f"extra {name}" for name in given if name not in names]
+    twice = ["a column name appears twice"] if width != len(given) else []
+    clashing = [
+        f"{field.name} is {given[field.name].dataType.simpleString()}, "
+        f"the target has {field.dataType.simpleString()}"
+        for field in wanted
+        if field.name in given and not _is_lossless(given[field.name].dataType, field.dataType)
+    ]
+    return missing + extra + twice + clashing
+
+
+def _as_target(given: StructField, wanted: StructField) -> Column:
+    value = quoted_column(given.name)
+    if given.dataType.simpleString() == wanted.dataType.simpleString():
+        return value
+    return value.cast(wanted.dataType).alias(wanted.name)
+
+
+def _is_lossless(given: DataType, wanted: DataType) -> bool:
+    """Tell whether every value of one type is also one of the other, with the same meaning."""
+    if given.simpleString() == wanted.simpleString():
+        return True
+    from pyspark.sql import types as T
+
+    if isinstance(given, T.DecimalType) and isinstance(wanted, T.DecimalType):
+        whole = wanted.precision - wanted.scale >= given.precision - given.scale
+        return whole and wanted.scale >= given.scale
+    if isinstance(given, T.NullType):
+        return True
+    before, after = given.typeName(), wanted.typeName()
+    if before in _TEXTS and after in _TEXTS:
+        return after == "string"
+    return any(
+        before in chain and after in chain and chain.index(before) <= chain.index(after)
+        for chain in (_INTEGERS, _FLOATS)
+    )
+
+
+class TransformRunner:
+    """Loads transforms, once per run, and calls them; writes nothing."""
+
+    def __init__(
+        self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: PinnedInputs
+    ) -> None:
+        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        self._spark = spark
+        self._code = code
+        self._inputs = inputs
+        self._jobs: dict[tuple[str, str], Job] = {}
+
+    def load(self, plan: Plan) -> None:
+        """Import the plan's transform and check name, version and inputs."""
+        names = {pin.name for pin in plan.resolved.sources}
+        wanted = plan.resolved.manifest.transform
+        folder = self._code if isinstance(self._code, Path) else self._code(plan)
+        self._jobs[_code_key(plan)] = load_job(self._spark, folder, wanted, names)
+
+    def output(
+        self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
+    ) -> DataFrame:
+        """Run the transform and fit its output to the target, lineage columns left out."""
+        if _code_key(plan) not in self._jobs:
+            self.load(plan)
+        output = self._jobs[_code_key(plan)].run(_context(plan, scope), frames)
+        left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
+        return fit_to_target(output, with_deletion_flag(plan, target), left_out)
+
+    def partitions(
+        self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
+    ) -> DataFrame:
+        """Compute exactly the scope's partitions, without writing them."""
+        frames = {pin.name: self._inputs.needed(pin, scope) for pin in pins}
+        output = self.output(plan, scope, frames, target)
+        rows = output.where(dataframes.range_filter(scope_row_ranges(scope)))
+        return rows.drop(*LINEAGE_NAMES)
+
+
+def _code_key(plan: Plan) -> tuple[str, str]:
+    """Attribution runs the code of another run on the inputs of this one."""
+    return plan.run_id, plan.code_of
+
+
+def _context(plan: Plan, scope: Scope) -> JobContext:
+    manifest = plan.resolved.manifest
+    rows = [partition_row_range(scope.field, label) for label in scope.partitions]
+    lowers = [row.lower for row in rows if row.lower is not None]
+    uppers = [row.upper for row in rows if row.upper is not None]
+    is_bounded = len(lowers) == len(uppers) == len(rows)
+    versions = {
+        pin.name: pin.snapshot_id for pin in plan.resolved.sources if pin.role == "reference"
+    }
+    return JobContext(
+        run_id=plan.run_id,
+        mode=manifest.run.mode,
+        clock=plan.created_at,
+        transform_version=manifest.transform.version,
+        config=MappingProxyType(dict(manifest.transform.config)),
+        publish_from=min(lowers) if is_bounded else None,
+        publish_to=max(uppers) if is_bounded else None,
+        reference_versions=MappingProxyType(versions),
+    )

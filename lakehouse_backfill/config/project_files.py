@@ -1,0 +1,270 @@
+"""Code files and their hashes; transforms; reader queries.
+
+The files of a project that decide what a run computes and how it is judged, with their hashes.
+
+They are part of the manifest hash: what was approved is what runs (M4).
+
+A reader's query: from a file of the project, or as columns.
+
+Which transforms a project has, found by reading its code, never by running it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from lakehouse_backfill.config import faults
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.rollout import ReaderQuery
+from lakehouse_backfill.errors import ConfigError, NotFound
+
+
+def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> dict[str, str]:
+    """Give the SHA-256 of each file that decides, by its path inside the project.
+
+    The job, the modules of the project that it imports (also through others), the suites of
+    contract and manifest, golden rows. Raises NotFound and ConfigError for a file that is absent
+    or outside.
+    """
+    job, validation = manifest.transform.file, manifest.validation
+    names = [(path, "transform.file") for path in (job, *imported_modules(project, job))]
+    names += [
+        (item.file, f"validation.suites[{number}].file")
+        for number, item in enumerate(validation.suites)
+    ]
+    if manifest.target.progressive is not None:
+        names += [
+            (item.file, f"target.progressive.suites[{number}].file")
+            for number, item in enumerate(manifest.target.progressive.suites)
+        ]
+    names += [(suite.file, "") for suite in contract.suites]
+    names += [(assumption.file, "") for assumption in contract.assumptions]
+    if validation.golden:
+        names.append((validation.golden, "validation.golden"))
+    found = {name: file_hash(project, name, field) for name, field in names}
+    return dict(sorted(found.items()))
+
+
+def file_hash(project: Path, name: str, field: str = "") -> str:
+    """Give the SHA-256 of a file of the project, read now; raises NotFound, ConfigError."""
+    path = faults.resolve_inside(project, name)
+    if path is None:
+        raise ConfigError(
+            f"{name} lies outside the project",
+            fix="write a path relative to the project's folder, without ..",
+            field=field,
+        )
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise NotFound(
+            f"{name} {reason}", fix=f"put {name} there, or correct the path", field=field
+        ) from error
+
+
+def imported_modules(project: Path, job: str) -> tuple[str, ...]:
+    """Name the modules of the project that a Python job imports, also through other modules.
+
+    Read from the code without running it; an import that is put together at run time is not seen.
+    """
+    root, seen = project.resolve(), set[Path]()
+    start = faults.resolve_inside(project, job)
+    todo = [start] if start is not None and start.suffix == ".py" else []
+    while todo:
+        path = todo.pop()
+        for found in _imports_in_file(root, path):
+            if found not in seen and found != start:
+                seen.add(found)
+                todo.append(found)
+    return tuple(sorted(path.relative_to(root).as_posix() for path in seen))
+
+
+def _imports_in_file(root: Path, path: Path) -> Iterator[Path]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return  # staging names what is wrong with it
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files((root, path.parent), alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            places_ = (
+                (root, path.parent) if not node.level else (_parent_package(path, node.level),)
+            )
+            parts = node.module.split(".") if node.module else []
+            yield from _module_files(places_, parts)
+            for alias in node.names:
+                yield from _module_files(places_, [*parts, alias.name])
+
+
+def _parent_package(path: Path, levels: int) -> Path:
+    return path.parents[min(levels, len(path.parents)) - 1]
+
+
+def _module_files(folders: tuple[Path, ...], parts: list[str]) -> Iterator[Path]:
+    """Yield the files that importing `parts` would run: each package on the way, and the module."""
+    root = folders[0]
+    for folder in folders:
+        for length in range(1, len(parts) + 1):
+            base = folder.joinpath(*parts[:length])
+            for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+                if candidate.is_file() and candidate.resolve().is_relative_to(root):
+                    yield candidate.resolve()
+
+
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def load_reader_query(
+    project: Path, reader: str, sql: str | None, columns: tuple[str, ...], tolerance: float
+) -> ReaderQuery:
+    """Read what a reader asks; raises ConfigError, NotFound (the file).
+
+    `sql` is a file of the project with one SELECT over `product`; `columns` are a shorter way to
+    ask for some columns of all rows. Exactly one of them is given.
+    """
+    if bool(sql) is bool(columns):
+        raise ConfigError(
+            "a comparison needs the reader's query, once",
+            fix="add --sql FILE (one SELECT over `product`) or --columns A,B",
+        )
+    text = _columns_query(columns) if columns else _read_query_file(project, str(sql))
+    try:
+        return ReaderQuery(reader=reader, sql=text, tolerance=_check_tolerance(tolerance))
+    except ValidationError as error:
+        raise ConfigError(
+            f"{reader!r} is no name of a reader, or {sql} is empty",
+            fix="use letters, digits and _, as target.dual_read.readers names it",
+        ) from error
+
+
+def _check_tolerance(tolerance: float) -> float:
+    if not 0 <= tolerance < 1:
+        raise ConfigError(
+            f"the tolerance {tolerance} is no share", fix="write e.g. 0.001 for a thousandth"
+        )
+    return tolerance
+
+
+def _columns_query(columns: tuple[str, ...]) -> str:
+    """Columns are plain names only, so that none of them can be anything but a column."""
+    wrong = [name for name in columns if not _COLUMN_NAME.fullmatch(name)]
+    if wrong:
+        raise ConfigError(
+            f"{wrong[0]!r} is no plain column name", fix="write the query to a file: --sql FILE"
+        )
+    quoted = ", ".join(f'"{name}"' for name in columns)
+    return f"SELECT {quoted} FROM product"  # noqa: S608 (names of letters, digits and _)
+
+
+def _read_query_file(project: Path, file: str) -> str:
+    path = faults.resolve_inside(project, file)
+    if path is None:
+        raise ConfigError(
+            f"{file} lies outside the project",
+            fix="write a path relative to the project's folder, without ..",
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(
+            f"{file} cannot be read: {error}", fix="name a text file with one SELECT"
+        ) from error
+
+
+_SQL_FIELD = re.compile(r"^--\s*(name|version|inputs):\s*(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FoundTransform:
+    """A transform as its code declares it; `file` is relative to the project."""
+
+    name: str
+    version: str
+    inputs: tuple[str, ...]
+    file: str
+
+
+def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
+    """List the transforms under `jobs/`, by file and version; files that do not parse are left out.
+
+    Only literal arguments of `@transform` are understood, and `-- name:` lines of SQL files.
+    """
+    found: list[FoundTransform] = []
+    for path in sorted((project / "jobs").rglob("*")):
+        file = path.relative_to(project).as_posix()
+        if path.suffix == ".py":
+            found += _python_transforms(path, file)
+        elif path.suffix == ".sql":
+            found += _sql_transforms(path, file)
+    return tuple(found)
+
+
+def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | None:
+    """List what a file declares; None when it cannot be told without running it."""
+    if path.suffix == ".sql":
+        return tuple(_sql_transforms(path, file)) or None
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    found = [_decorator_arguments(one) for one in decorators]
+    if not found or None in found:
+        return None
+    return tuple(FoundTransform(*item, file=file) for item in found if item is not None)
+
+
+def newest_transform(project: Path, name: str) -> FoundTransform | None:
+    """Give the highest version of the transform called `name`, or None."""
+    named = [item for item in find_transforms(project) if item.name == name]
+    return max(named, key=_version_order, default=None)
+
+
+def _version_order(item: FoundTransform) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in item.version.split("."))
+
+
+def _python_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return  # `plan` names what is wrong with a transform; here it only cannot be suggested
+    for node in ast.walk(tree):
+        for decorator in getattr(node, "decorator_list", ()):
+            declared = _decorator_arguments(decorator)
+            if declared is not None:
+                yield FoundTransform(*declared, file=file)
+
+
+def _decorator_arguments(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
+    if not isinstance(node, ast.Call):
+        return None
+    called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+    if called != "transform":
+        return None
+    try:
+        given = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
+        return str(given["name"]), str(given["version"]), tuple(map(str, given["inputs"]))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _sql_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
+    try:
+        fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return
+    if {"name", "version"} <= fields.keys():
+        inputs = tuple(part.strip() for part in fields.get("inputs", "").split(",") if part.strip())
+        yield FoundTransform(fields["name"], fields["version"], inputs, file)

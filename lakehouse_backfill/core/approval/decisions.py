@@ -1,0 +1,419 @@
+"""Approve, accept, reject, cancel, waive, and what each is bound to.
+
+Which failed gates somebody in the role let pass, and for exactly what (Q8).
+
+A waiver is bound to what was judged: an input gate to the manifest hash, which names the pinned
+snapshots; a chunk gate to the chunk's checksum; a result gate to the digest of the validation.
+Another input, chunk or result needs another waiver. A rejection takes back every waiver before it.
+
+approve, accept, reject, cancel: decisions of people, each bound to what they saw.
+
+waive: let a run pass a failed gate, by name, for a reason, for exactly what was judged.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.core.planning import checklist, job_code
+from lakehouse_backfill.core.planning.plan import find_conflicting_runs
+from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.domain.serialization import digest as digest_of
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    Blocked,
+    ChecksFailed,
+    ConfigError,
+    Conflict,
+    NotFound,
+    Tampered,
+)
+
+INPUT_SCOPE, RESULT_SCOPE = "input", "result"
+#: Verbs with which checks stop a run.
+STOP_VERBS = ("halt", "fail validation")
+
+
+class WaiverSubject(NamedTuple):
+    """What checks were about: its name (`input`, a chunk's id, `result`), and its exact content."""
+
+    scope: str
+    bound_to: str
+
+
+class Waiver(NamedTuple):
+    """One failed gate that may be passed, once, by whom and why."""
+
+    gate: str
+    group: str
+    judged: WaiverSubject
+    by: str
+    at: str
+    observed: Any
+    reason: str
+
+
+def chunk_subject(record: ChunkRecord) -> WaiverSubject:
+    """Name a staged chunk and its content."""
+    return WaiverSubject(record.chunk_id, f"{record.chunk_id}@{record.checksum}")
+
+
+def waivers_in_force(events: Iterable[Event]) -> tuple[Waiver, ...]:
+    """List the waivers that no rejection took back since, oldest first."""
+    found: list[Waiver] = []
+    for event in sorted(events, key=lambda event: event.seq):
+        if event.verb == "reject":
+            found.clear()
+        elif event.verb == "waive":
+            said = event.detail
+            found.append(
+                Waiver(
+                    gate=said["gate"],
+                    group=said["group"],
+                    judged=WaiverSubject(said["scope"], said["bound_to"]),
+                    by=event.actor,
+                    at=event.at.isoformat(),
+                    observed=said.get("observed"),
+                    reason=said.get("reason", ""),
+                )
+            )
+    return tuple(found)
+
+
+def find_waiver(
+    check: CheckResult, judged: WaiverSubject, waivers: Iterable[Waiver]
+) -> Waiver | None:
+    """Give the waiver that lets a check pass: of this gate, and on exactly this content."""
+    if not check.waivable:
+        return None
+    wanted = (check.name, check.group, judged)
+    return next((one for one in waivers if (one.gate, one.group, one.judged) == wanted), None)
+
+
+def failed_blocking_checks(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Keep the blocking checks that did not pass."""
+    return tuple(check for check in checks if check.blocking and not check.passed)
+
+
+def unwaived_failures(
+    checks: Iterable[CheckResult], judged: WaiverSubject, waivers: Iterable[Waiver]
+) -> tuple[CheckResult, ...]:
+    """Keep the blocking checks that neither passed nor were waived."""
+    waivers = tuple(waivers)
+    return tuple(
+        one for one in failed_blocking_checks(checks) if find_waiver(one, judged, waivers) is None
+    )
+
+
+def stopping_event(events: Iterable[Event]) -> Event | None:
+    """Give the event with which checks stopped the run, if nothing moved it since.
+
+    A person's rejection is no such stop: waivers do not undo it.
+    """
+    moves = [event for event in events if event.verb not in lifecycle.NOTES]
+    last = max(moves, key=lambda event: event.seq, default=None)
+    return last if last is not None and last.verb in STOP_VERBS else None
+
+
+def stop_detail(
+    judged: WaiverSubject, digest: str, closed: Iterable[CheckResult]
+) -> dict[str, Any]:
+    """Say in the run's log which gates stopped it; `digest` names the document with the checks."""
+    said: dict[str, Any] = {
+        "scope": judged.scope,
+        "bound_to": judged.bound_to,
+        "digest": digest,
+        "failed": [check.name for check in closed],
+    }
+    return (
+        said if judged.scope in (INPUT_SCOPE, RESULT_SCOPE) else said | {"chunk_id": judged.scope}
+    )
+
+
+def waive_command(run_id: str, gate: str) -> str:
+    """Give what people type to waive a gate."""
+    return f"lakehouse-backfill waive {run_id} {shlex.quote(gate)} --by WHO --reason TEXT"
+
+
+def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
+    """Give the command for the first gate that may be waived, and what lists the others."""
+    found = [check.name for check in closed if check.waivable]
+    if not found:
+        return "none of these gates may be waived"
+    more = f" (all: lakehouse-backfill waive {run_id} --list)" if len(found) > 1 else ""
+    return f"{waive_command(run_id, found[0])}{more}, then lakehouse-backfill run {run_id}"
+
+
+VALIDATION = "validation"
+
+
+def approve(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+    """Record the decision on the intent, bound to the manifest hash.
+
+    Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run).
+    """
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    _require_decider(bench, plan, "approve", by)
+    open_questions = checklist.unanswered_questions(plan.checklist)
+    if open_questions:
+        raise Blocked(
+            f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
+            fix=f"write the answers, then {errors.plan_command(plan.manifest_file, run_id)}",
+        )
+    environments = (plan.resolved.environment, bench.profile.environment)
+    job_code.require_committed(plan.resolved.git_commit, *environments)
+    lifecycle.require_legal_move(status, "approve")
+    _require_no_overlap(bench, plan)
+    return bench.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
+
+
+def accept(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+    """Record the decision on the result, bound to the digest of checks and diff."""
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    _require_decider(bench, plan, "accept", by)
+    lifecycle.require_legal_move(status, "accept")
+    events = trusted_events(bench, status)
+    found = logged_validation(bench, events, run_id)
+    if found is None:
+        raise ApprovalMissing(
+            f"{run_id} has no validation to accept", fix=f"lakehouse-backfill validate {run_id}"
+        )
+    digest, validation = found
+    require_gates_open(events, run_id, digest, validation)
+    archive = acceptance.archive_acceptance(bench, plan, status, found, (by,))
+    return bench.move(status, plan, "accept", by, bound_to=digest, reason=reason, archive=archive)
+
+
+def reject(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+    """Record that a person says no; nothing is deleted."""
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    roles.require_role(plan.resolved.contract, "accept", by)
+    return bench.move(status, plan, "reject", by, reason=reason)
+
+
+def cancel(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+    """Close a run before publication; its shadow and evidence stay.
+
+    Whoever asked for the run may, and whoever may approve or publish it; else raises NotAllowed.
+    """
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    requester = plan.resolved.manifest.run.requested_by
+    if by != plan.created_by:
+        roles.require_any_role(plan.resolved.contract, ("approve", "publish"), requester, by)
+    return bench.move(status, plan, "cancel", by, reason=reason)
+
+
+def trusted_events(bench: Context, status: RunStatus) -> tuple[Event, ...]:
+    """Give the run's log, from which decisions are read; raises Tampered when it was edited."""
+    events = bench.runs.events(status.run_id)
+    event_log.require_intact_log(status, events)
+    return events
+
+
+def logged_validation(
+    bench: Context, events: tuple[Event, ...], run_id: str
+) -> tuple[str, ValidationResult] | None:
+    """Give the validation that the run's own log names last, with its digest; None: there is none.
+
+    Not the newest document: a validation that lost a race left one behind, but moved nothing.
+    """
+    found = logged_validation_document(bench, events, run_id)
+    return None if found is None else (found[0], ValidationResult.model_validate(found[1]))
+
+
+def logged_validation_document(
+    bench: Context, events: tuple[Event, ...], run_id: str
+) -> tuple[str, dict[str, Any]] | None:
+    """Give the same as it is stored; raises Tampered when it is not what its digest says."""
+    told = [event for event in events if event.verb in ("pass validation", "fail validation")]
+    if not told:
+        return None
+    digest = str(max(told, key=lambda event: event.seq).detail["digest"])
+    document = bench.evidence.document(run_id, digest)
+    if document is not None and digest_of(document) != digest:
+        raise Tampered(
+            f"the validation of {run_id} was edited after it was recorded",
+            state="nothing was decided or published",
+            fix=f"lakehouse-backfill validate {run_id}, then accept it again",
+        )
+    return None if document is None else (digest, document)
+
+
+def require_gates_open(
+    events: tuple[Event, ...], run_id: str, digest: str, validation: ValidationResult
+) -> None:
+    """Raise ChecksFailed unless every gate passed, or was waived for exactly this result."""
+    subject = WaiverSubject(RESULT_SCOPE, digest)
+    closed = unwaived_failures(validation.checks, subject, waivers_in_force(events))
+    if closed:
+        raise ChecksFailed(
+            f"{run_id}: {', '.join(check.name for check in closed)} failed",
+            state="nothing was decided or published",
+            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
+            + waive_command(run_id, closed[0].name),
+        )
+
+
+def _require_decider(bench: Context, plan: Plan, role: str, by: str) -> None:
+    contract = plan.resolved.contract
+    roles.require_role(contract, role, by)
+    roles.require_four_eyes(plan, bench.profile.environment, by)
+
+
+def _require_no_overlap(bench: Context, plan: Plan) -> None:
+    for conflict in find_conflicting_runs(bench, plan.resolved, {plan.run_id, plan.revises}):
+        raise Conflict(
+            f"{plan.run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
+            f"{partitions.describe_labels(conflict.partitions)}",
+            state="nothing was approved; both runs stay as they are",
+            fix=f"finish or cancel {conflict.run_id}, or plan --revise {conflict.run_id}",
+        )
+
+
+@dataclass(frozen=True)
+class FailedGate:
+    """A gate that stopped a run; `command` waives it, `why_not` says why none does."""
+
+    name: str
+    group: str
+    scope: str
+    detail: str
+    waived_by: str | None
+    why_not: str
+    command: str | None
+
+
+def failed_gates(bench: Context, run_id: str) -> tuple[FailedGate, ...]:
+    """List the gates that stopped the run, waived ones included; none when nothing stopped it."""
+    events = bench.runs.events(run_id)
+    stopped = _stopping_checks(bench, events)
+    if stopped is None:
+        return ()
+    judged, failed = stopped
+    standing = waivers_in_force(events)
+    return tuple(_to_failed_gate(run_id, check, judged, standing) for check in failed)
+
+
+def waive(bench: Context, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
+    """Record that a failed gate may be passed; the same waiver again changes nothing.
+
+    When no gate of the result stays closed, the run moves to validated. Raises NotAllowed,
+    ApprovalMissing (a person rejected the run), IllegalMove, NotFound (no such failed gate),
+    Blocked (it guards the data itself).
+    """
+    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    contract = plan.resolved.contract
+    roles.require_role(contract, "waive", by)
+    roles.require_four_eyes(plan, bench.profile.environment, by)
+    if not reason.strip():
+        raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
+    lifecycle.require_legal_move(status, "waive")
+    bench.require_no_other_driver(status)
+    events = trusted_events(bench, status)
+    roles.require_approval(events, plan)
+    judged, checks = _waivable_checks(bench, plan, events, gate)
+    standing = waivers_in_force(events)
+    for group in dict.fromkeys(check.group for check in checks):
+        found = [check for check in checks if check.group == group]
+        if find_waiver(found[0], judged, standing) is None:
+            status = bench.move(
+                status,
+                plan,
+                "waive",
+                by,
+                gate=found[0].name,
+                group=group,
+                scope=judged.scope,
+                bound_to=judged.bound_to,
+                observed="; ".join(check.detail for check in found),
+                reason=reason,
+            )
+    return pass_by_waiver(bench, status, plan, by)
+
+
+def pass_by_waiver(bench: Context, status: RunStatus, plan: Plan, by: str) -> RunStatus:
+    """Move a run whose validation failed to validated, if each closed gate was waived for it."""
+    events = bench.runs.events(status.run_id)
+    stopped = _stopping_checks(bench, events)
+    if stopped is None or stopped[0].scope != RESULT_SCOPE:
+        return status
+    judged, failed = stopped
+    if unwaived_failures(failed, judged, waivers_in_force(events)):
+        return status
+    return bench.move(status, plan, "pass by waiver", by, digest=judged.bound_to)
+
+
+def _waivable_checks(
+    bench: Context, plan: Plan, events: tuple[Event, ...], gate: str
+) -> tuple[WaiverSubject, list[CheckResult]]:
+    stopped, run_id = _stopping_checks(bench, events), plan.run_id
+    if stopped is None:
+        raise Blocked(
+            f"{run_id} was not stopped by a gate, so there is nothing to waive",
+            fix=f"lakehouse-backfill log {run_id}, to see who stopped it and why",
+        )
+    judged, failed = stopped
+    checks = [check for check in failed if check.name == gate.strip()]
+    if not checks:
+        names = "; ".join(dict.fromkeys(check.name for check in failed))
+        raise NotFound(
+            f"{run_id} failed no gate that is called {gate!r}; it failed: {names}",
+            fix=f"lakehouse-backfill waive {run_id} --list",
+        )
+    reasons = [why for check in checks if (why := gate_registry.why_not_waivable(check))]
+    if reasons:
+        raise Blocked(
+            f"{gate} cannot be waived: {reasons[0]}",
+            fix=errors.plan_command(plan.manifest_file, run_id),
+        )
+    return judged, checks
+
+
+def _stopping_checks(
+    bench: Context, events: tuple[Event, ...]
+) -> tuple[WaiverSubject, tuple[CheckResult, ...]] | None:
+    """Give what stopped the run: what was judged, and the checks that failed."""
+    event = stopping_event(events)
+    if event is None or "digest" not in event.detail:
+        return None  # a job that cannot run also halts the run, and no waiver lets it go on
+    digest = str(event.detail["digest"])
+    document = bench.evidence.document(event.run_id, digest)
+    if document is None:
+        return None
+    scope = str(event.detail.get("scope", RESULT_SCOPE))
+    judged = WaiverSubject(scope, str(event.detail.get("bound_to", digest)))
+    checks = document.get("checks", [])
+    if scope not in (INPUT_SCOPE, RESULT_SCOPE):
+        checks = next(item for item in document["chunks"] if item["chunk_id"] == scope)["checks"]
+    return judged, failed_blocking_checks(CheckResult.model_validate(check) for check in checks)
+
+
+def _to_failed_gate(
+    run_id: str,
+    check: CheckResult,
+    judged: WaiverSubject,
+    standing: tuple[Waiver, ...],
+) -> FailedGate:
+    why_not, waiver = (
+        gate_registry.why_not_waivable(check),
+        find_waiver(check, judged, standing),
+    )
+    return FailedGate(
+        name=check.name,
+        group=check.group,
+        scope=judged.scope,
+        detail=check.detail,
+        waived_by=waiver.by if waiver else None,
+        why_not=why_not,
+        command=None if why_not or waiver else waive_command(run_id, check.name),
+    )

@@ -1,0 +1,284 @@
+"""Diff, reconcile: choose the engine, leave out what fingerprints prove equal.
+
+reconcile: count and checksum of the partitions of any two states of tables.
+
+What `diff` does: two states are compared by the engine that fits, or only weighed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import Diff, PartitionBalance
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.diff import DiffPreview, EngineChoice
+from lakehouse_backfill.domain.manifest import Tolerance
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.table import TableInfo, TableRef
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.ports.comparison import DiffRequest
+
+
+@dataclass(frozen=True)
+class TableSides:
+    """Two table states to compare, with the contract of the product if there is one."""
+
+    old: TableRef
+    new: TableRef
+    contract: Contract | None = None
+
+
+def reconcile(bench: Context, sides: TableSides) -> tuple[PartitionBalance, ...]:
+    """Set count and checksum of each partition side by side.
+
+    Sums over files: what is known of them is not read again, and Spark starts for the rest only.
+    """
+    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
+    info = bench.tables.describe(sides.new.table)
+    scope = _all_partitions(bench, sides, info, (old.snapshot_id, new.snapshot_id))
+    left = fingerprints.partition_checksums(bench, sides.old.table, old.snapshot_id, scope)
+    right = fingerprints.partition_checksums(bench, sides.new.table, new.snapshot_id, scope)
+    found = [*left.values(), *right.values()]
+    return fingerprints.partition_balances(
+        scope.partitions, left, right, found[0].shape if found else ""
+    )
+
+
+def _all_partitions(
+    bench: Context, sides: TableSides, info: TableInfo | None, snapshots: tuple[int, int]
+) -> Scope:
+    if info is None or not info.partitioning:
+        raise Unsupported(
+            f"{sides.new.table} has no partitions to reconcile",
+            fix="use diff, which compares whole tables",
+        )
+    field = bench.tables.scope_field(info, info.partitioning[0].column)
+    labels = {
+        file.partition
+        for table, snapshot in zip((sides.old.table, sides.new.table), snapshots, strict=True)
+        for file in bench.tables.files(table, snapshot, field)
+    }
+    ordered = sorted(label for label in labels if label is not None)
+    return Scope(field=field, partitions=tuple(ordered))
+
+
+MEBIBYTE = 1024 * 1024
+#: Below this reading the rows is as fast as asking what is known of their files.
+_FINGERPRINT_LOOKUP_MIN_BYTES = 32 * MEBIBYTE
+
+
+@dataclass(frozen=True)
+class DiffOptions:
+    """What of two states is compared, and how; no key: that of the contract."""
+
+    key: tuple[str, ...] = ()
+    where: str | None = None
+    samples: int = 5
+    ignore: tuple[str, ...] = ()
+    tolerances: tuple[Tolerance, ...] = ()
+
+
+@dataclass(frozen=True)
+class DiffResult:
+    """A diff, and why this engine made it."""
+
+    diff: Diff
+    choice: EngineChoice
+
+
+def request_for_states(bench: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
+    """Ask for two table states, of one table or of two; raises NotFound."""
+    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
+    return DiffRequest(
+        old_table=sides.old.table,
+        old_snapshot_id=old.snapshot_id,
+        new_table=sides.new.table,
+        new_snapshot_id=new.snapshot_id,
+        key=asked.key or (sides.contract.key if sides.contract else ()),
+        ignore=(*LINEAGE_NAMES, *asked.ignore),
+        samples=asked.samples,
+        where=asked.where,
+        tolerances=asked.tolerances,
+    )
+
+
+def request_for_run(bench: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
+    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    plan = bench.runs.plan(run_id)
+    shadow = bench.tables.describe(plan.shadow_table)
+    if shadow is None:
+        raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
+    found = candidate_request(plan, shadow, asked.samples, asked.where)
+    return replace(
+        found,
+        key=asked.key or found.key,
+        ignore=(*found.ignore, *asked.ignore),
+        tolerances=asked.tolerances,
+    )
+
+
+def candidate_request(
+    plan: Plan, shadow: TableInfo, samples: int, where: str | None = None
+) -> DiffRequest:
+    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    return DiffRequest(
+        old_table=plan.resolved.target.table,
+        old_snapshot_id=plan.resolved.target.snapshot_id,
+        new_table=shadow.table,
+        new_snapshot_id=shadow.snapshot_id,
+        key=plan.resolved.contract.key,
+        scope=plan.resolved.scope,
+        ignore=LINEAGE_NAMES,
+        samples=samples,
+        where=where,
+        change=declared_schema_change(plan),
+        distributions=plan.resolved.contract.watch.distributions != "off",
+    )
+
+
+def engine_for(bench: Context, request: DiffRequest) -> str:
+    """Choose the engine by the bytes that must be read.
+
+    What the engine in this process cannot read, equality deletes for one, Spark does.
+    """
+    try:
+        weight = bench.differ("local").weigh(request)
+    except Unsupported:
+        return "spark"
+    return choose_engine("auto", weight, local_limit_bytes(bench)).engine
+
+
+def compute_diff(bench: Context, request: DiffRequest) -> Diff:
+    """Compare with the engine that fits."""
+    return bench.differ(engine_for(bench, request)).diff(request)
+
+
+def local_limit_bytes(bench: Context) -> int:
+    """Tell up to how many bytes of changed files the engine in this process compares them."""
+    return bench.profile.local_diff_limit_mib * 1024 * 1024
+
+
+def compare_states(
+    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+) -> DiffResult:
+    """Compare with the engine asked for; `auto` chooses by the bytes that must be read.
+
+    Partitions that fingerprints prove to be equal are not read, where that saves more than asking.
+    """
+    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
+    weight: int | None = None
+    if engine == "auto":
+        try:
+            weight = bench.differ("local").weigh(request)
+        except Unsupported as error:
+            choice = EngineChoice(
+                engine="spark",
+                why=f"the engine in this process cannot: {error.problem}",
+                bytes_to_read=None,
+                limit_bytes=limit,
+            )
+            return DiffResult(bench.differ("spark").diff(request), choice)
+        if weight > _FINGERPRINT_LOOKUP_MIN_BYTES:
+            request = with_known_equal(bench, request)
+            weight = bench.differ("local").weigh(request) if request.known_equal else weight
+    choice = choose_engine(engine, weight, limit)
+    return DiffResult(bench.differ(choice.engine).diff(request), choice)
+
+
+def preview_diff(
+    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+) -> tuple[DiffPreview, EngineChoice]:
+    """Say from metadata what is the same and what would be read; no row is read, no JVM started.
+
+    Raises Unsupported where only Spark can list what delete files hide.
+    """
+    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
+    found = bench.differ("local").preview(with_known_equal(bench, request))
+    return found, choose_engine(engine, found.bytes_to_read, limit)
+
+
+def choose_engine(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineChoice:
+    """Choose the engine: the one asked for, else by how much must be read. Raises ConfigError."""
+    if engine not in ("auto", "local", "spark"):
+        raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+    named: Literal["local", "spark"] = "spark" if engine == "spark" else "local"
+    why = "it was asked for"
+    if engine == "auto":
+        weight = bytes_to_read or 0
+        named = "local" if weight <= limit_bytes else "spark"
+        size, limit = (f"{each / MEBIBYTE:,.1f} MiB" for each in (weight, limit_bytes))
+        why = f"{size} to read, {'at most' if named == 'local' else 'more than'} {limit}"
+    return EngineChoice(engine=named, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes)
+
+
+def with_known_equal(bench: Context, request: DiffRequest) -> DiffRequest:
+    """Add the partitions whose fingerprints are the same on both sides.
+
+    Fingerprints say nothing of columns that a run adds, so there nothing counts as known, nor where
+    files cannot be told apart by partitions. Raises Tampered.
+    """
+    if request.change or None in _snapshots(request):
+        return request
+    try:
+        return replace(request, known_equal=_equal_by_fingerprint(bench, request))
+    except (ConfigError, NotFound, Unsupported) as error:
+        # The diff reads all of it then, and says itself what it cannot do.
+        bench.journal.log("fingerprints not asked", problem=error.problem)
+        return request
+
+
+def _equal_by_fingerprint(bench: Context, request: DiffRequest) -> frozenset[str]:
+    scope = _differing_scope(bench, request)
+    if scope is None:
+        return request.known_equal
+    old, new = (
+        fingerprints.look_up_fingerprints(bench, table, snapshot_id, scope).known
+        for table, snapshot_id in _states(request)
+    )
+    unread = {*old.unknown, *new.unknown}
+    return frozenset(
+        label
+        for label, checksum in old.checksums.items()
+        if label not in unread and new.checksums.get(label) == checksum
+    )
+
+
+def _states(request: DiffRequest) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
+    return (
+        (request.old_table, request.old_snapshot_id),
+        (request.new_table, request.new_snapshot_id),
+    )
+
+
+def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
+    return request.old_snapshot_id, request.new_snapshot_id
+
+
+def _differing_scope(bench: Context, request: DiffRequest) -> Scope | None:
+    """Give the partitions whose files differ; None where the sides have no common partitions."""
+    if request.scope is not None:
+        return request.scope
+    fields: list[ScopeField] = []
+    for table, _ in _states(request):
+        info = bench.tables.describe(table)
+        if info is None or len(info.partitioning) != 1:
+            return None
+        try:
+            fields.append(bench.tables.scope_field(info, info.partitioning[0].column))
+        except (ConfigError, NotFound, Unsupported):
+            return None
+    if fields[0] != fields[1]:
+        return None
+    old, new = (
+        Counter((file.path, file.partition) for file in bench.tables.files(*state, fields[0]))
+        for state in _states(request)
+    )
+    differing = {label for _, label in (old - new) + (new - old)}
+    labels = tuple(sorted(label for label in differing if label is not None))
+    return Scope(field=fields[0], partitions=labels) if labels else None

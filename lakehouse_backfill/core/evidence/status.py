@@ -1,0 +1,352 @@
+"""Status, log, versions, the evidence document.
+
+What `status RUN` answers first: is my data safe, what do readers see, what to type next.
+
+status, log, chunks, versions, evidence: where things stand; nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval.decisions import (
+    FailedGate,
+    failed_gates,
+    logged_validation_document,
+)
+from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.job_code import archived_code
+from lakehouse_backfill.core.publication.dual_read import reader_records
+from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
+from lakehouse_backfill.core.publication.publication import PUBLICATION
+from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
+from lakehouse_backfill.core.versions import pointer, steps
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.errors import NotFound, Tampered
+
+S = RunState
+
+
+@dataclass(frozen=True)
+class SafetySummary:
+    """Three sentences for a person who is worried."""
+
+    is_safe: str
+    readers_see: str
+    next_command: str
+
+
+_OLD = "the accepted version as before; nothing of this run"
+_SAFE = "yes: the target was not touched; work happens in a shadow table"
+
+_SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
+    S.DRAFT: (_SAFE, _OLD, "plan {manifest}"),
+    S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
+    S.APPROVED: (_SAFE, _OLD, "run {run}"),
+    S.STAGING: (_SAFE, _OLD, "run {run}"),
+    S.STAGED: (_SAFE, _OLD, "validate {run}"),
+    S.VALIDATED: (_SAFE, _OLD, "accept {run} --by WHO"),
+    S.ACCEPTED: (_SAFE, _OLD, "publish {run}"),
+    S.PUBLISHING: (
+        "yes: publication is one commit; it landed whole or not at all",
+        "either the old or the new partitions, never a mix",
+        "publish {run}",
+    ),
+    S.PUBLISH_HALTED: (
+        "yes: each step was one commit, and what it replaced is pinned and can come back",
+        "the steps of this run that were published; the other partitions as before",
+        "publish {run}   (goes on when the cause is gone)",
+    ),
+    S.PUBLISHED: (
+        "yes: the old partitions are pinned and can come back",
+        "the restated partitions of this run",
+        "rollback {product} --reason TEXT   (only if you want them back)",
+    ),
+    S.ROLLED_BACK: (
+        "yes: the old partitions are back, the new ones are kept in the shadow",
+        "the version from before this run",
+        "publish {run}   (publishes it again)",
+    ),
+    S.FAILED: (_SAFE, _OLD, "run {run}   (redoes only unfinished chunks)"),
+    S.HALTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
+    S.PAUSED: (_SAFE, _OLD, "run {run}"),
+    S.REJECTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
+    S.CANCELLED: (_SAFE, _OLD, "plan {manifest}"),
+    S.SUPERSEDED: (_SAFE, "what the run that replaced it says", "status"),
+}
+
+
+#: Where nothing was there before the run: other words for what comes back.
+_FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
+    S.PUBLISHING: (
+        "yes: publication is one commit; it landed whole or not at all",
+        "either the first rows of these partitions or none, never some of them",
+        "publish {run}",
+    ),
+    S.PUBLISHED: (
+        "yes: nothing was there before, so nothing was replaced",
+        "the first rows of these partitions, by this run",
+        "rollback {product} --reason TEXT   (only to empty these partitions again)",
+    ),
+    S.ROLLED_BACK: (
+        "yes: the partitions are empty again, as before; the new rows are kept in the shadow",
+        "no rows in these partitions, as before this run",
+        "publish {run}   (publishes it again)",
+    ),
+}
+_NO_ROWS = "no rows in these partitions, as before; nothing of this run"
+
+
+#: Where another engine writes the shadow, instead of `run`.
+_EXTERNAL_COMMANDS = {
+    S.APPROVED: "shadow open {run}",
+    S.PAUSED: "shadow close {run}   (once it is written)",
+    S.FAILED: "shadow close {run}",
+    S.HALTED: "shadow close {run}   (once it is corrected)",
+}
+
+#: States in which a run has a driver, and what it does.
+_DRIVER_ACTIVITY = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
+
+
+def _summary_texts(state: RunState, *, was_empty: bool) -> tuple[str, str, str]:
+    is_safe, readers_see, command = _SUMMARY_BY_STATE[state]
+    if not was_empty:
+        return is_safe, readers_see, command
+    return _FIRST_ROWS_BY_STATE.get(
+        state, (is_safe, _NO_ROWS if readers_see == _OLD else readers_see, command)
+    )
+
+
+def summarise_safety(
+    state: RunState,
+    run_id: str,
+    product: str,
+    *,
+    gone: tuple[str, ...] = (),
+    version: int = 0,
+    driver: str | None = None,
+    is_driven: bool = False,
+    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
+    was_empty: bool = False,
+    is_external: bool = False,
+) -> SafetySummary:
+    """Give the three answers for a run in `state`.
+
+    `gone` are partitions of a published run that were rolled back since its output `version`.
+    `driver` is who works on it; unless `is_driven`, that process is gone. `manifest_file` is what
+    the run was planned from. `was_empty`: its partitions had no rows before. `is_external`: another
+    engine writes its shadow.
+    """
+    is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
+    doing = _DRIVER_ACTIVITY.get(state, "validating")
+    if is_driven:
+        command = f"status {{run}}   ({driver} is {doing} it)"
+    elif driver is not None:
+        is_safe += f"; {driver} was {doing} it and is gone"
+        if state in _DRIVER_ACTIVITY:
+            command = "recover {run}"
+    elif is_external:
+        command = _EXTERNAL_COMMANDS.get(state, command)
+    if gone:
+        readers_see += f", except {partitions.describe_labels(gone)}, rolled back since"
+        command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
+    words = {"run": run_id, "product": product, "manifest": manifest_file}
+    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    text = f"{errors.PROGRAM} {command.format(**quoted)}"
+    return SafetySummary(is_safe=is_safe, readers_see=readers_see, next_command=text)
+
+
+WAITING_FOR_PEOPLE = (
+    "planned", "validated", "accepted", "rejected", "halted", "publish_halted", "failed",
+)  # fmt: skip
+
+#: States after which people plan the same file again: only then is the plan read for its name.
+REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED)
+#: States in which somebody has to write the shadow: only then is the plan read for who that is.
+EXTERNAL_WRITE_STATES = (RunState.APPROVED, RunState.PAUSED, RunState.FAILED, RunState.HALTED)
+
+
+def list_runs(bench: Context, *, everything: bool) -> list[RunStatus]:
+    """List runs, those that wait for a person first, then the newest."""
+    found = bench.runs.list(open_only=not everything)
+    newest = sorted(found, key=lambda item: item.at, reverse=True)
+    return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
+
+
+def summarise_run_safety(
+    bench: Context, status: RunStatus, *, was_empty: bool = False
+) -> SafetySummary:
+    """Say whether data is safe, what readers see, what to type next.
+
+    `was_empty`: its partitions had no rows before.
+    """
+    gone: tuple[str, ...] = ()
+    version = 0
+    if status.state is RunState.PUBLISHED:
+        history = bench.versions.history(status.product)
+        version, gone = pointer.rolled_back_since(history, status.run_id)
+    found = summarise_safety(
+        status.state, status.run_id, status.product, gone=gone, version=version,
+        driver=status.driver, is_driven=bench.is_driven(status),
+        manifest_file=_manifest_file(bench, status), was_empty=was_empty,
+        is_external=_is_external(bench, status),
+    )  # fmt: skip
+    if status.state is RunState.PUBLISH_HALTED:
+        with suppress(NotFound, Tampered):
+            said = steps.describe_visible_partitions(
+                bench.versions.history(status.product), bench.runs.plan(status.run_id)
+            )
+            return replace(found, readers_see=said)
+    return found
+
+
+def rollout_records(
+    bench: Context, run_id: str, events: tuple[Event, ...]
+) -> dict[str, list[dict[str, Any]]]:
+    """Say what readers compared, and which steps were published; nothing where nothing is."""
+    with suppress(NotFound, Tampered):
+        plan = bench.runs.plan(run_id)
+        known = bench.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
+        found = {
+            "dual_reads": reader_records(bench, plan, events),
+            "steps": list(known[1]["steps"]) if known else [],
+        }
+        return {name: lines for name, lines in found.items() if lines}
+    return {}
+
+
+def run_has_no_old_rows(bench: Context, events: tuple[Event, ...], run_id: str) -> bool:
+    """Tell the same of a run; an edited validation tells nothing, and says so elsewhere."""
+    with suppress(Tampered):
+        found = logged_validation_document(bench, events, run_id)
+        return has_no_old_rows(found and found[1])
+    return False
+
+
+def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
+    """Tell whether a run that was validated brings the first rows of its partitions."""
+    return validation is not None and not validation["diff"]["summary"]["old_rows"]
+
+
+def _manifest_file(bench: Context, status: RunStatus) -> str:
+    """Name the file to plan again; a plan that was edited is no reason to say nothing at all."""
+    if status.state in REPLANNED_STATES:
+        with suppress(NotFound, Tampered):
+            return bench.runs.plan(status.run_id).manifest_file
+    return errors.MANIFEST_PLACEHOLDER
+
+
+def _is_external(bench: Context, status: RunStatus) -> bool:
+    """Tell whether another engine writes the shadow, where that changes what to do next."""
+    if status.state in EXTERNAL_WRITE_STATES:
+        with suppress(NotFound, Tampered):
+            return publish_modes.is_externally_written(bench.runs.plan(status.run_id))
+    return False
+
+
+def approval_records(
+    events: tuple[Event, ...], plan: Plan, digest: str | None
+) -> list[dict[str, Any]]:
+    """List the decisions that still stand, each with what it is bound to."""
+    bound = {"approve": plan.manifest_hash, "accept": digest or ""}
+    return [
+        {
+            "decision": decision,
+            "by": ", ".join(roles.event_deciders(event)),
+            "at": event.at.isoformat(),
+            "bound_to": event.detail["bound_to"],
+            "reason": event.detail.get("reason", ""),
+        }
+        for event in events
+        for decision, subject in bound.items()
+        if event.verb in (decision, roles.CARRIED_DECISION_VERBS[decision])
+        and event.detail.get("bound_to") == subject
+        and set(roles.event_deciders(event))
+        <= set(roles.decision_makers(events, decision, subject))
+    ]
+
+
+def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
+    """List the waivers that still stand, each with the exact content that it is bound to."""
+    return [
+        {
+            "gate": waiver.gate,
+            "group": waiver.group,
+            "scope": waiver.judged.scope,
+            "bound_to": waiver.judged.bound_to,
+            "by": waiver.by,
+            "at": waiver.at,
+            "observed": waiver.observed,
+            "reason": waiver.reason,
+        }
+        for waiver in decisions.waivers_in_force(events)
+    ]
+
+
+def stopping_gates(bench: Context, status: RunStatus) -> tuple[FailedGate, ...]:
+    """List the gates that keep the run where it is; none when it is not a gate that does."""
+    if status.state not in (RunState.HALTED, RunState.REJECTED):
+        return ()
+    return failed_gates(bench, status.run_id)
+
+
+def accepted_versions(bench: Context, product: str) -> list[Publication]:
+    """The accepted versions of a product, newest first; raises NotFound when there is none."""
+    rows = [
+        row for row in bench.versions.history(product) if row.action in pointer.ACCEPTED_ACTIONS
+    ]
+    if not rows:
+        raise NotFound(
+            f"{product} has no accepted version yet",
+            fix="lakehouse-backfill status, to see what waits for publication",
+        )
+    return rows
+
+
+def evidence_document(bench: Context, run_id: str) -> dict[str, Any]:
+    """Gather everything that shows why a run was (or was not) accepted, as one document."""
+    plan, status = bench.runs.plan(run_id), bench.runs.status(run_id)
+    events = bench.runs.events(run_id)
+    validation = logged_validation_document(bench, events, run_id)
+    chunk_checks = bench.evidence.newest(run_id, CHUNK_CHECKS)
+    inputs = bench.evidence.newest(run_id, INPUT_CHECKS)
+    publication = bench.evidence.newest(run_id, PUBLICATION)
+    verified = publication[1].pop("verified", None) if publication else None
+    attribution = bench.evidence.newest(run_id, ATTRIBUTION)
+    digest = validation[0] if validation else None
+    return {
+        "run": status.model_dump(mode="json"),
+        "standing": vars(
+            summarise_run_safety(
+                bench, status, was_empty=has_no_old_rows(validation and validation[1])
+            )
+        ),
+        "plan": plan.model_dump(mode="json"),
+        "scope": partitions.describe_labels(plan.resolved.scope.partitions),
+        "events": [event.model_dump(mode="json") for event in events],
+        "approvals": approval_records(events, plan, digest),
+        "chunks": [chunk.model_dump(mode="json") for chunk in bench.ledger.chunks(run_id)],
+        "input_checks": inputs[1]["checks"] if inputs else [],
+        "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
+        "waivers": waiver_records(events),
+        **rollout_records(bench, run_id, events),
+        "attribution": attribution[1] if attribution else None,
+        "validation": validation[1] if validation else None,
+        "validation_digest": digest,
+        "publication": publication[1] if publication else None,
+        "published_rows": verified,
+        "code": archived_code(bench, run_id),
+    }

@@ -1,0 +1,142 @@
+"""Decisions about revisions that follow live data: what is made again, what carries over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.domain.catch_up import CatchUp, Drift, ExcludedRows
+from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.errors import TooBusy, Unsupported
+
+#: Modes whose partitions can be made again one by one on a newer head.
+_MODES = ("replace_partitions", "merge")
+
+
+def require_catch_up_possible(manifest: RunManifest) -> None:
+    """Raise Unsupported when the run could not catch up in the way that it is published."""
+    mode: str = manifest.target.publish_mode
+    if manifest.safety.on_conflict == "catch_up" and manifest.target.progressive is not None:
+        mode = "target.progressive"
+    if manifest.safety.on_conflict == "catch_up" and mode not in _MODES:
+        raise Unsupported(
+            f"safety.on_conflict: catch_up computes whole partitions again, which {mode} does not",
+            state="nothing was planned, pinned or changed",
+            fix=f"write fail, or target.publish_mode: {', '.join(_MODES)}",
+            field="safety.on_conflict",
+        )
+
+
+def drifted_partitions(scope: Scope, drifts: Iterable[Drift]) -> tuple[str, ...]:
+    """Name the scope's partitions that any of the commits changed, in the scope's order."""
+    touched = {label for drift in drifts for label in drift.partitions}
+    return tuple(label for label in scope.partitions if label in touched)
+
+
+def drifts_as_json(drifts: Iterable[Drift]) -> list[dict[str, object]]:
+    """Give the commits for programs: snapshot, operation, writer, time, partitions."""
+    return [drift.model_dump(mode="json") for drift in drifts]
+
+
+def next_catch_up_attempt(plan: Plan) -> int:
+    """Give the number of the next revision; raises TooBusy when there were enough of them."""
+    done = plan.resolved.catch_up.attempt if plan.resolved.catch_up else 0
+    limit = plan.resolved.manifest.safety.catch_up_attempts
+    if done >= limit:
+        raise TooBusy(
+            f"{plan.run_id} caught up {done} times, and live commits changed its partitions again",
+            state="nothing was published; what was staged is kept",
+            fix="too busy: pause the writer, or use safety.publish_window; then "
+            + errors.command_line("publish", plan.run_id),
+        )
+    return done + 1
+
+
+def recut_chunks(
+    old: tuple[Chunk, ...], erased: tuple[str, ...], recomputed: tuple[str, ...], size: int
+) -> tuple[tuple[Chunk, ...], dict[str, str]]:
+    """Cut the partitions anew: what stays and what loses rows of each old chunk, then the rest.
+
+    Gives all chunks, and of those that an old chunk is the origin of, that chunk's id.
+    """
+    groups: list[tuple[str | None, tuple[str, ...]]] = []
+    for chunk in old:
+        rest = [label for label in chunk.partitions if label not in recomputed]
+        stays = tuple(label for label in rest if label not in erased)
+        loses = tuple(label for label in rest if label in erased)
+        groups += [(chunk.chunk_id, labels) for labels in (stays, loses) if labels]
+    for start in range(0, len(recomputed), size):
+        groups.append((None, recomputed[start : start + size]))
+    chunks, origins = [], {}
+    for number, (origin, labels) in enumerate(groups, start=1):
+        name = resolve.make_chunk_id(number, labels[0])
+        chunks.append(Chunk(chunk_id=name, partitions=labels))
+        if origin is not None:
+            origins[name] = origin
+    return tuple(chunks), origins
+
+
+def accepted_rows_and_checksum(
+    validation: ValidationResult, labels: tuple[str, ...]
+) -> tuple[int, str]:
+    """Give rows and checksum of some partitions as they were validated."""
+    total: Checksum | None = None
+    for balance in validation.balances:
+        if balance.partition in labels:
+            one = Checksum.parse(balance.new_checksum)
+            total = one if total is None else total + one
+    return (0, "") if total is None else (total.rows, total.text)
+
+
+def excluded_rows(resolved: ResolvedManifest) -> ExcludedRows:
+    """Everything that names rows which the run must not write."""
+    erasures = resolved.catch_up.erasures if resolved.catch_up else ()
+    return ExcludedRows(
+        field=resolved.scope.field, tombstones=resolved.tombstones, erasures=tuple(erasures)
+    )
+
+
+def reasons_for_review(
+    old: ValidationResult, new: ValidationResult, catch_up: CatchUp, inexact: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Say why a person must accept the revision's result; nothing: the acceptance carries over.
+
+    `inexact`: partitions that should differ by deleted rows alone, and differ by more.
+    """
+    found = []
+    # A gate that only reports, and said no before too, was seen by whoever accepted that.
+    known = {(one.group, one.name) for one in old.checks if not one.passed and not one.blocking}
+    failed = [one for one in new.checks if not one.passed]
+    closed = [one.name for one in failed if one.blocking or (one.group, one.name) not in known]
+    if closed:
+        found.append(f"not all gates are open: {', '.join(closed)}")
+    before = {one.partition: (one.new_count, one.new_checksum) for one in old.balances}
+    may_differ = set(catch_up.drifted)
+    for one in new.balances:
+        is_same = before.get(one.partition) == (one.new_count, one.new_checksum)
+        if not is_same and one.partition not in may_differ:
+            found.append(f"{one.partition} is not what was accepted, and no live commit changed it")
+    return tuple(found + [f"{label}: more differs than the deleted rows" for label in inexact])
+
+
+def origin_run_ids(plan: Plan) -> set[str]:
+    """Name the runs that computed any of the plan's chunks."""
+    catch_up = plan.resolved.catch_up
+    found = [catch_up and catch_up.origin(chunk.chunk_id) for chunk in plan.resolved.chunks]
+    return {origin.run_id if origin else plan.run_id for origin in found}
+
+
+def inputs_by_partition(plan: Plan) -> dict[str, dict[str, int]]:
+    """Say of each partition from which input snapshots it was computed, and by which run."""
+    own = {pin.name: pin.snapshot_id for pin in plan.resolved.sources}
+    found = {}
+    for chunk in plan.resolved.chunks:
+        origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
+        for label in chunk.partitions:
+            found[label] = origin.inputs if origin else own
+    return {label: found[label] for label in plan.resolved.scope.partitions if label in found}

@@ -1,0 +1,185 @@
+"""Identity and archive of job code; approved files.
+
+Which code a run executes, and whether its name and version still mean one thing (D6).
+
+The code of a run is kept in the lake when it is planned: it outlives the project's folder.
+
+The files that decide what a run computes and how it is judged are those that were approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.errors import ApprovalMissing, Blocked, ConfigError, NotFound, Tampered
+
+_CODE = (".py", ".sql")
+_DIRTY = "-dirty"
+
+
+def code_files(resolved: ResolvedManifest) -> dict[str, str]:
+    """Give the SHA-256 of the job and of each module of the project that it imports, by path."""
+    modules = {name: mark for name, mark in resolved.files.items() if name.endswith(_CODE)}
+    return {**modules, resolved.manifest.transform.file: resolved.code_hash}
+
+
+def require_same_code(
+    resolved: ResolvedManifest, earlier: Iterable[tuple[str, Mapping[str, str]]]
+) -> None:
+    """Raise ConfigError when a stored run executed other code under the same name and version.
+
+    `earlier` are those runs with their code, `code_files` of each.
+    """
+    transform, mine = resolved.manifest.transform, code_files(resolved)
+    for run_id, theirs in sorted(earlier, key=lambda one: one[0]):
+        differing = sorted(
+            name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
+        )
+        if differing:
+            raise ConfigError(
+                f"{transform.name} {transform.version} is other code than in {run_id}: "
+                f"{', '.join(differing)} differs",
+                state="nothing was registered",
+                fix=f"raise the version: in {transform.file} and in transform.version",
+                field="transform.version",
+            )
+
+
+def is_dirty(git_commit: str | None) -> bool:
+    """Tell whether the project had changes that were not committed."""
+    return git_commit is not None and git_commit.endswith(_DIRTY)
+
+
+def require_committed(git_commit: str | None, *environments: str) -> None:
+    """Raise Blocked for changes that are not committed, where the environment is prod."""
+    if is_dirty(git_commit) and "prod" in environments:
+        raise Blocked(
+            f"the project has changes that are not committed ({git_commit}), and the profile is "
+            "prod",
+            state="nothing was decided or registered",
+            fix="git commit them, then plan again",
+        )
+
+
+CODE_EVIDENCE = "code"
+#: A file that is larger is named by its hash only.
+MAX_ARCHIVED_CHARACTERS = 1_000_000
+
+
+def archive_code(bench: Context, plan: Plan) -> None:
+    """Store the text of every file that decides what the run computes, beside its hash.
+
+    Golden rows are data, not code: of them the hash alone is kept. Raises ApprovalMissing when a
+    file changed since the plan was made from it.
+    """
+    resolved = plan.resolved
+    files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
+    files.pop(resolved.manifest.validation.golden or "", None)
+    kept = [_archive_entry(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
+    bench.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
+
+
+def require_code_of_version(bench: Context, resolved: ResolvedManifest) -> None:
+    """Raise ConfigError when a stored run executed other code under this name and version."""
+    transform = resolved.manifest.transform
+    earlier = bench.runs.code_of(transform.name, transform.version)
+    require_same_code(resolved, sorted(earlier.items()))
+
+
+def changed_code_files(bench: Context, plan: Plan) -> tuple[str, ...]:
+    """Name the files of code that are not, by now, what was approved: the archive is what runs."""
+    found = []
+    for file, approved in sorted(code_files(plan.resolved).items()):
+        try:
+            is_same = bench.code_hash(file) == approved
+        except (NotFound, ConfigError):
+            is_same = False
+        if not is_same:
+            found.append(file)
+    return tuple(found)
+
+
+def changed_code_notes(bench: Context, run_id: str) -> list[str]:
+    """Say of an open run that files of its code differ from what was approved: they are not run."""
+    with suppress(NotFound, Tampered):
+        if bench.runs.status(run_id).state not in lifecycle.OPEN_STATES:
+            return []
+        plan = bench.runs.plan(run_id)
+        if publish_modes.is_externally_written(plan):
+            return []
+        return [
+            f"{file} is not, by now, what {run_id} was planned with: the archived code is what runs"
+            for file in changed_code_files(bench, plan)
+        ]
+    return []
+
+
+def archived_code(bench: Context, run_id: str) -> list[dict[str, Any]]:
+    """Give the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
+    found = bench.evidence.newest(run_id, CODE_EVIDENCE)
+    return found[1]["files"] if found else []
+
+
+def _archive_entry(bench: Context, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
+    text = bench.file_text(file)
+    if bench.code_hash(file) != sha256:
+        raise ApprovalMissing(
+            f"{file} was edited while {plan.run_id} was being planned",
+            fix="plan again",
+        )
+    return {
+        "file": file,
+        "sha256": sha256,
+        "text": text if len(text) <= MAX_ARCHIVED_CHARACTERS else None,
+    }
+
+
+def require_approved_files(bench: Context, plan: Plan) -> None:
+    """Raise ApprovalMissing, naming the file, when one is not what was planned and approved.
+
+    Else the evidence would name checks that were not made. Code is another matter: what was kept
+    of it when the run was planned is executed, whatever its files say by now.
+    """
+    resolved = plan.resolved
+    planned = {resolved.manifest.transform.file: resolved.code_hash} | resolved.files
+    kept = {
+        one["file"]: one["sha256"] for one in archived_code(bench, plan.run_id) if _is_archived(one)
+    }
+    code = code_files(resolved)
+    for file, approved in planned.items():
+        if file in code and kept.get(file) == approved:
+            continue
+        try:
+            found = bench.code_hash(file)
+        except NotFound as error:
+            raise _changed_file_error(
+                plan, f"{file} is gone since {plan.run_id} was planned", file
+            ) from error
+        if found != approved:
+            what = "its code is" if file == resolved.manifest.transform.file else "its SHA-256 is"
+            raise _changed_file_error(
+                plan,
+                f"{file} changed since {plan.run_id} was planned: {what} {found[:12]}, approved "
+                f"was {approved[:12]}",
+                file,
+            )
+
+
+def _is_archived(one: dict[str, Any]) -> bool:
+    return one["text"] is not None
+
+
+def _changed_file_error(plan: Plan, problem: str, file: str) -> ApprovalMissing:
+    return ApprovalMissing(
+        problem,
+        state="nothing was computed",
+        fix=f"put {file} back, or {errors.plan_command(plan.manifest_file, plan.run_id)}, and let it be "
+        "approved again",
+    )

@@ -1,0 +1,190 @@
+"""Pinning: which snapshots a run reads and changes, and the tags that keep them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.catch_up import TombstonePin
+from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
+from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
+from lakehouse_backfill.errors import ConfigError, NotFound
+
+
+def resolve_sources(bench: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
+    """Resolve each input of the manifest to a snapshot. Raises NotFound, ConfigError."""
+    pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
+    pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
+    if len({pin.name for pin in pins}) < len(pins):
+        raise ConfigError(
+            "a name stands in sources and in reference_data",
+            fix="rename one of them",
+            field="reference_data",
+        )
+    return tuple(pins)
+
+
+def resolve_tombstones(bench: Context, contract: Contract) -> tuple[TombstonePin, ...]:
+    """Resolve the contract's tombstone tables to their heads. Raises NotFound."""
+    found = []
+    for item in contract.tombstones:
+        info = bench.tables.describe(item.table)
+        if info is None:
+            raise NotFound(
+                f"{item.table} does not exist, where {contract.product} has its tombstones",
+                fix="correct `tombstones` of the contract, or create the table",
+                field="tombstones",
+            )
+        wrong = [name for name in item.columns.values() if info.column(name) is None]
+        if wrong:
+            raise ConfigError(
+                f"{item.table} has no column {wrong[0]}",
+                fix="correct `tombstones.columns` of the contract",
+                field="tombstones",
+            )
+        _require_same_types(contract, item.columns, info)
+        found.append(
+            TombstonePin(table=item.table, snapshot_id=info.snapshot_id, columns=item.columns)
+        )
+    return tuple(found)
+
+
+def _require_same_types(contract: Contract, columns: dict[str, str], info: TableInfo) -> None:
+    """Values of other types are never equal: such a tombstone would leave nothing out."""
+    types = {column.name: column.type for column in contract.columns}
+    for ours, theirs in columns.items():
+        found = info.column(theirs)
+        pair = {types.get(ours, ""), found.type if found else ""}
+        if ours not in types or (len(pair) > 1 and not pair <= {"int", "long"}):
+            kind = f"is {types[ours]} there" if ours in types else "is not among its columns"
+            raise ConfigError(
+                f"{contract.product}: {ours} {kind}, and {info.table}.{theirs} is "
+                f"{found.type if found else 'missing'}",
+                fix="name columns of the contract, and of the same type, in `tombstones.columns`",
+                field="tombstones",
+            )
+
+
+def _source_pin(bench: Context, name: str, item: Source | Reference) -> SourcePin:
+    at = item.at
+    if isinstance(at, datetime):
+        at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
+    ref = TableRef(table=item.table, at=None if at is None else str(at))
+    is_source = isinstance(item, Source)
+    snapshot = _resolve_snapshot(
+        bench, ref, f"{'sources' if is_source else 'reference_data'}.{name}"
+    )
+    return SourcePin(
+        name=name,
+        role="source" if is_source else "reference",
+        table=item.table,
+        requested=str(ref),
+        snapshot_id=snapshot.snapshot_id,
+        mode=item.pin,
+        range=item.range if isinstance(item, Source) else None,
+        warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
+        cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
+        schema_id=snapshot.schema_id,
+        columns=snapshot.columns,
+    )
+
+
+def _resolve_snapshot(bench: Context, ref: TableRef, field: str) -> Snapshot:
+    """Find the snapshot; an error says whether the table or the reference is wrong."""
+    try:
+        return bench.tables.resolve(ref)
+    except NotFound as error:
+        is_table = ref.at is None or bench.tables.describe(ref.table) is None
+        error.field = f"{field}.{'table' if is_table else 'at'}"
+        raise
+
+
+def is_pin_expired(bench: Context, pin: SourcePin) -> bool:
+    """Tell whether the pinned snapshot is gone from its table."""
+    try:
+        bench.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
+    except NotFound:
+        return True
+    return False
+
+
+def require_pinned_snapshots(bench: Context, plan: Plan) -> None:
+    """Raise NotFound when a snapshot that the plan reads or changes has expired since.
+
+    The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
+    """
+    gone = [pin for pin in plan.resolved.sources if is_pin_expired(bench, pin)]
+    if gone:
+        names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
+        raise NotFound(
+            f"{plan.run_id} reads what has expired since it was planned: {names}",
+            state="nothing was computed",
+            fix=f"{errors.plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
+        )
+
+
+def pin_name(run_id: str) -> str:
+    """The name of the tags that protect what a run reads and changes."""
+    return f"lhb-pin-{run_id}"
+
+
+def pin_snapshots(bench: Context, plan: Plan) -> None:
+    """Tag what the plan reads and the base that it changes; the same again does nothing.
+
+    The leases are written first: a tag of ours always has one, also when this is cut off.
+    """
+    wanted = _tags_to_set(plan)
+    bench.pin_leases.grant(tuple(_lease(bench, plan, *one) for one in wanted))
+    for table, snapshot_id, name in wanted:
+        bench.pins.pin(table, snapshot_id, name)
+
+
+def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
+    """Name what is tagged: table, snapshot and tag."""
+    name = pin_name(plan.run_id)
+    found = [
+        (source.table, source.snapshot_id, f"{name}-{source.name}")
+        for source in plan.resolved.sources
+        if source.mode == "tag"
+    ]
+    for number, pinned in enumerate(plan.resolved.tombstones, start=1):
+        if pinned.snapshot_id is not None:
+            found.append((pinned.table, pinned.snapshot_id, f"{name}-tombstones-{number}"))
+    target = plan.resolved.target
+    if target.snapshot_id is not None:
+        found.append((target.table, target.snapshot_id, name))
+    return found
+
+
+def _lease(bench: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
+    run, now = plan.resolved.manifest.run, bench.clock.now()
+    return PinLease(
+        table=table,
+        tag=tag,
+        snapshot_id=snapshot_id,
+        run_id=plan.run_id,
+        product=plan.product,
+        owner=run.requested_by,
+        reason=run.reason,
+        until=now + timedelta(days=PIN_DAYS),
+        at=now,
+        by=plan.created_by,
+    )
+
+
+def base_files(bench: Context, plan: Plan) -> list[LiveFile]:
+    """List the live files of the target as it was planned; none where it held no snapshot."""
+    target = plan.resolved.target
+    if target.snapshot_id is None:
+        return []
+    return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
+
+
+def head_snapshot_id(bench: Context, table: str) -> int | None:
+    """Give the snapshot that readers of a table see; None where it holds nothing, or is none."""
+    info = bench.tables.describe(table)
+    return None if info is None else info.snapshot_id

@@ -1,0 +1,265 @@
+"""Run kinds and publish modes: what fits which product; external writers; the adopt request.
+
+Append-only history (U3): only where nothing is.
+
+Runs whose shadow another engine writes: what is asked of them, and who may stage them.
+
+Publish modes: which may be published, and for which kind of product.
+
+The kinds of run, kept apart: what each is for, and what it must not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunKind, RunManifest
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, declared_schema_change
+from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.errors import Blocked, ConfigError, Conflict, Unsupported
+
+
+def require_empty_partitions(resolved: ResolvedManifest, files: Iterable[LiveFile]) -> None:
+    """Raise Conflict, naming the partitions, when a run that only appends would find rows there."""
+    if resolved.manifest.target.publish_mode != "append":
+        return
+    scope = resolved.scope
+    held: dict[str, int] = {}
+    for file in files:
+        if file.partition in scope.partitions:
+            held[file.partition] = held.get(file.partition, 0) + file.rows
+    if not held:
+        return
+    labels = tuple(label for label in scope.partitions if label in held)
+    raise Conflict(
+        f"publish mode append adds to empty partitions only, but {partitions.describe_labels(labels)} of "
+        f"{resolved.target.table} hold {sum(held.values())} rows in snapshot "
+        f"{resolved.target.snapshot_id}",
+        state=NOTHING_PLANNED,
+        fix="leave them out with target.partitions.except, or write target.publish_mode: "
+        "replace_partitions to replace their rows",
+        field="target.partitions",
+    )
+
+
+def is_externally_written(plan: Plan) -> bool:
+    """Tell whether another engine writes the shadow."""
+    return plan.resolved.manifest.transform.writer == "external"
+
+
+def require_external_writer(plan: Plan) -> None:
+    """Raise Blocked for a run whose shadow its job writes."""
+    if not is_externally_written(plan):
+        raise Blocked(
+            f"the job of {plan.run_id} writes its shadow, nobody else",
+            fix=f"lakehouse-backfill stage {plan.run_id}; for another engine, write "
+            "transform.writer: external and plan again",
+        )
+
+
+def require_job_writer(plan: Plan) -> None:
+    """Raise Blocked for a run that has no job which could be run."""
+    if is_externally_written(plan):
+        raise Blocked(
+            f"another engine writes the shadow of {plan.run_id}: there is no job to run",
+            fix=f"lakehouse-backfill shadow open {plan.run_id}, write it, then shadow close",
+        )
+
+
+def expected_lineage(plan: Plan) -> dict[str, str | int | None]:
+    """Say what each written row's lineage columns must hold; nothing where the product has none.
+
+    `produced_at` is not in it: the engine sets the time at which it writes.
+    """
+    if not plan.resolved.contract.lineage_columns:
+        return {}
+    manifest = plan.resolved.manifest
+    return {
+        "produced_by_run_id": plan.run_id,
+        "produced_by_transform": manifest.transform.name,
+        "transform_version": manifest.transform.version,
+        "input_snapshot_id": plan.resolved.sources[0].snapshot_id,
+        "processing_mode": manifest.run.mode,
+        "restatement_reason": manifest.run.reason,
+    }
+
+
+def require_no_edge_check(manifest: RunManifest) -> None:
+    """Raise ConfigError when edges are to be computed, but nobody here can compute.
+
+    So that a run without the edge check says so in its manifest, which is approved.
+    """
+    if manifest.transform.writer == "external" and manifest.validation.edge_partitions:
+        raise ConfigError(
+            "the edges of a shadow that another engine writes cannot be computed",
+            fix="write validation.edge_partitions: 0, and see to it that no row moves between "
+            "partitions at the edges of the range",
+            field="validation.edge_partitions",
+        )
+
+
+#: publish mode -> the kinds of product that it fits
+PUBLICATIONS_BY_MODE: dict[str, frozenset[str]] = {
+    "replace_partitions": frozenset({"follow"}),
+    "append": frozenset({"follow"}),
+    "merge": frozenset({"follow"}),
+    "correction_events": frozenset({"follow"}),
+    "pointer_swap": frozenset({"pinned"}),
+    "versioned": frozenset({"pinned"}),
+}
+
+
+#: publish mode -> what it does, for people who read a plan
+MODE_MEANINGS: dict[str, str] = {
+    "replace_partitions": "the run's partitions get the new rows in place of their own, in one "
+    "commit of metadata; later live commits to other partitions stay",
+    "append": "the partitions are empty and get their first rows, in one commit that only adds: "
+    "streaming readers go on; a row in them before that is a conflict",
+    "merge": "by key: newer versions replace, new keys come, deleted ones go, all other rows stay; "
+    "published as a swap of the partitions' files",
+    "correction_events": "the table stays as it is; each differing key becomes an event in a table "
+    "of corrections, by one append",
+    "pointer_swap": "the pointer moves to the whole new table; nothing is committed on any other",
+    "versioned": "the whole new table gets a name of its own, then the pointer moves to it; every "
+    "version stays readable by name",
+    "shadow_only": "never published: the result stays in the shadow table, to look at",
+}
+
+
+def fitting_modes(publication: str) -> tuple[str, ...]:
+    """Name the modes that fit a kind of product, the usual one first."""
+    return tuple(name for name, kinds in PUBLICATIONS_BY_MODE.items() if publication in kinds)
+
+
+def is_merge(plan: Plan) -> bool:
+    """Tell whether the job gives change rows, not the rows of partitions."""
+    return plan.resolved.manifest.target.publish_mode == "merge"
+
+
+def carries_base_rows(plan: Plan) -> bool:
+    """Tell whether rows of the base stay in the run's partitions, beside the job's."""
+    return is_merge(plan) or bool(plan.resolved.manifest.target.row_predicate)
+
+
+def is_append(plan: Plan) -> bool:
+    """Tell whether the run only adds rows, to partitions that hold none."""
+    return plan.resolved.manifest.target.publish_mode == "append"
+
+
+def version_table(table: str, version: int) -> str:
+    """Name the table of an output version; nobody else's table is ever taken."""
+    return f"{table}_v{version}"
+
+
+def why_no_edge_check(plan: Plan) -> str:
+    """Say why nothing is computed beyond the edges; empty when it is."""
+    if is_merge(plan):
+        return "not looked at: change rows do not say what the partitions beyond would hold"
+    return ""
+
+
+def is_pinned_product(plan: Plan) -> bool:
+    """Tell whether readers of the product resolve its pointer."""
+    return plan.resolved.contract.publication == "pinned"
+
+
+def require_publishable_mode(plan: Plan) -> None:
+    """Raise Blocked for a run that is never published, Unsupported when its mode does not fit."""
+    contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
+    if plan.resolved.manifest.run.mode == "dry_run" or mode == "shadow_only":
+        raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
+    if contract.publication not in PUBLICATIONS_BY_MODE.get(mode, frozenset()):
+        raise Unsupported(
+            f"publish mode {mode} does not fit a product that is {contract.publication}",
+            fix=f"use one of: {', '.join(fitting_modes(contract.publication))}",
+        )
+
+
+KIND_MEANINGS: dict[RunKind, str] = {
+    "backfill": "computes partitions that were never computed",
+    "reprocessing": "runs the same transform again, because its input or its run was broken",
+    "restatement": "replaces accepted partitions, because their meaning or a number was wrong",
+    "repair": "puts damaged partitions right without changing what they mean",
+    "migration": "brings a product over from another table or layout",
+    "bootstrap": "fills a product for the first time",
+    "replay": "feeds recorded events through the live logic again",
+    "reconciliation": "computes and compares only; nothing of it is ever published",
+}
+
+
+def check_publish_mode(manifest: RunManifest, contract: Contract) -> None:
+    """Raise Unsupported when the product cannot be published in the way that is asked for."""
+    mode = manifest.target.publish_mode
+    fits = fitting_modes(contract.publication)
+    if mode not in (*fits, "shadow_only"):
+        raise Unsupported(
+            f"publish mode {mode} does not fit a product that is {contract.publication}",
+            state=NOTHING_PLANNED,
+            fix=f"write target.publish_mode: {', '.join(fits)}, or shadow_only for a run that is "
+            "never published",
+            field="target.publish_mode",
+        )
+
+
+def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
+    """Say what the kind means for this run; `rows_there` are the scope's rows now (None: no table).
+
+    Raises ConfigError when kind, mode and publish mode contradict each other or the target.
+    """
+    kind, mode = manifest.run.kind, manifest.run.mode
+    if kind == "reconciliation" and manifest.target.publish_mode != "shadow_only":
+        raise ConfigError(
+            "a reconciliation is never published",
+            fix="write target.publish_mode: shadow_only, or another run.kind",
+            field="target.publish_mode",
+        )
+    if kind == "bootstrap" and rows_there:
+        raise ConfigError(
+            f"a bootstrap fills an empty product, but the partitions hold {rows_there} rows",
+            fix="write run.kind: restatement to replace them",
+            field="run.kind",
+        )
+    if mode in ("live", "reconciliation") and mode != kind:
+        raise ConfigError(
+            f"run.mode {mode} does not fit a {kind}",
+            fix="write run.mode: backfill, replay or dry_run",
+            field="run.mode",
+        )
+    notes = [f"{kind}: {KIND_MEANINGS[kind]}"]
+    if kind == "backfill" and rows_there:
+        notes.append(
+            f"the partitions hold {rows_there} rows already: this backfill replaces them, as a "
+            "restatement would"
+        )
+    return tuple(notes)
+
+
+def adopt_request(
+    plan: Plan,
+    shadow_snapshot_id: int | None,
+    token: str,
+    tags: dict[Literal["before", "after"], str],
+    properties: dict[str, str],
+) -> AdoptRequest:
+    """Ask for the run's partitions of the shadow, in place of the target's."""
+    # Another engine knows nothing of chunks: what it wrote was measured when the shadow was closed.
+    chunks = () if is_externally_written(plan) else plan.resolved.chunks
+    return AdoptRequest(
+        target=plan.resolved.target.table,
+        base_snapshot_id=plan.resolved.target.snapshot_id,
+        shadow=plan.shadow_table,
+        shadow_snapshot_id=shadow_snapshot_id,
+        chunk_ids=tuple(chunk.chunk_id for chunk in chunks),
+        scope=plan.resolved.scope,
+        token=token,
+        tags=tags,
+        properties=properties,
+        is_frozen=plan.resolved.manifest.safety.freeze,
+        operation="append" if is_append(plan) else "overwrite",
+        schema_change=declared_schema_change(plan),
+        base_schema_id=plan.resolved.target.schema_id,
+    )

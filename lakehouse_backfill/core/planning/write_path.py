@@ -1,0 +1,218 @@
+"""PyIceberg, Iceberg Java API or Spark rewrite; where staged files lie.
+
+The metadata of a clone as text: whatever the format holds, also what no reader of ours knows.
+
+Where a run's files lie: they stay there for ever, as publication does not copy them.
+
+The way by which a table is changed: PyIceberg, Iceberg's Java API, or a rewrite by Spark.
+
+What a publish mode asks of a plan, and what the plan says about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_backfill.core.planning import publish_modes, row_changes, schema_changes
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import MergeBy, RunManifest
+from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, ResolvedManifest, TableFacts
+from lakehouse_backfill.domain.publication import CloneCommit
+from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.errors import Unsupported
+
+#: A clone's log of earlier metadata files would be the target's, which its commits would delete.
+_NOT_CLONED = ("metadata-log", "snapshot-log", "statistics", "partition-statistics")
+
+
+def clone_metadata(metadata: dict[str, Any], order: CloneCommit) -> dict[str, Any]:
+    """Give the metadata of a table that shares one snapshot's files and nothing else."""
+    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == order.snapshot_id]
+    main = {"main": {"snapshot-id": order.snapshot_id, "type": "branch"}}
+    return {
+        **{key: value for key, value in metadata.items() if key not in _NOT_CLONED},
+        "table-uuid": order.uuid,
+        "location": order.location,
+        "properties": order.properties,
+        "snapshots": snapshots,
+        "current-snapshot-id": order.snapshot_id if snapshots else -1,
+        "refs": main if snapshots else {},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+
+
+DATA_PATH_PROPERTY = "write.data.path"
+#: Stores in which who may read is often cut by the beginning of a path.
+_OBJECT_STORES = ("s3", "s3a", "gs", "abfs", "abfss", "wasb", "wasbs", "oss")
+
+
+def staging_folder(target: TableInfo, run_id: str) -> str:
+    """Give the folder of the run's files among the target's own."""
+    own = target.properties.get(DATA_PATH_PROPERTY) or f"{target.location.rstrip('/')}/data"
+    return f"{own.rstrip('/')}/{run_id}"
+
+
+def staging_location_notes(choice: str, target: TableInfo | None) -> tuple[str, ...]:
+    """Say what the choice costs, where it costs something."""
+    if target is None:
+        return ()
+    place = target.properties.get(DATA_PATH_PROPERTY) or target.location
+    if choice == "under_target":
+        return (
+            f"staged files lie under {place}: remove_orphan_files on {target.table} deletes those "
+            "older than its limit (3 days by default) until the run is published",
+        )
+    if place.partition("://")[0] in _OBJECT_STORES:
+        return (
+            f"staged files lie outside {place}: readers whose credentials end there cannot read "
+            "them once published; compute.staging_location: under_target puts them inside",
+        )
+    return ()
+
+
+#: PyIceberg writes formats 1 and 2, and only reads the next.
+MAX_WRITTEN_FORMAT = 2
+#: About 150 µs an entry in Python: so many take as long as a JVM takes to start.
+HEAVY_ENTRIES = 60_000
+#: With a JVM that runs anyway, from here on it is faster.
+HEAVY_ENTRIES_JVM_RUNNING = 10_000
+
+_BUILT = (
+    "the catalog offers no register_table, so that its shadow is a table that is created and given "
+    "the target's state by one commit"
+)
+_ROW_IDS = "row ids of the partitions change, as files that come in get new ones"
+
+
+def choose_write_path(facts: TableFacts | None, engine: JvmState) -> ChosenWritePath:
+    """Choose the way for a table; None: a table that does not exist yet.
+
+    Without a JVM wherever that is safe and not slower.
+    """
+    if facts is None:
+        return ChosenWritePath(
+            way="pyiceberg", why="the table is made in format 2, which needs no JVM"
+        )
+    chosen = _required_write_path(facts, engine) or _faster_write_path(facts, engine)
+    if facts.registers:
+        return chosen
+    return chosen.model_copy(update={"why": f"{chosen.why}; {_BUILT}"})
+
+
+def _required_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath | None:
+    """Give the way that a table's content asks for; None when PyIceberg may well write it."""
+    if facts.format_version > MAX_WRITTEN_FORMAT:
+        need = f"table format {facts.format_version} is read by PyIceberg, not written"
+        if engine.is_connect:
+            return ChosenWritePath(
+                way="rewrite",
+                why=f"{need}, and Iceberg's Java API is out of reach of Spark Connect: Spark "
+                f"itself can write the rows into the target, once more; {_ROW_IDS}",
+            )
+        return ChosenWritePath(
+            way="java", why=f"{need}: Iceberg's Java API commits through Spark; {_ROW_IDS}"
+        )
+    if not facts.equality_deletes:
+        return None
+    hidden = f"{facts.equality_deletes} equality delete files may hide rows of the partitions"
+    if engine.is_connect:
+        return ChosenWritePath(way="rewrite", why=f"{hidden}: Spark itself writes their rows anew")
+    return ChosenWritePath(
+        way="java", why=f"{hidden}, which Iceberg's Java API accounts for file by file"
+    )
+
+
+def _faster_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath:
+    limit = HEAVY_ENTRIES_JVM_RUNNING if engine.is_up else HEAVY_ENTRIES
+    if facts.entries > limit and not engine.is_connect:
+        return ChosenWritePath(
+            way="java",
+            why=f"{facts.entries} manifest entries have to be rewritten, which Iceberg's Java API "
+            "does faster",
+        )
+    return ChosenWritePath(
+        way="pyiceberg",
+        why=f"format {facts.format_version}, {facts.entries} manifest entries to rewrite: "
+        "PyIceberg needs no JVM",
+    )
+
+
+def require_fitting_write_path(manifest: RunManifest, table: str, chosen: ChosenWritePath) -> None:
+    """Refuse what the way's commits cannot do; raises Unsupported.
+
+    A change of columns goes by PyIceberg only. The commit of a swap by rows is
+    Spark's own: it names no head that must still be there, and is an overwrite.
+    """
+    schema_changes.require_no_row_rewrite(manifest, table, chosen.way)
+    asks = {
+        "safety.freeze": manifest.safety.freeze,
+        "target.publish_mode": manifest.target.publish_mode == "append",
+    }
+    for field in (name for name, is_asked in asks.items() if is_asked and chosen.way == "rewrite"):
+        raise Unsupported(
+            f"{table} cannot be published with this {field}: {chosen.why}, by a commit that "
+            "replaces rows, whatever is committed to other partitions",
+            state="nothing was planned",
+            fix=f"change {field}, or give the profile a Spark of its own: remove spark.remote",
+            field=field,
+        )
+
+
+def require_fitting_mode(
+    manifest: RunManifest, contract: Contract, base: TableInfo | None, scoped_by: str
+) -> None:
+    """Raise ConfigError or Unsupported when mode, merge or row predicate do not fit the target."""
+    columns = base.columns if base is not None else _declared_columns(contract)
+    row_changes.require_fitting_predicate(manifest, columns, scoped_by)
+    row_changes.require_mergeable(manifest, contract, columns)
+    row_changes.require_separate_partitions(manifest, contract, scoped_by)
+
+
+def resolve_write_path(bench: Context, resolved: ResolvedManifest) -> ChosenWritePath:
+    """Say who writes the commits of this run, and why. Raises Unsupported when it does not fit."""
+    chosen = bench.ways(resolved.target.table, resolved.scope)
+    require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
+    return chosen
+
+
+def publish_mode_notes(bench: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Say what the mode means for this run. Raises Conflict when an append would not be one."""
+    manifest, target = resolved.manifest, resolved.target
+    mode = manifest.target.publish_mode
+    if mode == "append" and target.snapshot_id is not None:
+        field = resolved.scope.field
+        publish_modes.require_empty_partitions(
+            resolved, bench.tables.files(target.table, target.snapshot_id, field)
+        )
+    found = [f"{mode}: {publish_modes.MODE_MEANINGS[mode]}"]
+    if manifest.target.row_predicate:
+        found.append(
+            f"only rows with {row_changes.describe_row_predicate(manifest.target)}; all other rows of the "
+            "partitions are carried over and proven equal"
+        )
+    if manifest.target.merge is not None:
+        found += _merge_notes(resolved, manifest.target.merge)
+    if mode == "versioned":
+        found.append(f"the version's table: {resolved.contract.table}_v and its number")
+    return tuple(found)
+
+
+def _merge_notes(resolved: ResolvedManifest, merge: MergeBy) -> list[str]:
+    contract = resolved.contract
+    deletes = f"{merge.deleted} = true removes a key" if merge.deleted else "no row is removed"
+    found = [f"{', '.join(contract.key)}: the highest {merge.version} wins; {deletes}"]
+    if not row_changes.key_stays_in_partition(contract, resolved.scope.field.column):
+        found.append(
+            f"the key does not hold {resolved.scope.field.column}: all partitions are one chunk, "
+            "and keys of the whole table are read, so that a key that moves is found"
+        )
+    return found
+
+
+def _declared_columns(contract: Contract) -> tuple[Column, ...]:
+    return tuple(
+        Column(field_id=number, name=column.name, type=column.type, required=column.required)
+        for number, column in enumerate(contract.columns, start=1)
+    )

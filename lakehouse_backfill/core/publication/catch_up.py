@@ -1,0 +1,328 @@
+"""Publish on while live data moves; run: stage to publish.
+
+Publishing on while live data moves: revisions that make only the changed partitions again.
+
+A publication that meets a conflict is given back first. Then a revision is planned on the target's
+new head; every step of it is a verb that may be repeated, so a process that was killed is followed
+by the same command on either run.
+
+run: stage, validate and, unless that is manual, publish; from wherever the run stopped.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.catch_up import (
+    accepted_rows_and_checksum,
+    next_catch_up_attempt,
+    reasons_for_review,
+    recut_chunks,
+)
+from lakehouse_backfill.core.planning.plan import (
+    DeclaredRun,
+    make_plan,
+    register_plan,
+    supersede_revised_run,
+)
+from lakehouse_backfill.core.publication import publish as publishing
+from lakehouse_backfill.core.publication.publication import PublishResult
+from lakehouse_backfill.core.runs import lifecycle, roles
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging import stage as staging
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation import deletions
+from lakehouse_backfill.core.validation import validate as validating
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.core.versions import steps
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
+from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.partitions import Chunk
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
+
+_STAGEABLE_STATES = {
+    RunState.APPROVED,
+    RunState.STAGING,
+    RunState.FAILED,
+    RunState.PAUSED,
+    RunState.HALTED,
+}
+
+
+def newest_revision(bench: Context, run_id: str) -> str:
+    """Follow a run to the revision that caught up for it; a run without one is itself."""
+    while bench.runs.status(run_id).state is RunState.SUPERSEDED:
+        said = [event for event in bench.runs.events(run_id) if event.verb == "supersede"]
+        by_run = str(said[-1].detail["by_run"])
+        made = bench.runs.plan(by_run).resolved.catch_up
+        if made is None or made.of != run_id:
+            break
+        run_id = by_run
+    return run_id
+
+
+def publish_with_catch_up(bench: Context, run_id: str, by: str) -> PublishResult:
+    """Publish, and where manifest and contract allow it follow live commits by revisions.
+
+    Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
+    attempts, ApprovalMissing when a person must look at the revision's result.
+    """
+    run_id = newest_revision(bench, run_id)
+    while True:
+        plan = bench.runs.plan(run_id)
+        if plan.resolved.catch_up is not None:
+            bring_to_accepted(bench, plan, by)
+        try:
+            return publishing.publish(bench, run_id, by)
+        except TargetChanged as error:
+            if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
+                raise
+            run_id = _plan_catch_up(bench, plan, error, by).run_id
+
+
+def carry_over_approval(bench: Context, plan: Plan, by: str) -> RunStatus:
+    """Approve a revision in the name of those who approved the run that it catches up for.
+
+    What they approved says that the run may catch up; scope, job and files are the same, else
+    nothing carries over and ApprovalMissing is raised.
+    """
+    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    if catch_up is None or status.state is not RunState.PLANNED:
+        return status
+    first = bench.runs.plan(catch_up.of)
+    events = trusted_events(bench, bench.runs.status(catch_up.of))
+    roles.require_approval(events, first)
+    same = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
+    other = [name for name in same if getattr(first.resolved, name) != getattr(plan.resolved, name)]
+    if other:
+        raise ApprovalMissing(
+            f"{plan.run_id} differs from {first.run_id} in {', '.join(other)}: its approval does "
+            "not carry over",
+            fix=f"lakehouse-backfill approve {plan.run_id} --by WHO",
+        )
+    return bench.move(
+        status, plan, "carry approval", by,
+        bound_to=plan.manifest_hash,
+        decided_by=list(roles.decision_makers(events, "approve", first.manifest_hash)),
+        carried_from=first.run_id,
+        reason=f"carried over: what was approved of {first.run_id} lets it follow live data",
+    )  # fmt: skip
+
+
+def carry_over_acceptance(bench: Context, plan: Plan, by: str) -> RunStatus:
+    """Accept a revision in the name of those who accepted the run before it, if nothing else moved.
+
+    Raises ApprovalMissing, with the reasons, when a person must look.
+    """
+    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    if catch_up is None or status.state is not RunState.VALIDATED:
+        return status
+    before = bench.runs.status(catch_up.of)
+    events, mine = trusted_events(bench, before), trusted_events(bench, status)
+    old, new = (
+        logged_validation(bench, events, catch_up.of),
+        logged_validation(bench, mine, plan.run_id),
+    )
+    why: tuple[str, ...] = ("its validation is gone",)
+    if old is not None and new is not None and old[0] == catch_up.accepted_digest:
+        inexact = deletions.inexact_partitions(bench, plan, new[1])
+        why = reasons_for_review(old[1], new[1], catch_up, inexact)
+    decided_by = roles.decision_makers(events, "accept", catch_up.accepted_digest)
+    if why or not decided_by or new is None:
+        raise ApprovalMissing(
+            f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
+            f"at its result: {'; '.join(why) or 'nobody accepted the one before'}",
+            state="nothing was published; readers see what they saw before",
+            fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
+            + errors.command_line("publish", plan.run_id),
+            data={"run_id": plan.run_id, "because": list(why)},
+        )
+    return bench.move(
+        status, plan, "carry acceptance", by,
+        bound_to=new[0],
+        decided_by=list(decided_by),
+        carried_from=catch_up.of,
+        archive=acceptance.archive_acceptance(bench, plan, status, new, tuple(decided_by)),
+        reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
+        "live commits changed differ",
+    )  # fmt: skip
+
+
+def bring_to_accepted(bench: Context, plan: Plan, by: str) -> None:
+    """Bring a revision to accepted, from wherever it stopped. Starts Spark if it has to compute."""
+    status = carry_over_approval(bench, plan, by)
+    if status.state in _STAGEABLE_STATES:
+        stage(bench, plan.run_id, by)
+        status = bench.runs.status(plan.run_id)
+    if status.state is RunState.STAGED:
+        status, _, _ = validate(bench, plan.run_id, by)
+    if status.state is RunState.REJECTED:
+        raise ChecksFailed(
+            f"{plan.run_id} caught up with live commits, but its result did not pass",
+            state="nothing was published; readers see what they saw before",
+            fix=f"lakehouse-backfill status {plan.run_id}",
+        )
+    carry_over_acceptance(bench, plan, by)
+
+
+def _plan_catch_up(bench: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
+    """Plan the revision that follows what came; raises `error` when none may."""
+    known = _find_planned_revision(bench, plan)
+    if known is None:
+        attempt = next_catch_up_attempt(plan) if _may_catch_up(plan) else 0
+        amend = partial(_amend_for_catch_up, bench, plan, error, attempt)
+        known = make_plan(bench, _declaration_of(plan), plan.created_by, plan.run_id, amend)
+        _require_same_table(plan, known, error)
+        # Before anything is written: without Java there is no way on.
+        bench.compute()
+        known, _ = register_plan(bench, known, by)
+    # A process that was killed in between left both runs open.
+    supersede_revised_run(bench, known, by)
+    bench.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
+    return known
+
+
+def _find_planned_revision(bench: Context, plan: Plan) -> Plan | None:
+    """Find the revision that a process which was killed planned."""
+    for status in bench.runs.list(open_only=True):
+        if status.product == plan.product and status.run_id != plan.run_id:
+            found = bench.runs.plan(status.run_id)
+            if found.resolved.catch_up and found.resolved.catch_up.of == plan.run_id:
+                return found
+    return None
+
+
+def _declaration_of(plan: Plan) -> DeclaredRun:
+    resolved = plan.resolved
+    return DeclaredRun(
+        manifest=resolved.manifest,
+        contract=resolved.contract,
+        manifest_file=plan.manifest_file,
+        code_hash=resolved.code_hash,
+        git_commit=resolved.git_commit,
+        lock_hash=resolved.lock_hash,
+        files=resolved.files,
+    )
+
+
+def _require_same_table(old: Plan, new: Plan, error: TargetChanged) -> None:
+    """Schema and spec are frozen while a run is open: another one needs another approval."""
+
+    def shape(plan: Plan) -> tuple[object, ...]:
+        target = plan.resolved.target
+        return target.uuid, target.schema_id, target.spec_id, target.format_version
+
+    if shape(old) != shape(new) or old.resolved.scope != new.resolved.scope:
+        raise error
+
+
+def _may_catch_up(plan: Plan) -> bool:
+    resolved = plan.resolved
+    follows = resolved.manifest.safety.on_conflict == "catch_up"
+    return follows or resolved.contract.deletions == "reapply"
+
+
+def _amend_for_catch_up(
+    bench: Context, old: Plan, error: TargetChanged, attempt: int, resolved: ResolvedManifest
+) -> ResolvedManifest:
+    """Cut the partitions anew: those that stay are taken over, the others are made again."""
+    change = deletions.live_changes(bench, old, resolved.target.snapshot_id, error)
+    found = logged_validation(
+        bench, trusted_events(bench, bench.runs.status(old.run_id)), old.run_id
+    )
+    if found is None:
+        raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
+    digest, validation = found
+    size = resolved.manifest.limits.partitions_per_chunk
+    chunks, origins = recut_chunks(old.resolved.chunks, change.erased, change.recomputed, size)
+    taken = [
+        _carried_chunk(old, chunk, origins[chunk.chunk_id], validation)
+        for chunk in chunks
+        if chunk.chunk_id in origins
+    ]
+    loses = {c.chunk_id for c in chunks if set(c.partitions) <= set(change.erased)}
+    earlier = old.resolved.catch_up.erasures if old.resolved.catch_up else ()
+    catch_up = CatchUp(
+        of=old.run_id,
+        attempt=attempt,
+        drifts=change.drifts,
+        drifted=(*change.erased, *change.recomputed),
+        accepted_digest=digest,
+        carried=tuple(item for item in taken if item.chunk_id not in loses),
+        erased=tuple(item for item in taken if item.chunk_id in loses),
+        erasures=(*earlier, *change.erasures),
+    )
+    return resolved.model_copy(update={"chunks": chunks, "catch_up": catch_up})
+
+
+def _carried_chunk(
+    old: Plan, chunk: Chunk, part_of: str, validation: ValidationResult
+) -> CarriedChunk:
+    """Say of a chunk who computed it, and what was accepted of it."""
+    rows, checksum = accepted_rows_and_checksum(validation, chunk.partitions)
+    earlier = old.resolved.catch_up and old.resolved.catch_up.origin(part_of)
+    own = {pin.name: pin.snapshot_id for pin in old.resolved.sources}
+    return CarriedChunk(
+        chunk_id=chunk.chunk_id,
+        run_id=earlier.run_id if earlier else old.run_id,
+        shadow_table=old.shadow_table,
+        shadow_snapshot_id=validation.shadow_snapshot_id or 0,
+        rows=rows,
+        checksum=checksum,
+        inputs=earlier.inputs if earlier else own,
+    )
+
+
+CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
+STAGEABLE_STATES = {
+    RunState.APPROVED,
+    RunState.STAGING,
+    RunState.FAILED,
+    RunState.PAUSED,
+    RunState.HALTED,
+}
+
+
+def run_until_decision(bench: Context, run_id: str, by: str) -> dict[str, object]:
+    """Do the next steps that need nobody's decision; done work is not done again.
+
+    A run that waits for a person after that (validated, rejected, accepted with manual publish) is
+    left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
+    it, IllegalMove when the run is closed, and what the steps raise.
+    """
+    done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
+    run_id = newest_revision(bench, run_id)
+    status = carry_over_approval(bench, bench.runs.plan(run_id), by)
+    if status.state is RunState.PLANNED:
+        raise ApprovalMissing(
+            f"{run_id} is not approved, so nothing was computed",
+            state="nothing was changed",
+            fix=f"lakehouse-backfill approve {run_id} --by WHO",
+        )
+    if status.state is RunState.REJECTED:
+        # By gates; after a person said no, nothing but a revision goes on.
+        roles.require_approval(trusted_events(bench, status), bench.runs.plan(run_id))
+    if status.state in CLOSED_STATES:
+        lifecycle.require_legal_move(status, "begin staging")
+    if status.state in STAGEABLE_STATES:
+        _, numbers = staging.stage(bench, run_id, by)
+        done |= numbers
+        # Between two steps nobody holds the lease: another process may have gone on.
+        status = bench.runs.status(run_id)
+    if status.state is RunState.STAGED:
+        status, result, _ = validating.validate(bench, run_id, by)
+        done["checks"] = [check.model_dump(mode="json") for check in result.checks]
+    plan = bench.runs.plan(run_id)
+    status = carry_over_acceptance(bench, plan, by)
+    manual = plan.resolved.manifest.safety.manual_publish
+    if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
+        run_id = str(publish_with_catch_up(bench, run_id, by).publication.run_id)
+        status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    done |= {"product": plan.product, "manifest_file": plan.manifest_file}
+    return {"run_id": run_id, "state": status.state.value, **done}

@@ -1,0 +1,367 @@
+"""Make a result visible by its publish mode; prove what readers see.
+
+Publishing correction events: the product's table stays as it is (U9).
+
+Making an accepted result what readers see, by the publish mode of its run.
+
+After a swap: what readers see has the checksums that were accepted, by metadata and known files.
+
+No row is read: the files of the published snapshot are listed, and their fingerprints added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints as known_of
+from lakehouse_backfill.core.comparison import diff, fingerprints
+from lakehouse_backfill.core.comparison.fingerprints import KnownChecksums
+from lakehouse_backfill.core.planning import catch_up, publish_modes
+from lakehouse_backfill.core.planning.publish_modes import adopt_request
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import corrections
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
+from lakehouse_backfill.core.versions.reserve import publication_tags
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, Publication
+from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.errors import Blocked, ChecksFailed, Tampered, Unsupported
+from lakehouse_backfill.ports.comparison import DiffRequest
+
+CORRECTION_EVENTS_MODE = "correction_events"
+
+
+def write_correction_events(
+    bench: Context, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
+) -> CommitResult:
+    """Write one event for each key that differs between what was accepted and the candidate.
+
+    Refused when the product's table changed in the partitions since the run was planned: the events
+    would correct rows that readers do not see any more.
+    """
+    resolved = plan.resolved
+    corrections.require_unchanged_target(
+        plan, _target_changes(bench, plan), bench.versions.history(plan.product)
+    )
+    request = DiffRequest(
+        old_table=resolved.target.table,
+        old_snapshot_id=resolved.target.snapshot_id,
+        new_table=plan.shadow_table,
+        new_snapshot_id=shadow_snapshot_id,
+        key=resolved.contract.key,
+        scope=resolved.scope,
+        ignore=LINEAGE_NAMES,
+    )
+    return bench.corrections.write(
+        CorrectionEventsRequest(
+            sink=corrections.correction_sink(resolved.manifest, resolved.contract),
+            product=plan.product,
+            run_id=plan.run_id,
+            version=reserved.version,
+            reason_code=resolved.manifest.run.reason_code,
+            token=reserved.token,
+            tag=publication_tags(reserved)["after"],
+            produced_at=reserved.at,
+            evidence_digest=reserved.evidence_digest or "",
+        ),
+        bench.differ(diff.engine_for(bench, request)).differing(request),
+    )
+
+
+def require_no_published_corrections(bench: Context, plan: Plan) -> None:
+    """Raise Unsupported when events stand for rows of the partitions that a run would replace.
+
+    Consumers apply them on top of the table: they would correct rows that it does not hold any
+    more.
+    """
+    if plan.resolved.manifest.target.publish_mode == CORRECTION_EVENTS_MODE:
+        return
+    for row, label in corrections.published_corrections(plan, bench.versions.history(plan.product)):
+        made = bench.runs.plan(str(row.run_id)).resolved.manifest.target.publish_mode
+        if made == CORRECTION_EVENTS_MODE:
+            raise corrections.published_corrections_error(plan, row, label)
+
+
+def _target_changes(bench: Context, plan: Plan) -> str | None:
+    target = plan.resolved.target
+    if target.snapshot_id is None:
+        info = bench.tables.describe(target.table)
+        return f"{target.table} is not empty any more" if info and info.snapshot_id else None
+    return bench.publisher.changes(target.table, plan.resolved.scope, target.snapshot_id)
+
+
+def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
+    """Tell whether a rollback undoes correction events; raises Unsupported when only in part."""
+    kinds = {row.table != table for row in corrections.effective_publications(way.undone)}
+    if len(kinds) == 2:
+        raise Unsupported(
+            f"{way.undone[0].product}: since version {way.version} both the table and its "
+            "correction events changed; one rollback undoes one of them",
+            state="nothing was rolled back",
+            fix="roll back to the versions in between, one after the other: lakehouse-backfill "
+            f"versions {way.undone[0].product}",
+        )
+    return kinds == {True}
+
+
+def write_compensating_events(
+    bench: Context, way: RollbackTarget, row: Publication
+) -> CommitResult:
+    """Take the undone events back by their reverse, in one append."""
+    undone = corrections.effective_publications(way.undone)
+    tables = sorted({one.table for one in undone})
+    if len(tables) > 1:
+        raise Unsupported(
+            f"{row.product}: events went to {' and to '.join(tables)}; one rollback undoes one",
+            state="nothing was rolled back",
+            fix=f"choose a later version: lakehouse-backfill versions {row.product}",
+        )
+    return bench.corrections.compensate(
+        CompensationRequest(
+            table=tables[0],
+            product=row.product,
+            tokens=tuple(one.token for one in undone),
+            partitions=way.scope.partitions if way.is_partial else None,
+            by_run=", ".join(way.leaving) or "rollback",
+            token=row.token,
+            tag=publication_tags(row)["after"],
+            produced_at=row.at,
+        )
+    )
+
+
+#: In the summary of what was published: the digest of the archive of what was accepted.
+EVIDENCE_DIGEST_PROPERTY = "lakehouse-backfill.evidence-digest"
+
+
+@dataclass(frozen=True)
+class AcceptedResult:
+    """The result that was accepted: its digest, and the shadow's snapshot that was judged."""
+
+    digest: str
+    shadow_snapshot_id: int | None
+
+
+def expose_result(
+    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> CommitResult:
+    """Do what the run's publish mode does before the pointer moves; once per publication token.
+
+    Of the snapshot that was judged: what was written to the shadow since is not accepted.
+    """
+    return _EXPOSE_BY_MODE[plan.resolved.manifest.target.publish_mode](
+        bench, plan, reserved, accepted
+    )
+
+
+def _adopt_shadow(
+    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> CommitResult:
+    """Swap the shadow's files into the target."""
+    properties = {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.output-version": str(reserved.version),
+        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
+        "lakehouse-backfill.result-digest": reserved.result_digest or "",
+        **evidence_digest_property(reserved),
+        "lakehouse-backfill.epoch": str(reserved.epoch),
+        **lineage_properties(plan),
+    }
+    shadow_snapshot_id = accepted.shadow_snapshot_id
+    request = adopt_request(
+        plan, shadow_snapshot_id, reserved.token, publication_tags(reserved), properties
+    )
+    return bench.publisher.adopt(narrow_to_reserved(request, reserved))
+
+
+def evidence_digest_property(reserved: Publication) -> dict[str, str]:
+    """Anchor the archive of what was accepted in what the publication writes."""
+    digest = reserved.evidence_digest
+    return {EVIDENCE_DIGEST_PROPERTY: digest} if digest else {}
+
+
+def narrow_to_reserved(request: AdoptRequest, reserved: Publication) -> AdoptRequest:
+    """Take only the partitions that were reserved: one step of a run may be a part of it."""
+    if reserved.scope is None or reserved.scope == request.scope:
+        return request
+    return request.model_copy(update={"scope": reserved.scope, "within": request.scope})
+
+
+def lineage_properties(plan: Plan) -> dict[str, str]:
+    """The lineage that every output snapshot carries in its summary (D3)."""
+    manifest = plan.resolved.manifest
+    inputs = [f"{pin.name}={pin.snapshot_id}" for pin in plan.resolved.sources]
+    # Chunks that were taken over were computed from earlier ones.
+    older = {run for run in catch_up.origin_run_ids(plan) if run != plan.run_id}
+    carried = {"lakehouse-backfill.carried-from": ",".join(sorted(older))} if older else {}
+    return {
+        "lakehouse-backfill.transform": manifest.transform.name,
+        "lakehouse-backfill.transform-version": manifest.transform.version,
+        "lakehouse-backfill.processing-mode": manifest.run.mode,
+        "lakehouse-backfill.input-snapshot-ids": ",".join(inputs),
+        "lakehouse-backfill.restatement-reason": manifest.run.reason_code,
+        **carried,
+    }
+
+
+def _expose_pointer(
+    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> CommitResult:
+    """Keep the shadow's snapshot: readers resolve the pointer, so nothing has to be committed."""
+    snapshot_id = _judged_snapshot_id(plan, accepted)
+    return _pin_version(bench, plan, reserved, plan.shadow_table, snapshot_id)
+
+
+def _expose_version_table(
+    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> CommitResult:
+    """Give the version a table of its own, by name; it stays when the shadow goes."""
+    snapshot_id = _judged_snapshot_id(plan, accepted)
+    name = publish_modes.version_table(plan.resolved.contract.table, reserved.version)
+    marks = {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.output-version": str(reserved.version),
+        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
+        "lakehouse-backfill.result-digest": reserved.result_digest or "",
+        **evidence_digest_property(reserved),
+    }
+    bench.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
+    return _pin_version(bench, plan, reserved, name, snapshot_id)
+
+
+def _judged_snapshot_id(plan: Plan, accepted: AcceptedResult) -> int:
+    if accepted.shadow_snapshot_id is None:
+        raise Blocked(f"{plan.shadow_table} is empty; a pointer cannot lead to it")
+    return accepted.shadow_snapshot_id
+
+
+def _pin_version(
+    bench: Context, plan: Plan, reserved: Publication, table: str, snapshot_id: int
+) -> CommitResult:
+    """Pin what the pointer will lead to."""
+    bench.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
+    return CommitResult(
+        table=table,
+        snapshot_id=snapshot_id,
+        before_snapshot_id=plan.resolved.target.snapshot_id,
+        files_added=0,
+        files_removed=0,
+        rows_added=0,
+        rows_removed=0,
+        attempts=1,
+        seconds=0.0,
+    )
+
+
+def _expose_events(
+    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> CommitResult:
+    """Write what differs to a table of events; the product's own stays as it is."""
+    return write_correction_events(bench, plan, reserved, accepted.shadow_snapshot_id)
+
+
+def find_landed_swap(bench: Context, plan: Plan, pending: Publication) -> CommitResult | None:
+    """Look where the publication commits for its token."""
+    resolved = plan.resolved
+    if resolved.manifest.target.publish_mode == "correction_events":
+        sink = corrections.correction_sink(resolved.manifest, resolved.contract)
+        return bench.corrections.find(sink.table, pending.token)
+    return bench.publisher.find(resolved.target.table, pending.token)
+
+
+_EXPOSE_BY_MODE: dict[str, Callable[[Context, Plan, Publication, AcceptedResult], CommitResult]] = {
+    "replace_partitions": _adopt_shadow,
+    "append": _adopt_shadow,
+    "merge": _adopt_shadow,
+    "pointer_swap": _expose_pointer,
+    "versioned": _expose_version_table,
+    "correction_events": _expose_events,
+}
+
+
+PUBLISHED_ROWS_CHECK = "what is published is what was accepted"
+
+
+def compare_published_rows(bench: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
+    """Compare the published partitions with the accepted checksums; None: nothing was swapped.
+
+    `passed` is None when that cannot be told without reading rows: a file is not known, delete
+    files touch a partition, or the run changes columns.
+    """
+    mode = plan.resolved.manifest.target.publish_mode
+    if (
+        publish_modes.is_pinned_product(plan)
+        or mode == "correction_events"
+        or row.snapshot_id is None
+    ):
+        return None
+    try:
+        known = _published_fingerprints(bench, plan, row)
+        judged = bench.evidence.document(plan.run_id, row.result_digest or "")
+    except Tampered as error:
+        return _check_document(passed=False, detail=error.problem)
+    if judged is None or known is None or known.unknown or declared_schema_change(plan):
+        why = "files that are not known" if known is None or known.unknown else "changed columns"
+        return _check_document(passed=None, detail=f"not told without reading rows: {why}")
+    return _compare_with_accepted(plan, row, judged, known)
+
+
+def require_rows_match(found: dict[str, Any] | None, plan: Plan, row: Publication) -> None:
+    """Raise ChecksFailed when readers see other rows than were accepted."""
+    if found is None or found["passed"] is not False:
+        return
+    back = errors.command_line(
+        "rollback", plan.product, "--to", str(row.supersedes or 0), "--reason"
+    )
+    raise ChecksFailed(
+        f"{row.table} does not hold what was accepted: {found['detail']}",
+        state=f"version {row.version} of {plan.product} is published, and readers see it",
+        fix=f"{back} TEXT",
+    )
+
+
+def _published_fingerprints(bench: Context, plan: Plan, row: Publication) -> KnownChecksums | None:
+    """Say what is known of the published partitions; None: a file lies in several of them."""
+    scope = row.scope or plan.resolved.scope
+    files = bench.stored.files(row.table, row.snapshot_id or 0, scope)
+    if any(each.partition not in scope.partitions for each in files):
+        return None
+    known = known_of(bench, row.table, row.snapshot_id or 0, files)
+    return fingerprints.sum_known_checksums(files, known, scope.partitions)
+
+
+def _compare_with_accepted(
+    plan: Plan, row: Publication, judged: dict[str, Any], known: KnownChecksums
+) -> dict[str, Any]:
+    scope = row.scope or plan.resolved.scope
+    wanted = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
+    shape = next((each.shape for each in known.checksums.values()), "")
+    other = [
+        label
+        for label in scope.partitions
+        if not _is_same_checksum(known.checksums.get(label), wanted.get(label), shape)
+    ]
+    if other:
+        return _check_document(
+            passed=False, detail=f"{partitions.describe_labels(tuple(other))} differ"
+        )
+    return _check_document(
+        passed=True, detail=f"{len(scope.partitions)} partitions equal, by their files"
+    )
+
+
+def _is_same_checksum(seen: Checksum | None, wanted: str | None, shape: str) -> bool:
+    """Compare with an accepted checksum; no rows equal no rows, whatever their shape was said."""
+    if wanted is None or Checksum.parse(wanted).rows == 0:
+        return seen is None or seen.rows == 0
+    return (seen or Checksum.empty(shape)).text == wanted
+
+
+def _check_document(*, passed: bool | None, detail: str) -> dict[str, Any]:
+    return {"name": PUBLISHED_ROWS_CHECK, "passed": passed, "detail": detail}

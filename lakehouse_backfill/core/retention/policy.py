@@ -1,0 +1,281 @@
+"""What is let go and what is kept, each with its reason: shadows, pins, versions' tags, fences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.versions.retention import VersionRetention, is_publication_tag
+from lakehouse_backfill.domain.contract import PIN_DAYS
+from lakehouse_backfill.domain.rollout import PinLease, RetentionItem, RunFacts
+from lakehouse_backfill.domain.run import Event, RunStatus
+
+PIN_PREFIX = "lhb-pin-"
+
+
+@dataclass(frozen=True)
+class RetentionFacts:
+    """Everything that the decision looks at, as it is now.
+
+    `tags` holds ours by table. `erased`: the tables whose old content must not be kept for the
+    reason `erasure`. `written`: when a scratch table was last written to; absent: not known.
+    """
+
+    now: datetime
+    runs: Mapping[str, RunFacts]
+    shadows: tuple[str, ...]
+    leases: tuple[PinLease, ...]
+    keeping: Mapping[str, VersionRetention]
+    tags: Mapping[str, Mapping[str, int]]
+    fences: tuple[str, ...] = ()
+    erased: frozenset[str] = frozenset()
+    erasure: str = ""
+    written: Mapping[str, datetime] = field(default_factory=dict)
+
+
+@dataclass
+class RetentionDecision:
+    """What is let go, and what is kept."""
+
+    retired: list[RetentionItem] = field(default_factory=list)
+    kept: list[RetentionItem] = field(default_factory=list)
+
+
+def pin_lease_end(status: RunStatus, events: tuple[Event, ...]) -> datetime | None:
+    """Say when a run's lease ends: some days after it was accepted, or else closed; None: open."""
+    if event_log.is_open_run(status):
+        return None
+    accepted = [one.at for one in events if one.verb in ("accept", "carry acceptance")]
+    moves = [one.at for one in events if one.from_state != one.to_state]
+    return (accepted or moves or [status.at])[-1] + timedelta(days=PIN_DAYS)
+
+
+def decide_retention(facts: RetentionFacts) -> RetentionDecision:
+    """Decide for everything; what an open run, a lease or a kept version needs stays."""
+    found = RetentionDecision()
+    shadows = _shadow_reasons(facts)
+    for name, because in shadows.items():
+        run = _run_of_shadow(facts, name) or _run_of_scratch(facts, name)
+        item = _retention_item(run, name=name, kind="shadow", table=name, because=because)
+        (found.retired if _is_retired(because) else found.kept).append(item)
+    _decide_versions(facts, found)
+    kept = {name for name, because in shadows.items() if not _is_retired(because)}
+    _decide_pins(facts, _with_clone_sources(facts, kept), found)
+    for run_id in facts.fences:
+        run = facts.runs.get(run_id)
+        because = _lease_reason(facts, run)
+        item = _retention_item(run, name=run_id, kind="fence", because=because)
+        (found.retired if run and _is_retired(because) else found.kept).append(item)
+    return found
+
+
+_RETIRED_PREFIX = "let go: "
+#: A shadow's name, what a command computes in it for, eight hex digits: no run has such a shadow.
+SCRATCH_NAME = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
+#: A scratch table this young may belong to a command that is at work now.
+SCRATCH_GRACE = timedelta(days=1)
+
+
+def _is_retired(because: str) -> bool:
+    return because.startswith(_RETIRED_PREFIX)
+
+
+def _retention_item(
+    run: RunFacts | None, *, name: str, kind: str, because: str, **more: object
+) -> RetentionItem:
+    fields: dict[str, object] = {"name": name, "kind": kind, **more}
+    fields["because"] = because.removeprefix(_RETIRED_PREFIX)
+    if run is not None:
+        fields |= {"owner": run.owner, "until": run.ends, "run_id": run.run_id}
+        fields["product"] = run.product
+    return RetentionItem.model_validate(fields)
+
+
+def _run_of_shadow(facts: RetentionFacts, shadow: str) -> RunFacts | None:
+    return next((run for run in facts.runs.values() if run.shadow == shadow), None)
+
+
+def _run_of_scratch(facts: RetentionFacts, table: str) -> RunFacts | None:
+    """Give the run for which a command made a table to compute in, which it drops at its end."""
+    found = SCRATCH_NAME.fullmatch(table)
+    return _run_of_shadow(facts, found[1]) if found else None
+
+
+def is_held_by_run(facts: RetentionFacts, item: RetentionItem) -> bool:
+    """Tell whether the item is what its run holds, and not a scratch table: without it, it ends."""
+    run = facts.runs.get(item.run_id)
+    return run is not None and (item.kind != "shadow" or item.name == run.shadow)
+
+
+def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
+    """Say why a scratch table stays or goes, whatever the state of its run; None: it is none."""
+    run = _run_of_scratch(facts, table)
+    if run is None:
+        return None
+    written = facts.written.get(table)
+    if written is None or written + SCRATCH_GRACE > facts.now:
+        return f"a scratch table of {run.run_id}, written within a day: a command may be at work"
+    return f"{_RETIRED_PREFIX}a scratch table of {run.run_id}, left behind by a command that was cut off"
+
+
+def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:
+    """Say why what a run has on the tables is kept, or that it is let go (`_OVER`)."""
+    if run is None:
+        return "no run of this lake is known to need it, and nobody said that it may go"
+    if run.ends is None:
+        return f"{run.run_id} is {run.state}: open runs keep everything ({run.reason})"
+    if facts.erased.intersection(tables):
+        return f"{_RETIRED_PREFIX}{facts.erasure}"
+    if run.ends > facts.now:
+        return f"{run.run_id} is {run.state}, its lease ends on {run.ends:%Y-%m-%d}"
+    return f"{_RETIRED_PREFIX}{run.run_id} is {run.state}, its lease ended on {run.ends:%Y-%m-%d}"
+
+
+def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
+    """Say of each shadow why it stays, or that it goes."""
+    found = {}
+    for name in facts.shadows:
+        run = _run_of_shadow(facts, name)
+        because = _lease_reason(facts, run, name, run.target if run else "")
+        found[name] = (None if run else _scratch_reason(facts, name)) or because
+    for product, keeping in facts.keeping.items():
+        for row in keeping.acts[: keeping.last + 1]:
+            if _is_retired(found.get(row.table, "")):
+                found[row.table] = f"it is version {row.version} of {product}, which is kept"
+    for run in facts.runs.values():
+        for name in run.needs:
+            if _is_retired(found.get(name, "")):
+                found[name] = f"{run.run_id}, which is {run.state}, takes chunks over from it"
+    return found
+
+
+def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
+    """Give the kept shadows, and all that they were cloned from: their files are the same.
+
+    Of those only the names are dropped, but the base that the first was cloned from is a table that
+    expires: its pin stays.
+    """
+    found, waiting = set(kept), list(kept)
+    while waiting:
+        run = _run_of_shadow(facts, waiting.pop())
+        if run is not None and run.target not in found and _run_of_shadow(facts, run.target):
+            found.add(run.target)
+            waiting.append(run.target)
+    return found
+
+
+def _decide_versions(facts: RetentionFacts, found: RetentionDecision) -> None:
+    for product, keeping in facts.keeping.items():
+        for version, because in sorted(keeping.kept.items()):
+            found.kept.append(_version_item(product, version, because))
+        for version, because in sorted(keeping.expiring.items()):
+            found.retired.append(_version_item(product, version, because))
+    for table, tags in facts.tags.items():
+        for tag, snapshot_id in sorted(tags.items()):
+            if not is_publication_tag(tag):
+                continue
+            kept = _tag_reason(facts, table, tag)
+            item = RetentionItem(
+                name=f"{table}@{tag}", kind="tag", table=table, snapshot_id=snapshot_id,
+                because=kept or facts.erasure or "no kept version and no way back needs it",
+                product=_product_of_tag(facts, tag),
+            )  # fmt: skip
+            (found.kept if kept else found.retired).append(item)
+
+
+def _version_item(product: str, version: int, because: str) -> RetentionItem:
+    name = f"{product} version {version}"
+    return RetentionItem(
+        name=name, kind="version", because=because, version=version, product=product
+    )
+
+
+def _product_of_tag(facts: RetentionFacts, tag: str) -> str:
+    return next((name for name, one in facts.keeping.items() if one.knows(tag)), "")
+
+
+def _tag_reason(facts: RetentionFacts, table: str, tag: str) -> str | None:
+    reasons = (keeping.tag_reason(tag) for keeping in facts.keeping.values())
+    found = next((reason for reason in reasons if reason), None)
+    if found is None and not any(keeping.knows(tag) for keeping in facts.keeping.values()):
+        return f"no product of this lake is known to have made it on {table}"
+    return found
+
+
+def _decide_pins(facts: RetentionFacts, shadows: set[str], found: RetentionDecision) -> None:
+    """Decide for each lease, and for pins without one, that an older release made."""
+    leased = {(lease.table, lease.tag) for lease in facts.leases}
+    for lease in facts.leases:
+        run = facts.runs.get(lease.run_id)
+        because = _pin_reason(facts, shadows, lease, run)
+        item = _retention_item(
+            run, name=f"{lease.table}@{lease.tag}", kind="pin", because=because,
+            table=lease.table, snapshot_id=lease.snapshot_id,
+        ).model_copy(
+            update={"owner": lease.owner, "run_id": lease.run_id, "product": lease.product}
+        )  # fmt: skip
+        if run is None:
+            item = item.model_copy(update={"until": lease.until})
+        (found.retired if _is_retired(because) else found.kept).append(item)
+    for table, tags in facts.tags.items():
+        for tag, snapshot_id in sorted(tags.items()):
+            if tag.startswith(PIN_PREFIX) and (table, tag) not in leased:
+                _decide_unleased_pin(facts, shadows, found, (table, tag, snapshot_id))
+
+
+def _decide_unleased_pin(
+    facts: RetentionFacts, shadows: set[str], found: RetentionDecision, pin: tuple[str, str, int]
+) -> None:
+    table, tag, snapshot_id = pin
+    rest = tag.removeprefix(PIN_PREFIX)
+    run = next((one for name, one in facts.runs.items() if f"{rest}-".startswith(f"{name}-")), None)
+    because = _lease_reason(facts, run, table)
+    if run is not None and _is_retired(because):
+        because = _dependency_reason(facts, shadows, pin, run) or because
+    item = _retention_item(
+        run, name=f"{table}@{tag}", kind="pin", because=because, table=table,
+        snapshot_id=snapshot_id,
+    )  # fmt: skip
+    (found.retired if _is_retired(because) else found.kept).append(item)
+
+
+def _pin_reason(
+    facts: RetentionFacts, shadows: set[str], lease: PinLease, run: RunFacts | None
+) -> str:
+    if run is None:
+        day = f"{lease.until:%Y-%m-%d}"
+        if lease.until > facts.now:
+            return f"{lease.run_id} was never stored; its lease ends on {day}"
+        return f"{_RETIRED_PREFIX}{lease.run_id} was never stored, its lease ended on {day}"
+    because = _lease_reason(facts, run, lease.table)
+    if not _is_retired(because):
+        return because
+    pin = (lease.table, lease.tag, lease.snapshot_id)
+    return _dependency_reason(facts, shadows, pin, run) or because
+
+
+def _dependency_reason(
+    facts: RetentionFacts, shadows: set[str], pin: tuple[str, str, int], run: RunFacts
+) -> str:
+    """Say what but its own run needs a pin: a shadow cloned from it, or a version without a tag."""
+    table, tag, snapshot_id = pin
+    is_base = table == run.target and tag == f"{PIN_PREFIX}{run.run_id}"
+    if is_base and run.shadow in shadows and _run_of_shadow(facts, table) is None:
+        return f"what was cloned by {run.run_id} is kept, and shares its files"
+    for product, keeping in facts.keeping.items():
+        if (table, snapshot_id) in keeping.snapshots and not _has_kept_tag(
+            facts, table, snapshot_id
+        ):
+            return f"it alone keeps a version of {product} that is kept"
+    return ""
+
+
+def _has_kept_tag(facts: RetentionFacts, table: str, snapshot_id: int) -> bool:
+    """Tell whether a tag of a publication that is kept holds the snapshot."""
+    return any(
+        held == snapshot_id and is_publication_tag(tag) and _tag_reason(facts, table, tag)
+        for tag, held in facts.tags.get(table, {}).items()
+    )

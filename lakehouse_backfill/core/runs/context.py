@@ -1,0 +1,253 @@
+"""The ports and the identity a verb works with; moves, drivers, leases.
+
+What every stage works with: the ports, and who is acting.
+
+Keeping a run's lease while its driver works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any
+
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.ports.comparison import Corrections, Differ, QueryRunner
+from lakehouse_backfill.ports.compute import (
+    ChangeAttributor,
+    Inspecting,
+    Judge,
+    Measuring,
+    Records,
+    Restoring,
+    Staging,
+    Views,
+)
+from lakehouse_backfill.ports.control import (
+    Audit,
+    ControlUpkeep,
+    DataFiles,
+    Evidence,
+    Fences,
+    Fingerprints,
+    Ledger,
+    PinLeases,
+    Runs,
+    Upkeep,
+    Versions,
+)
+from lakehouse_backfill.ports.system import Clock, Hooks, Journal, Progress
+from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
+from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
+
+
+@dataclass(frozen=True)
+class ComputePorts:
+    """The ports that need Spark or Great Expectations; made on first use."""
+
+    staging: Staging
+    measuring: Measuring
+    inspecting: Inspecting
+    restoring: Restoring
+    attributing: ChangeAttributor
+    judge: Judge
+
+
+def _without_jvm(table: str, scope: Scope | None) -> ChosenWritePath:  # noqa: ARG001 (a default)
+    return ChosenWritePath(way="pyiceberg", why="no other way is wired")
+
+
+@dataclass(frozen=True)
+class Context:
+    """The ports of one project and profile, and the identity of this process."""
+
+    tables: Tables
+    pins: Pins
+    shadows: Shadows
+    publisher: Publisher
+    carrying: Carrying
+    erasing: DeletionFinder
+    runs: Runs
+    ledger: Ledger
+    versions: Versions
+    evidence: Evidence
+    fingerprints: Fingerprints
+    data_files: DataFiles
+    stored: StoredFiles
+    fences: Fences
+    audit: Audit
+    pin_leases: PinLeases
+    upkeep: Upkeep
+    control_upkeep: ControlUpkeep
+    compute: Callable[[], ComputePorts]
+    differ: Callable[[str], Differ]
+    records: Records
+    views: Views
+    reading: QueryRunner
+    corrections: Corrections
+    hooks: Hooks
+    clock: Clock
+    journal: Journal
+    progress: Progress
+    profile: Profile
+    driver: str
+    is_alive: Callable[[str], bool]
+    #: SHA-256 of a file of the project, as it is now.
+    code_hash: Callable[[str], str]
+    #: Text of a file of the project, as it is now.
+    file_text: Callable[[str], str]
+    #: By which way a table is changed, in a scope of it or as a whole.
+    ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
+    #: Whether a run may be taken from a process that still lives; fencing makes that safe.
+    take_over: bool = False
+
+    def move(
+        self,
+        status: RunStatus,
+        plan: Plan,
+        verb: str,
+        actor: str,
+        *,
+        lease: Lease | None = None,
+        **detail: Any,
+    ) -> RunStatus:
+        """Move a run by one conditional commit, or write a note on it, and log it.
+
+        Raises IllegalMove when the state forbids it, RunMoved when another process was faster.
+        """
+        event = lifecycle.next_event(
+            status,
+            verb,
+            actor=actor,
+            mode=plan.resolved.manifest.run.mode,
+            at=self.clock.now(),
+            detail=detail,
+        )
+        if self._ends_a_lease(status, event, lease):
+            # First: cut off after the move, nobody would know that there is one to shut out.
+            self.fences.fence(plan.run_id, event.seq)
+        moved = self.runs.append(event, lease)
+        self.journal.bind(**plan.labels).log(
+            "run moved", verb=verb, actor=actor, from_state=event.from_state.value,
+            to_state=event.to_state.value,
+        )  # fmt: skip
+        return moved
+
+    def _ends_a_lease(self, status: RunStatus, event: Event, lease: Lease | None) -> bool:
+        """Tell whether a driver must be shut out by the event, also from what it writes now.
+
+        A new lease ends any that was left; a move that somebody else makes, a person's decision for
+        one, ends the driver's. Its own moves do not, nor do notes.
+        """
+        if lease is not None:
+            return status.driver is not None
+        is_note = event.from_state == event.to_state
+        return not is_note and status.driver not in (None, self.driver)
+
+    def drive(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run and become its driver; the epoch of the lease is the move's number.
+
+        Whoever drove it before, and was cut off or overtaken, can write nothing any more: also not
+        what it is writing now. Raises RunMoved while another living process drives the run.
+        """
+        self.require_no_other_driver(status)
+        lease = Lease(holder=self.driver, until=self.lease_end())
+        return self.move(status, plan, verb, actor, lease=lease, **detail)
+
+    def overtake(
+        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
+    ) -> RunStatus:
+        """Move a run whose driver is gone, and let that driver write nothing any more."""
+        self.require_no_other_driver(status)
+        return self.move(status, plan, verb, actor, **detail)
+
+    def lease_end(self) -> datetime:
+        """When a lease that is given now ends."""
+        return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
+
+    def is_driven(self, status: RunStatus) -> bool:
+        """Tell whether another process works on the run: it lives, and its lease has not ended."""
+        if status.driver is None or status.driver == self.driver:
+            return False
+        is_over = status.lease_until is not None and status.lease_until < self.clock.now()
+        return not is_over and self.is_alive(status.driver)
+
+    def is_acting(self, pending: Publication) -> bool:
+        """Tell whether another process works on a pending act of the pointer."""
+        if pending.driver is None or pending.driver == self.driver:
+            return False
+        end = pending.at + timedelta(seconds=self.profile.lease_seconds)
+        return self.clock.now() < end and self.is_alive(pending.driver)
+
+    def require_no_other_driver(self, status: RunStatus) -> None:
+        """Raise RunMoved while another process drives the run, unless it is to be taken over."""
+        if self.take_over or not self.is_driven(status):
+            return
+        until = f", its lease ends {status.lease_until:%H:%M:%S}Z" if status.lease_until else ""
+        raise RunMoved(
+            f"{status.run_id} is driven by another process ({status.driver}{until})",
+            state="that process goes on; this one changed nothing",
+            fix=f"lakehouse-backfill status {status.run_id}; if that process is dead or stuck, "
+            "give the same command with --take-over: it cannot write any more then",
+        )
+
+
+#: A lease is renewed this often while it lasts, so that one failed renewal does not end it.
+RENEWALS_PER_LEASE = 3
+
+
+class RenewedLease:
+    """Renews a run's lease in the background until the block ends.
+
+    The lease only tells others that the driver lives. That an overtaken driver changes nothing is
+    the fences' work, whatever this thread notices, and when.
+    """
+
+    def __init__(self, bench: Context, status: RunStatus) -> None:
+        self._bench = bench
+        self._run_id = status.run_id
+        self.epoch = status.epoch
+        self._lost: RunMoved | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    def __enter__(self) -> RenewedLease:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def require(self) -> None:
+        """Raise RunMoved when the run was taken over or moved: going on would be for nothing."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _renew(self) -> None:
+        pause_s = self._bench.profile.lease_seconds / RENEWALS_PER_LEASE
+        while not self._is_over.wait(pause_s):
+            try:
+                self._bench.runs.renew(self._run_id, self.epoch, self._bench.lease_end())
+            except RunMoved as error:
+                self._lost = error
+                return
+            except Exception as error:  # noqa: BLE001 (whatever it is, the next turn may do)
+                # The catalog may be back at the next turn; until then the lease just runs on.
+                self._bench.journal.log("lease not renewed", problem=str(error))

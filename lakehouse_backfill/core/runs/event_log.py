@@ -1,0 +1,403 @@
+"""What an event does to a run; hash chain and seal; stored documents re-hashed on read.
+
+What an event does to the status of its run, and what is said to the loser of a race.
+
+Whether the logs of the runs are as they were written (V4).
+
+Each run's events form a chain: an event's hash covers what it says and the hash of the one before.
+That shows what was edited, moved or taken out. The seal, written with every event, counts the
+events of all runs and adds up the newest hash of each run: that shows what was cut off at the end,
+and runs that are gone altogether.
+
+Nobody's secret is in it. Who rewrites events, all later hashes and the seal together is found only
+by comparing the newest hashes with a copy that is kept elsewhere.
+
+What is stored is what was made: hashes are worked out again whenever it is read (M4).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import sha256
+from typing import Any
+
+from pydantic import ValidationError
+
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.domain import publication
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.domain.serialization import canonical_json, digest
+from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
+
+
+def is_open_run(status: RunStatus) -> bool:
+    """Tell whether the run still wants something from somebody."""
+    return status.state in lifecycle.OPEN_STATES
+
+
+def require_first_event(plan: Plan, event: Event) -> None:
+    """Raise ValueError unless `event` is the first one of the plan's run."""
+    if (event.run_id, event.seq) != (plan.run_id, 1):
+        raise ValueError(f"event {event.seq} of {event.run_id} does not begin {plan.run_id}")
+
+
+def apply_first_event(plan: Plan, event: Event) -> tuple[Event, RunStatus]:
+    """Give the sealed first event of a run, and its status."""
+    sealed = _seal_event(event, previous="", product=plan.product, driver=None, epoch=0)
+    return sealed, RunStatus(
+        run_id=plan.run_id, product=plan.product, state=event.to_state, seq=event.seq, at=event.at,
+        head=sealed.hash,
+    )  # fmt: skip
+
+
+def apply_event(current: RunStatus, event: Event, lease: Lease | None) -> tuple[Event, RunStatus]:
+    """Give `event` sealed onto the run's log, and the status once it is written.
+
+    The holder of `lease` becomes the driver. Without one, a move ends the driver's lease (also a
+    move to the same state), and a note leaves it as it is.
+    """
+    is_note = event.from_state == event.to_state and event.verb not in lifecycle.MOVES
+    driver, until = (lease.holder, lease.until) if lease else (None, None)
+    if lease is None and is_note:
+        driver, until = current.driver, current.lease_until
+    epoch = event.seq if lease else current.epoch
+    sealed = _seal_event(
+        event, previous=current.head, product=current.product, driver=driver, epoch=epoch
+    )
+    return sealed, RunStatus(
+        run_id=current.run_id,
+        product=current.product,
+        state=event.to_state,
+        seq=event.seq,
+        at=event.at,
+        driver=driver,
+        epoch=epoch,
+        lease_until=until,
+        head=sealed.hash,
+    )
+
+
+def _seal_event(event: Event, **written: Any) -> Event:
+    # As it will be read again: numbers, texts, lists and objects are all that JSON knows.
+    detail = json.loads(canonical_json(event.detail))
+    bare = event.model_copy(update={**written, "detail": detail, "hash": ""})
+    return bare.model_copy(update={"hash": event_seal(bare)})
+
+
+#: A value that no event may have (somebody edited the row) is hashed as it is.
+_SEALED: dict[str, Any] = {"exclude": {"hash"}, "exclude_defaults": True, "warnings": False}
+
+
+def event_seal(event: Event) -> str:
+    """SHA-256 over everything that the event says, the hash of the one before it included.
+
+    Fields at their defaults are left out, so that a field that a later release adds changes no
+    hash of an event that is without it.
+    """
+    in_utc = event.model_copy(update={"at": event.at.astimezone(timezone.utc)})
+    return digest(in_utc.model_dump(mode="json", **_SEALED))
+
+
+def chain_events(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Give a run's events, the first ones with the hashes that they would have.
+
+    Older releases wrote no hashes. The first event that has one continues the chain that is worked
+    out here: from then on the older events are covered too, as they were at that time.
+    """
+    found: list[Event] = []
+    is_older = True
+    for event in events:
+        is_older = is_older and not event.hash
+        previous = found[-1].hash if found else ""
+        found.append(_seal_event(event, previous=previous) if is_older else event)
+    return tuple(found)
+
+
+def extend_lease(current: RunStatus, epoch: int, until: datetime) -> RunStatus:
+    """Give the status with a longer lease; raises RunMoved when the run has no such lease."""
+    if current.driver is None or current.epoch != epoch or not is_open_run(current):
+        raise overtaken_error(current.run_id, epoch, current.epoch)
+    return current.model_copy(update={"lease_until": until})
+
+
+def require_current_epoch(run_id: str, epoch: int, fence: int) -> None:
+    """Raise RunMoved when what carries `epoch` comes after the run was fenced by a later one."""
+    if epoch < fence:
+        raise overtaken_error(run_id, epoch, fence)
+
+
+def overtaken_error(run_id: str, epoch: int, fence: int) -> RunMoved:
+    """Make the error for a process that was overtaken."""
+    return RunMoved(
+        f"{run_id} was taken over by another process, or moved on without this one (lease "
+        f"{epoch}, now {fence})",
+        state="this process changed nothing since; what it staged before is kept",
+        fix=f"lakehouse-backfill status {run_id}",
+    )
+
+
+def chunk_sort_key(chunk_id: str) -> tuple[tuple[int, str], ...]:
+    """Sort key of chunk ids: digits in them count as numbers, so that 10 comes after 9."""
+    return tuple(
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", chunk_id)
+    )
+
+
+def run_moved_error(event: Event, current: RunStatus, winner: Event | None) -> RunMoved:
+    """Make the error for an event that came too late, or too early; it names the winner."""
+    if winner is None:
+        problem = f"{event.run_id} is at event {current.seq}: {event.seq} cannot follow it"
+    else:
+        problem = (
+            f"{winner.actor} was faster: {event.run_id} is {current.state.value} "
+            f"since '{winner.verb}' (event {winner.seq}); '{event.verb}' was not done"
+        )
+    return RunMoved(
+        problem,
+        state=f"{event.run_id} is {current.state.value}; this command changed nothing",
+        fix=f"lakehouse-backfill status {event.run_id}",
+    )
+
+
+def run_exists_error(current: RunStatus) -> RunMoved:
+    """Make the error for a run id that is taken."""
+    return RunMoved(
+        f"{current.run_id} is registered already, for {current.product}, "
+        f"and is {current.state.value}",
+        fix=f"lakehouse-backfill status {current.run_id}",
+    )
+
+
+def unknown_run_error(run_id: str) -> NotFound:
+    """Make the error for a run that nobody registered."""
+    return NotFound(f"there is no run {run_id}", fix="lakehouse-backfill status")
+
+
+EventChains = Mapping[str, tuple[Event, ...]]
+LogSeal = tuple[int, str]
+ProductRows = Mapping[str, tuple[tuple[Publication, ...], Pointer | None]]
+_MODULUS = 1 << 256
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """What was found: how many events, runs, products, and the first thing that is wrong.
+
+    `unchained` events were written before events had hashes, `heads` are the newest hashes by run.
+    """
+
+    events: int
+    runs: int
+    unchained: int
+    first_bad: str | None
+    heads: dict[str, str]
+    products: int = 0
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.first_bad is None
+
+
+def sum_hashes(hashes: Iterable[str]) -> str:
+    """Add hashes up, modulo 2^256, as 64 hex digits; what is no hash counts as zero."""
+    return _int_to_hash(sum(map(_hash_to_int, hashes)))
+
+
+def advance_seal(seal: LogSeal | None, previous: str, newest: str) -> LogSeal:
+    """Give the seal once a run's newest hash goes from `previous` to `newest`."""
+    count, mark = seal or (0, sum_hashes(()))
+    return count + 1, _int_to_hash(
+        _hash_to_int(mark) - _hash_to_int(previous) + _hash_to_int(newest)
+    )
+
+
+def _hash_to_int(mark: str) -> int:
+    # Somebody may have put anything there; that is found by the chain, not by a crash.
+    return int(mark, 16) if _HASH.fullmatch(mark) else 0
+
+
+def _int_to_hash(number: int) -> str:
+    return f"{number % _MODULUS:064x}"
+
+
+def initial_seal(chains: EventChains) -> LogSeal | None:
+    """Give the seal over events of older releases; None where events have hashes already.
+
+    Then a seal was there and is gone: making another one would hide that.
+    """
+    if any(event.hash for chain in chains.values() for event in chain):
+        return None
+    return sum(map(len, chains.values())), sum_hashes(_newest_hashes(chains).values())
+
+
+def verify_logs(
+    chains: EventChains,
+    seal: LogSeal | None,
+    statuses: Iterable[RunStatus] = (),
+    products: ProductRows | None = None,
+    bad_plans: Mapping[str, str] | None = None,
+) -> AuditVerdict:
+    """Check every chain, the seal over all of them, and what is known of the open runs.
+
+    Also that each product's pointer is where its rows lead, and that no plan is a bad one.
+    """
+    events = [event for chain in chains.values() for event in chain]
+    heads = _newest_hashes(chains)
+    faults = (_chain_fault(run_id, chain) for run_id, chain in sorted(chains.items()))
+    return AuditVerdict(
+        events=len(events),
+        runs=len(chains),
+        unchained=sum(not event.hash for event in events),
+        first_bad=next((fault for fault in faults if fault), None)
+        or _seal_fault(events, heads, seal)
+        or next((fault for one in statuses if (fault := _status_fault(one, chains))), None)
+        or _product_fault(products or {})
+        or next(iter((bad_plans or {}).values()), None),
+        heads=heads,
+        products=len(products or {}),
+    )
+
+
+def require_intact_log(status: RunStatus, chain: tuple[Event, ...]) -> None:
+    """Raise Tampered unless a run's log is as it was written: decisions are read from it.
+
+    Events that came after `status` was read are no fault.
+    """
+    held = chain_events(chain)[: status.seq]
+    fault = _chain_fault(status.run_id, chain)
+    if fault is None and (len(held) < status.seq or status.head not in ("", held[-1].hash)):
+        fault = f"{status.run_id}: its newest events are not those that were written last"
+    if fault is not None:
+        raise Tampered(
+            f"the log of runs was edited: {fault}",
+            state="nothing was computed, decided or published",
+            fix="lakehouse-backfill audit verify",
+        )
+
+
+def _newest_hashes(chains: EventChains) -> dict[str, str]:
+    return {
+        run_id: chain_events(chain)[-1].hash for run_id, chain in sorted(chains.items()) if chain
+    }
+
+
+def _chain_fault(run_id: str, chain: tuple[Event, ...]) -> str | None:
+    previous = ""
+    for number, event in enumerate(chain_events(chain), start=1):
+        where = f"{run_id}: event {event.seq} ('{event.verb}')"
+        if event.seq != number:
+            return f"{run_id}: event {number} is missing, or not in its place"
+        if not event.hash:
+            return f"{where} has no hash, though the one before it has"
+        if event.previous != previous:
+            return f"{where} does not follow the event before it, as that one is now"
+        if event.hash != event_seal(event):
+            return f"{where} was edited: its hash is not that of its content"
+        previous = event.hash
+    return None
+
+
+def _seal_fault(events: list[Event], heads: dict[str, str], seal: LogSeal | None) -> str | None:
+    if seal is None:
+        is_bare = any(event.hash for event in events)
+        return "the seal over all runs is gone" if is_bare else None
+    if seal[0] != len(events):
+        return f"over all runs, {_event_count_text(seal[0])} written, and {_event_count_text(len(events))} there"
+    if seal[1] != sum_hashes(heads.values()):
+        return "the newest events of the runs are not those that were written last"
+    return None
+
+
+def _product_fault(products: ProductRows) -> str | None:
+    found = (
+        publication.pointer_fault(name, rows, held)
+        for name, (rows, held) in sorted(products.items())
+    )
+    return next((fault for fault in found if fault), None)
+
+
+def _event_count_text(events: int) -> str:
+    return "1 event was" if events == 1 else f"{events} events were"
+
+
+def _status_fault(status: RunStatus, chains: EventChains) -> str | None:
+    chain = chains.get(status.run_id, ())
+    newest = chain[-1] if chain else None
+    known = (status.seq, status.state, status.head)
+    if newest is None or known != (newest.seq, newest.to_state, newest.hash):
+        said = f"event {newest.seq}, {newest.to_state.value}" if newest else "no event at all"
+        return (
+            f"{status.run_id}: the state that commands go by ({status.state.value}, event "
+            f"{status.seq}) is not that of its log ({said})"
+        )
+    return None
+
+
+def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
+    """Read a plan from its JSON text; raises Tampered when it is not what `manifest_hash` says.
+
+    The hash is taken of the text as it is stored: a later release that knows more fields reads an
+    old plan, and still finds its hash.
+    """
+    try:
+        stored = json.loads(text)
+        found, recorded = digest(stored["resolved"]), str(stored["manifest_hash"])
+        is_whole = found == recorded == manifest_hash and stored["run_id"] == run_id
+    except (ValueError, TypeError, KeyError) as error:
+        raise _edited_plan_error(
+            run_id, f"it is no plan any more ({type(error).__name__})"
+        ) from error
+    if not is_whole:
+        raise _edited_plan_error(
+            run_id,
+            f"its hash is {found[:12]}, recorded are {recorded[:12]} and {manifest_hash[:12]}",
+        )
+    try:
+        return Plan.model_validate_json(text)
+    except ValidationError as error:
+        first = ".".join(str(part) for part in error.errors()[0]["loc"])
+        what = f"its field {first} cannot be read, unless a later release made it"
+        raise _edited_plan_error(run_id, what) from error
+
+
+def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> dict[str, Any] | None:
+    """Read the document of this digest from the texts stored under it; None: there are none.
+
+    Raises Tampered when no text is what the digest was taken of.
+    """
+    is_there = False
+    for text in texts:
+        is_there = True
+        if matches_digest(text, mark):
+            found: dict[str, Any] = json.loads(text)
+            return found
+    if is_there:
+        verb = "validate" if kind == "validation" else "run"
+        raise Tampered(
+            f"the {kind} of {run_id} was edited after it was recorded",
+            state="nothing was decided or published",
+            fix=f"lakehouse-backfill {verb} {run_id}, which judges and records it again",
+        )
+    return None
+
+
+def matches_digest(text: str, mark: str) -> bool:
+    """Tell whether a stored document is the one whose digest was taken."""
+    return sha256(text.encode()).hexdigest() == mark
+
+
+def _edited_plan_error(run_id: str, what: str) -> Tampered:
+    return Tampered(
+        f"the plan of {run_id} was edited after it was made: {what}",
+        state="nothing was computed or published; what readers see is unchanged",
+        fix=f"put the row of {run_id} in pipeline_run back from an earlier snapshot of that "
+        f"table; lakehouse-backfill log {run_id} shows which hash was approved",
+    )

@@ -1,0 +1,222 @@
+"""Decisions about publishing in steps: which partitions are a step, and what is visible by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse_backfill.core.versions.pointer import ACCEPTED_ACTIONS
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract, PartitionValue
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.rollout import Progressive
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, Unsupported, attach_error_field
+
+#: Publish modes whose commits can be cut by partition.
+STEPWISE_MODES = ("replace_partitions", "append")
+_FIELD = "target.progressive"
+
+
+@dataclass(frozen=True)
+class PublishStep:
+    """One publication of several: its number from 1, how many there are, its partitions."""
+
+    number: int
+    count: int
+    scope: Scope
+
+    def __str__(self) -> str:
+        return f"step {self.number} of {self.count}, {partitions.describe_labels(self.scope.partitions)}"
+
+
+def is_stepwise(plan: Plan) -> bool:
+    """Tell whether the run is published in steps."""
+    return plan.resolved.manifest.target.progressive is not None
+
+
+def publish_steps(plan: Plan) -> tuple[PublishStep, ...]:
+    """Give the steps of a run in their order; without progressive publication there is one."""
+    declared, scope = plan.resolved.manifest.target.progressive, plan.resolved.scope
+    if declared is None:
+        return (PublishStep(1, 1, scope),)
+    ordered, size = _ordered_partitions(declared, scope), declared.partitions_per_step
+    groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    key = partitions.label_sort_key(scope.field)
+    return tuple(
+        PublishStep(
+            number, len(groups), Scope(field=scope.field, partitions=tuple(sorted(g, key=key)))
+        )
+        for number, g in enumerate(groups, start=1)
+    )
+
+
+def check_progressive(manifest: RunManifest, contract: Contract, scope: Scope) -> tuple[str, ...]:
+    """Say in how many steps the run will be published.
+
+    Raises Unsupported where steps make no sense, ConfigError when they do not fit the scope.
+    """
+    declared, mode = manifest.target.progressive, manifest.target.publish_mode
+    if declared is None:
+        return ()
+    if contract.publication != "follow" or mode not in STEPWISE_MODES:
+        why = "it becomes visible by one pointer move" if mode == "pointer_swap" else "as a whole"
+        if contract.publication == "follow":
+            why = f"publish_mode {mode} is not cut by partition"
+        raise Unsupported(
+            f"{_FIELD}: a product that is {contract.publication} is not published in steps with "
+            f"{mode}: {why}",
+            state=NOTHING_PLANNED,
+            fix=f"remove target.progressive, or use {' or '.join(STEPWISE_MODES)} on a product that is "
+            "follow",
+            field=_FIELD,
+        )
+    _require_scope_column(declared, scope)
+    _require_measures(declared, contract)
+    _ordered_partitions(declared, scope)
+    count = -(-len(scope.partitions) // declared.partitions_per_step)
+    return (
+        f"published in {count} steps of at most {declared.partitions_per_step} partitions of "
+        f"{scope.field.column}, each a version of its own that is checked before the next",
+    )
+
+
+def _require_scope_column(declared: Progressive, scope: Scope) -> None:
+    if declared.by in (None, scope.field.column):
+        return
+    raise Unsupported(
+        f"{_FIELD}.by: steps by {declared.by} are not possible: the run is scoped by "
+        f"{scope.field.transform}({scope.field.column}), and a step is made of whole partitions",
+        state=NOTHING_PLANNED,
+        fix=f"write target.partitions.column: {declared.by} if the table is partitioned by it, or "
+        f"take steps by {scope.field.column}",
+        field=f"{_FIELD}.by",
+    )
+
+
+def _require_measures(declared: Progressive, contract: Contract) -> None:
+    known = [measure.name for measure in contract.measures]
+    for number, threshold in enumerate(declared.thresholds):
+        if threshold.measure not in known:
+            raise ConfigError(
+                f"{_FIELD}.thresholds: {threshold.measure} is no measure of {contract.product}",
+                fix=f"use one of: {', '.join(known) or 'none: add measures to the contract'}",
+                field=f"{_FIELD}.thresholds[{number}].measure",
+            )
+
+
+def _ordered_partitions(declared: Progressive, scope: Scope) -> list[str]:
+    """Put the named partitions first; raises ConfigError for one outside the scope, or twice."""
+    if declared.order == "ascending":
+        return list(scope.partitions)
+    first: list[str] = []
+    for number, value in enumerate(declared.order):
+        label = _order_label(scope, value, number)
+        if label not in scope.partitions or label in first:
+            why = "is named twice" if label in first else "is not one of the run's partitions"
+            raise ConfigError(
+                f"{_FIELD}.order: {label} {why}",
+                fix=f"name each of {partitions.describe_labels(scope.partitions)} at most once",
+                field=f"{_FIELD}.order[{number}]",
+            )
+        first.append(label)
+    return first + [label for label in scope.partitions if label not in first]
+
+
+def _order_label(scope: Scope, value: PartitionValue, number: int) -> str:
+    with attach_error_field(f"{_FIELD}.order[{number}]"):
+        return partitions.whole_partition_label(scope.field, value)
+
+
+def visible_partitions(history: tuple[Publication, ...], run_id: str) -> frozenset[str]:
+    """Name the run's partitions that it made visible and that were not rolled back since.
+
+    `history` is newest first.
+    """
+    seen: frozenset[str] = frozenset()
+    at: dict[int, frozenset[str]] = {}
+    for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
+        labels = frozenset(row.scope.partitions) if row.scope else frozenset()
+        if row.action == "publish" and row.run_id == run_id:
+            seen |= labels
+        elif row.action == "rollback":
+            seen = at.get(row.version, seen - labels)
+        at[row.version] = seen
+    return seen
+
+
+def is_fully_visible(history: tuple[Publication, ...], plan: Plan) -> bool:
+    """Tell whether readers see all partitions of the run."""
+    return visible_partitions(history, plan.run_id) >= set(plan.resolved.scope.partitions)
+
+
+def remaining_scope(step: PublishStep, seen: frozenset[str]) -> Scope | None:
+    """Give what of a step readers do not see yet; None: nothing."""
+    left = tuple(label for label in step.scope.partitions if label not in seen)
+    return step.scope.model_copy(update={"partitions": left}) if left else None
+
+
+def preview_steps(plan: Plan) -> list[list[str]]:
+    """List the partitions of each step, as results show them."""
+    return (
+        [list(step.scope.partitions) for step in publish_steps(plan)] if is_stepwise(plan) else []
+    )
+
+
+def newest_step_records(document: dict[str, Any] | None) -> dict[int, dict[str, Any]]:
+    """Give the newest record of each step by its number."""
+    return {int(item["step"]): item for item in _step_records(document)}
+
+
+def _step_records(document: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    yield from (document or {}).get("steps", ())
+
+
+def newest_step_publication(
+    history: tuple[Publication, ...], run_id: str, step: PublishStep
+) -> Publication:
+    """Give the newest publication by which readers see something of the step."""
+    labels = set(step.scope.partitions)
+    made = (
+        row
+        for row in history
+        if row.action == "publish"
+        and row.run_id == run_id
+        and row.scope is not None
+        and labels & set(row.scope.partitions)
+    )
+    row = next(made, None)
+    if row is None:
+        raise ChecksFailed(
+            f"{run_id}: {step} is not visible: it was rolled back meanwhile",
+            state="other steps are as the versions say",
+            fix=f"lakehouse-backfill status {run_id}",
+        )
+    return row
+
+
+def version_before_run(history: tuple[Publication, ...], run_id: str) -> int:
+    """Give the version that was accepted right before the run's first visible step."""
+    found = 0
+    for number, row in enumerate(history):
+        if row.action == "publish" and row.run_id == run_id:
+            found = row.supersedes or 0
+            if not visible_partitions(history[number + 1 :], run_id):
+                break
+    return found
+
+
+def describe_visible_partitions(history: tuple[Publication, ...], plan: Plan) -> str:
+    """Say which of the run's partitions readers see, and what of the others."""
+    seen, everything = visible_partitions(history, plan.run_id), plan.resolved.scope.partitions
+    new = tuple(label for label in everything if label in seen)
+    old = tuple(label for label in everything if label not in seen)
+    if not new:
+        return "readers see the accepted version as before; nothing of this run"
+    said = f"readers see {partitions.describe_labels(new)} of this run"
+    return (
+        f"{said}, and {partitions.describe_labels(old)} as before" if old else f"{said}: all of it"
+    )

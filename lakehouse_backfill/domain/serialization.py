@@ -1,0 +1,78 @@
+"""Base value, canonical JSON, digests.
+
+Values of table cells as JSON can hold them, without losing what they say.
+
+The base of every value that is written to the lake or to a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def to_json_value(value: Any) -> Any:
+    """Give `value` as JSON can hold it.
+
+    Decimals and UUIDs become text, dates and times ISO text, bytes base64, NaN and infinities
+    `"NaN"`, `"Infinity"`, `"-Infinity"`; lists, structs and maps are converted inside.
+    """
+    if isinstance(value, float):
+        return _float_to_json(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, dict):
+        return {str(name): to_json_value(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json_value(inner) for inner in value]
+    return value
+
+
+def _float_to_json(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value + 0.0  # -0.0 and 0.0 are the same value, so they are shown alike
+
+
+class Value(BaseModel):
+    """An immutable value with a strict field list and a JSON form."""
+
+    # Built on first use: a command pays for the values that it handles, not for all of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+def added_later(default: Any, description: str, **bounds: Any) -> Any:
+    """Declare a field that came after values were stored: it is left out while it has its default.
+
+    So the JSON, and with it the hash, of a value that was stored before stays what it was.
+    """
+    return Field(
+        default, description=description, exclude_if=lambda value: value == default, **bounds
+    )
+
+
+def canonical_json(value: Any) -> str:
+    """Give the one JSON text of `value`: sorted keys, no spaces, no NaN; dates as ISO text."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def digest(value: Any) -> str:
+    """Give the SHA-256 (64 hex digits) of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

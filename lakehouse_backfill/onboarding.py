@@ -1,0 +1,243 @@
+"""Doctor; drafts of contracts and manifests from a live table.
+
+doctor: is everything there that a restatement needs, and does the catalog keep its word?
+
+Drafts of contracts and run manifests, written into the project's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
+
+from lakehouse_backfill.adapters.local.reader import find_key
+from lakehouse_backfill.config.drafts import choose_scope_field, draft_contract, draft_manifest
+from lakehouse_backfill.config.expectation_drafts import draft_suite
+from lakehouse_backfill.config.faults import CONTRACTS_FOLDER
+from lakehouse_backfill.config.manifests import check_range
+from lakehouse_backfill.config.project_files import newest_transform
+from lakehouse_backfill.config.scaffold import write_new_file
+from lakehouse_backfill.domain.partitions import PartitionTransform
+from lakehouse_backfill.domain.table import Capabilities, is_table_name
+from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsupported
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.wiring.adapters import Adapters
+
+
+DoctorCheck = dict[str, Any]
+#: A check's name, what makes it, and what to do when it fails.
+_CheckSpec = tuple[str, "Callable[[Adapters], str]", str]
+#: What a run cannot do without, and what to do where it is missing.
+_REQUIRED_CAPABILITIES = {
+    "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
+    "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
+}
+
+
+def run_doctor(wiring: Adapters) -> dict[str, Any]:
+    """Run all checks; a failing one never stops the others. Starts no JVM.
+
+    A Spark Connect server is asked itself, in place of this machine's Java and jars.
+
+    Gives `checks`, and `capabilities` of a catalog that answers (else None).
+    """
+    checks: tuple[_CheckSpec, ...] = (
+        ("project", _check_project, "lakehouse-backfill init DIR"),
+        *_spark_checks(wiring),
+        ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
+        ("contracts", _check_contracts, "correct the files under catalog/contracts"),
+        ("history", _check_history, "hold the snapshot by a tag again: docs/retention.md"),
+    )
+    found: list[Capabilities] = []
+    tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
+    rows = [_run_check(wiring, *check) for check in checks]
+    if not found:
+        return {"checks": [*rows, tried], "capabilities": None}
+    return {
+        "checks": [*rows, *_capability_checks(found[0])],
+        "capabilities": found[0].model_dump(mode="json"),
+    }
+
+
+_PROBE_FIX = "give the account the right to make and drop tables in the namespace of shadows"
+
+
+def _probe_catalog(wiring: Adapters, found: list[Capabilities]) -> str:
+    from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
+
+    found.append(probe_capabilities(wiring.catalog, wiring.profile.shadow_namespace))
+    return ""
+
+
+def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
+    """Give a check for each capability that runs need, first for what shadows are made by."""
+    checks = [_shadow_check(found)]
+    for name, fix in _REQUIRED_CAPABILITIES.items():
+        is_there = bool(getattr(found, name))
+        text = _capability_text(name) if is_there else f"not so: {found.seen.get(name, '')}"
+        checks.append(
+            {"name": name, "ok": is_there, "detail": text, "fix": "" if is_there else fix}
+        )
+    return checks
+
+
+def _shadow_check(found: Capabilities) -> DoctorCheck:
+    """Say how shadows are made here, and why in that way."""
+    why_not = found.seen.get("register_table", "")
+    if found.register_table:
+        detail, fix = f"registered: {_capability_text('register_table')}", ""
+    elif found.built_clones:
+        detail = f"built by create_table and one commit, as {why_not}"
+        fix = ""
+    else:
+        detail = f"not so: {why_not}; as a plain table: {found.seen.get('built_clones', '')}"
+        fix = "stage on a catalog that keeps what is registered: docs/catalogs.md"
+    return {"name": "shadows", "ok": not fix, "detail": detail, "fix": fix}
+
+
+def _capability_text(name: str) -> str:
+    return str(Capabilities.model_fields[name].description).rstrip(".")
+
+
+def _run_check(
+    wiring: Adapters, name: str, check: Callable[[Adapters], str], fix: str
+) -> DoctorCheck:
+    try:
+        return {"name": name, "ok": True, "detail": check(wiring), "fix": ""}
+    except BackfillError as error:
+        return {"name": name, "ok": False, "detail": error.problem, "fix": error.fix or fix}
+    except Exception as error:  # noqa: BLE001 (a doctor reports what it cannot explain)
+        return {"name": name, "ok": False, "detail": f"{type(error).__name__}: {error}", "fix": fix}
+
+
+def _check_project(wiring: Adapters) -> str:
+    return f"{wiring.folder}, environment {wiring.profile.environment}"
+
+
+def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
+    if "spark.remote" in wiring.profile.spark:
+        return (
+            ("spark connect", _check_spark_connect, "start the server with the catalog's jars"),
+        )
+    return (
+        ("java", _check_java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
+        (
+            "jars",
+            _check_jars,
+            "run the set-up again, or let Spark fetch them: it needs the network once",
+        ),
+    )
+
+
+def _check_spark_connect(wiring: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.session import check_server
+
+    return check_server(wiring.spark, wiring.profile.catalog["name"])
+
+
+def _check_java(_: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.java import require_java
+
+    found = require_java()
+    return f"Java {found.version} at {found.home} ({found.source})"
+
+
+def _check_jars(wiring: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.settings import find_local_jars
+
+    jars = find_local_jars(wiring.folder)
+    if not jars:
+        return "none here: Spark fetches them on first use"
+    return ", ".join(jar.name for jar in jars)
+
+
+def _check_catalog(wiring: Adapters) -> str:
+    namespaces = wiring.catalog.list_namespaces()
+    kind = wiring.profile.catalog.get("type", "unknown type")
+    return f"{wiring.profile.catalog['name']} ({kind}) answers, {len(namespaces)} namespaces"
+
+
+def _check_contracts(wiring: Adapters) -> str:
+    return f"{len(wiring.contracts())} contracts are valid"
+
+
+def _check_history(wiring: Adapters) -> str:
+    """Look for snapshots whose expiry would delete live files, in the tables of all contracts."""
+    tables = sorted({contract.table for contract in wiring.valid_contracts()})
+    for table in tables:
+        for snapshot_id, why in wiring.bench.upkeep.dangers(table).items():
+            raise Blocked(
+                f"{table}: the expiry of snapshot {snapshot_id} would delete live files: {why}, "
+                "and no tag holds it",
+                fix=f"before anything expires, in Spark: ALTER TABLE {table} CREATE TAG "
+                f"`keep-{snapshot_id}` AS OF VERSION {snapshot_id} RETAIN 36500 DAYS",
+            )
+    return f"no expiry of {len(tables)} tables would delete a live file"
+
+
+_NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
+
+
+def add_product(wiring: Adapters, table: str, owner: str) -> dict[str, Any]:
+    """Draft a contract file from a table's metadata, with a tested key and a first suite.
+
+    A suite file that is there already is named, and left as it is.
+
+    Raises NotFound, Unsupported for a table without partitions to restate by, ConfigError when the
+    file is there.
+    """
+    info = wiring.bench.tables.describe(table) if is_table_name(table) else None
+    if info is None:
+        raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
+    if not info.partitioning:
+        raise Unsupported(
+            f"{table} is not partitioned, so there is nothing to restate by",
+            fix="partition the table first, e.g. by day of its time column",
+        )
+    if not any(item.transform in get_args(PartitionTransform) for item in info.partitioning):
+        fields = ", ".join(f"{item.transform}({item.column})" for item in info.partitioning)
+        raise Unsupported(
+            f"{table} is partitioned by {fields} only, so there is nothing to restate by",
+            fix=f"add a partition field that is one of {', '.join(get_args(PartitionTransform))}, e.g. the "
+            "day of its time column",
+        )
+    key = find_key(wiring.catalog, info)
+    required = [column.name for column in info.columns if column.required]
+    suite, name = draft_suite(table, key, required), f"expectations/{table}.json"
+    draft = draft_contract(info, key, owner, suites=[name] if suite else [])
+    path = wiring.folder / CONTRACTS_FOLDER / f"{table}.yaml"
+    write_new_file(path, draft.text)
+    if suite and not (wiring.folder / name).exists():
+        write_new_file(wiring.folder / name, suite)
+    return {
+        "file": str(path),
+        "suite": str(wiring.folder / name) if suite else None,
+        "key": list(key),
+        "questions": list(draft.questions),
+    }
+
+
+def add_manifest(
+    wiring: Adapters,
+    product: str,
+    extent: tuple[str, str],
+    reason: str,
+    reason_code: str,
+    requested_by: str,
+) -> dict[str, Any]:
+    """Draft a run manifest file for the half-open `extent` of a product's partitions.
+
+    Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
+    """
+    contract, job = wiring.contract(product), product.rpartition(".")[2]
+    column = choose_scope_field(contract).column
+    types = {item.name: item.type for item in contract.columns}
+    check_range(types.get(column, ""), *extent)
+    found = newest_transform(wiring.folder, job)
+    draft = draft_manifest(contract, *extent, reason, reason_code, requested_by, transform=found)
+    name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
+    path = wiring.folder / "jobs" / job / f"{name}.yaml"
+    write_new_file(path, draft.text)
+    return {"file": str(path), "questions": list(draft.questions)}

@@ -1,0 +1,75 @@
+"""Clock, hooks, progress, journal.
+
+The clock and identity of a run's driver.
+
+Calling what an owner wants to be told or to do around a publication.
+
+Progress and structured logs of long work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol
+
+from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.fault_points import side_effect
+
+
+class Clock(Protocol):
+    """Wall-clock time in UTC."""
+
+    def now(self) -> datetime:
+        """The current instant, timezone-aware UTC."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class Hooks(Protocol):
+    """Commands and webhooks."""
+
+    @side_effect
+    def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
+        """Call it with a JSON message and wait for its end; a failure is an outcome, no error.
+
+        The message's `idempotency_key` is the same whenever the same call is repeated.
+        """
+        ...
+
+
+class Progress(Protocol):
+    """Tells a person how far a long step is, with rate and time left."""
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        """Begin a step of `total` units."""
+        ...
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        """Report finished units, and the rows that they wrote."""
+        ...
+
+    def finish(self) -> None:
+        """End the step."""
+        ...
+
+
+class Journal(Protocol):
+    """Structured log lines and spans; every line carries the labels of its run."""
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Write one line."""
+        ...
+
+    @contextmanager
+    def span(self, name: str, **fields: Any) -> Iterator[None]:
+        """Write one line with the seconds that the block took, and its outcome."""
+        ...
+
+    def bind(self, **fields: Any) -> Journal:
+        """Give a journal whose lines all carry `fields`."""
+        ...

@@ -1,0 +1,465 @@
+"""Which adapter stands behind each port, made on first use.
+
+The one module that picks adapters.
+
+Imports stand inside functions: a command loads what it uses, and nothing else.
+
+The ports of the lake: tables, each with its adapters by way, and control tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.system.journal import JsonJournal
+from lakehouse_backfill.adapters.system.process import (
+    NullProgress,
+    SystemClock,
+    describe_git_commit,
+    is_driver_alive,
+    this_driver,
+)
+from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
+from lakehouse_backfill.config.faults import PROFILES_FILE, display_path, locate_errors
+from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.profiles import choose_profile, load_profiles
+from lakehouse_backfill.config.project_files import file_hash, hash_run_files
+from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
+from lakehouse_backfill.fault_points import watch_ports
+from lakehouse_backfill.ports.system import Progress
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+    from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+    from lakehouse_backfill.core.planning.plan import DeclaredRun
+    from lakehouse_backfill.core.runs.context import ComputePorts, Context
+    from lakehouse_backfill.ports.compute import Views
+    from lakehouse_backfill.ports.table_writer import Carrying
+    from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows
+    from lakehouse_backfill.wiring.dispatch import PublisherByWritePath, WritePathChooser
+
+
+Made = TypeVar("Made")
+STATE_FOLDER = ".lakehouse-backfill"
+LOCK_FILE = "requirements.lock"
+
+
+class Adapters:
+    """The adapters of one project folder and profile, each made on first use."""
+
+    def __init__(
+        self, folder: Path, profile: Profile, progress: Progress, profile_name: str = ""
+    ) -> None:
+        """Use `Wiring.open`."""
+        self.folder = folder
+        self.profile = profile
+        self.profile_name = profile_name
+        self.progress = progress
+
+    @staticmethod
+    def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
+        """Read the project's profiles and choose one; nothing is connected yet."""
+        folder = folder.resolve()
+        if not folder.is_dir():
+            raise NotFound(f"{folder} is no folder", fix=errors.command_line("init", str(folder)))
+        if not (folder / PROFILES_FILE).is_file():
+            # Without this, a command in the wrong folder would make an empty lake and see no runs.
+            raise NotFound(
+                f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
+                fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
+                f"a new one: {errors.command_line('init', str(folder))}",
+            )
+        profiles = load_profiles(folder)
+        chosen = choose_profile(profiles, profile, folder)
+        return Adapters(folder, chosen, progress or NullProgress(), profile or profiles.default)
+
+    @cached_property
+    def catalog(self) -> Any:
+        """The PyIceberg catalog of the profile; a lake that is not there is not made."""
+        return self._catalog(must_exist=True)
+
+    def make_lake(self) -> None:
+        """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
+        self.__dict__["catalog"] = self._catalog(must_exist=False)
+
+    def _catalog(self, *, must_exist: bool) -> Any:
+        from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+
+        with locate_errors(
+            self.folder / PROFILES_FILE, self.folder, f"profiles.{self.profile_name}."
+        ):
+            return open_catalog(self.profile, self.folder, must_exist=must_exist)
+
+    @cached_property
+    def spark(self) -> Any:
+        """The Spark session of the profile; starts a JVM."""
+        from lakehouse_backfill.adapters.spark.session.session import open_session
+
+        return open_session(self.profile, self.folder)
+
+    @cached_property
+    def bench(self) -> Context:
+        """The ports that the stages work with."""
+        from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
+        from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+        from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
+        from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
+        from lakehouse_backfill.adapters.system.hooks import LocalHooks
+        from lakehouse_backfill.core.runs.context import Context
+
+        lake = lake_ports(self.catalog, self.profile, lambda: self.spark)
+        ports = Context(
+            tables=IcebergTables(self.catalog),
+            pins=lake.pins,
+            shadows=lake.shadows,
+            publisher=lake.publisher,
+            carrying=lake.carrying,
+            ways=lake.ways.choose,
+            erasing=LocalDeletionFinder(self.catalog),
+            **control_ports(self.catalog, self.profile, lambda: self.spark),
+            compute=_make_once(self._compute),
+            differ=self._differ,
+            records=_LazyRecords(self),
+            views=views_port(self.catalog, self.profile, lambda: self.spark),
+            hooks=LocalHooks(self.folder),
+            reading=LocalDualReader(self.catalog),
+            corrections=IcebergCorrections(self.catalog),
+            clock=SystemClock(),
+            journal=JsonJournal(self.folder),
+            progress=self.progress,
+            profile=self.profile,
+            driver=this_driver(),
+            is_alive=is_driver_alive,
+            code_hash=lambda file: file_hash(self.folder, file),
+            file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
+        )
+        return watch_ports(ports)
+
+    def contract(self, product: str) -> Contract:
+        """Load the contract of a product; raises NotFound, ConfigError."""
+        return find_contract(self.folder, product)
+
+    def contracts(self) -> list[Contract]:
+        """Load all contracts of the project."""
+        return [find_contract(self.folder, product) for product in list_contracts(self.folder)]
+
+    def valid_contracts(self) -> list[Contract]:
+        """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
+        found = []
+        for product in list_contracts(self.folder):
+            with suppress(ConfigError):
+                found.append(find_contract(self.folder, product))
+        return found
+
+    def declare(self, manifest_file: Path) -> DeclaredRun:
+        """Read a run manifest, its contract, and what identifies the code."""
+        from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
+        from lakehouse_backfill.core.planning.plan import DeclaredRun
+
+        path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
+        if not path.is_file() and manifest_file.is_file():
+            path = manifest_file.resolve()
+        manifest = load_manifest(path, self.folder)
+        with locate_errors(path, self.folder):
+            with attach_error_field("product"):
+                contract = self.contract(manifest.product)
+            require_suites(self.folder, contract)
+            files = hash_run_files(self.folder, manifest, contract)
+        steps = manifest.target.progressive
+        for suite in (
+            *contract.suites,
+            *manifest.validation.suites,
+            *(steps.suites if steps else ()),
+        ):
+            check_suite_form(self.folder / suite.file, suite.file)
+        lock = self.folder / LOCK_FILE
+        return DeclaredRun(
+            manifest=manifest,
+            contract=contract,
+            manifest_file=display_path(path, self.folder),
+            code_hash=files[manifest.transform.file],
+            git_commit=describe_git_commit(self.folder, tuple(files)),
+            lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
+            files=files,
+        )
+
+    def read(self, engine: str, table: str, snapshot_id: int) -> Any:
+        """Read a table's snapshot with Spark, Arrow or DuckDB."""
+        if engine == "spark":
+            from lakehouse_backfill.adapters.spark.dataframes import read_table
+
+            return read_table(self.spark, self.profile.catalog["name"], table, snapshot_id)
+        from lakehouse_backfill.adapters.local import reader
+
+        readers = {"arrow": reader.read_snapshot_arrow, "duckdb": reader.open_snapshot_duckdb}
+        if engine not in readers:
+            raise ConfigError(f"no engine {engine!r}", fix="choose spark, arrow or duckdb")
+        return readers[engine](self.catalog, table, snapshot_id)
+
+    @property
+    def evidence_folder(self) -> Path:
+        """Where pages and archives lie unless they are exported."""
+        return self.folder / STATE_FOLDER / "evidence"
+
+    def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
+        """Write the evidence page and its archive; give the page's path."""
+        from lakehouse_backfill.report.page import write_evidence_files
+
+        return write_evidence_files(document, export or self.evidence_folder)
+
+    def require_java(self) -> None:
+        """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.
+
+        A Spark Connect server has its own.
+        """
+        from lakehouse_backfill.adapters.spark.session.java import require_java
+
+        if "spark.remote" not in self.profile.spark:
+            require_java()
+
+    def expect_suites(self) -> None:
+        """Load Great Expectations in the background, while Spark starts."""
+        from lakehouse_backfill.adapters.quality.judge import start_gx_import
+
+        start_gx_import()
+
+    def _compute(self) -> ComputePorts:
+        from lakehouse_backfill.adapters.iceberg.control.schemas import (
+            CURRENT_VIEW,
+            current_view_select,
+        )
+        from lakehouse_backfill.adapters.local.inspecting import LocalInspector
+        from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
+        from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
+        from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
+        from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+        from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
+        from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+        from lakehouse_backfill.adapters.spark.views import ensure_view
+        from lakehouse_backfill.adapters.system.code_archive import CodeArchive
+        from lakehouse_backfill.core.planning.job_code import archived_code
+        from lakehouse_backfill.core.runs.context import ComputePorts
+        from lakehouse_backfill.wiring.dispatch import InspectingBySize
+
+        catalog, control = self.profile.catalog["name"], self.profile.control_namespace
+        code = CodeArchive(
+            self.folder,
+            self.folder / STATE_FOLDER / "code",
+            lambda run: archived_code(self.bench, run),
+        )
+        try:
+            select = current_view_select(catalog, control)
+            ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
+        except Unsupported as error:
+            self.bench.journal.log("no view", problem=error.problem)
+        ports = ComputePorts(
+            staging=SparkStaging(self.spark, catalog, code.folder_of),
+            measuring=SparkMeasuring(self.spark, catalog),
+            inspecting=InspectingBySize(
+                LocalInspector(self.catalog), SparkInspecting(self.spark, catalog)
+            ),
+            restoring=SparkRestoring(self.spark, catalog),
+            attributing=SparkAttributing(self.spark, catalog, code.folder_of),
+            judge=ExpectationsJudge(self.folder),
+        )
+        return watch_ports(ports)
+
+    def _differ(self, engine: str) -> Any:
+        from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+
+        local = LocalDiffer(self.catalog)
+        if engine == "local":
+            return local
+        if engine == "spark":
+            from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+            from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+            from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
+            from lakehouse_backfill.wiring.dispatch import SparkDifferWithFallback
+
+            limit = self.profile.task_diff_limit_mib * 1024 * 1024
+            tasks = ParallelDiffer(local, SparkWorkers(self.spark), limit)
+            return SparkDifferWithFallback(
+                tasks, SparkDiffer(self.spark, self.profile.catalog["name"])
+            )
+        raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+
+
+class _LazyRecords:
+    """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
+
+    def __init__(self, wiring: Adapters) -> None:
+        self._wiring = wiring
+
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        from lakehouse_backfill.adapters.local.reader import read_golden
+
+        return read_golden(self._wiring.folder / file)
+
+    def by_key(
+        self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        from lakehouse_backfill.adapters.local.reader import rows_by_key
+
+        return rows_by_key(self._wiring.catalog, table, snapshot_id, keys)[0]
+
+
+def _make_once(make: Callable[[], Made]) -> Callable[[], Made]:
+    made: list[Made] = []
+
+    def get() -> Made:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+class LakePorts(NamedTuple):
+    """What changes tables, and what says by which way."""
+
+    pins: Pins
+    shadows: Shadows
+    publisher: Publisher
+    carrying: Carrying
+    ways: WritePathChooser
+
+
+def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> LakePorts:
+    """Make the ports over one PyIceberg catalog; `spark` starts a JVM, when a table needs it."""
+    from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
+    from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+    from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
+    from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+    from lakehouse_backfill.wiring import dispatch
+
+    java, rows = _spark_writers(profile, spark)
+    namespace = profile.shadow_namespace
+    choosing = _write_path_chooser(catalog, profile)
+    return LakePorts(
+        pins=dispatch.PinsByWritePath(
+            choosing,
+            {
+                "pyiceberg": IcebergPins(catalog),
+                "java": IcebergPins(catalog, java),
+                "rewrite": IcebergPins(catalog, rows),
+            },
+        ),
+        shadows=dispatch.ShadowsByWritePath(
+            choosing,
+            {
+                "pyiceberg": IcebergShadows(catalog, namespace),
+                "java": IcebergShadows(catalog, namespace, java),
+                "rewrite": IcebergShadows(catalog, namespace, FileCloneCommitter(catalog)),
+            },
+        ),
+        publisher=_publisher_by_write_path(catalog, choosing, java, rows),
+        carrying=dispatch.CarryingByWritePath(
+            choosing,
+            {
+                "pyiceberg": IcebergChunkCarrier(catalog),
+                "java": IcebergChunkCarrier(catalog, commits=java),
+                "rewrite": IcebergChunkCarrier(catalog, commits=rows),
+            },
+        ),
+        ways=choosing,
+    )
+
+
+def _spark_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaCommits, SparkRewrites]:
+    """Make what writes tables that PyIceberg cannot: with a JVM in reach, and without."""
+    from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
+    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+    from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+
+    name = profile.catalog["name"]
+    return JavaCommits(JavaApi(spark, name)), SparkRewrites(spark, name)
+
+
+def _write_path_chooser(catalog: Any, profile: Profile) -> WritePathChooser:
+    from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
+    from lakehouse_backfill.adapters.spark.session.session import is_session_open
+    from lakehouse_backfill.domain.plan import JvmState
+    from lakehouse_backfill.wiring.dispatch import WritePathChooser
+
+    is_connect = "spark.remote" in profile.spark
+    return WritePathChooser(
+        IcebergTableSurveyor(catalog),
+        lambda: JvmState(is_up=is_session_open(), is_connect=is_connect),
+    )
+
+
+def _publisher_by_write_path(
+    catalog: Any, choosing: WritePathChooser, java: JavaCommits, rows: SparkRewrites
+) -> PublisherByWritePath:
+    """Make the publishers; each finishes a swap by rows that was cut off."""
+    from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+    from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
+    from lakehouse_backfill.wiring.dispatch import PublisherByWritePath
+
+    settling = RowRewriteFinalizer(catalog, rows, rows)
+    return PublisherByWritePath(
+        choosing,
+        {
+            "pyiceberg": IcebergPublisher(catalog, settling=settling),
+            "java": IcebergPublisher(catalog, commits=java, settling=settling),
+            "rewrite": IcebergPublisher(catalog, commits=rows, settling=settling),
+        },
+    )
+
+
+def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> dict[str, Any]:
+    """Make the ports over the control tables, by the workbench's names for them."""
+    from lakehouse_backfill.adapters.iceberg.control.evidence import (
+        IcebergEvidence,
+        IcebergFingerprints,
+        IcebergPinLeases,
+    )
+    from lakehouse_backfill.adapters.iceberg.control.runs import (
+        IcebergAudit,
+        IcebergLedger,
+        IcebergRuns,
+    )
+    from lakehouse_backfill.adapters.iceberg.control.tables import (
+        ControlTables,
+        IcebergControlUpkeep,
+        IcebergFences,
+    )
+    from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+    from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
+    from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+    from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
+    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+
+    java = JavaCommits(JavaApi(spark, profile.catalog["name"]))
+    control = ControlTables(catalog, profile.control_namespace)
+    return {
+        "runs": IcebergRuns(control),
+        "ledger": IcebergLedger(control),
+        "versions": IcebergVersions(control),
+        "evidence": IcebergEvidence(control),
+        "fingerprints": IcebergFingerprints(control),
+        "data_files": IcebergDataFiles(catalog),
+        "stored": IcebergStoredFiles(catalog),
+        "fences": IcebergFences(control),
+        "audit": IcebergAudit(control),
+        "pin_leases": IcebergPinLeases(control),
+        "upkeep": IcebergUpkeep(catalog, profile.shadow_namespace, SystemClock(), java),
+        "control_upkeep": IcebergControlUpkeep(catalog, profile.control_namespace, control),
+    }
+
+
+def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
+    """REST catalogs make views without a JVM, for Spark and Trino; the others by Spark."""
+    if profile.catalog.get("type") == "rest":
+        from lakehouse_backfill.adapters.iceberg.views import RestViews
+
+        return RestViews(catalog)
+    from lakehouse_backfill.adapters.spark.views import SparkViews
+
+    return SparkViews(spark, profile.catalog["name"])
