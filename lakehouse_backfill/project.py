@@ -1,25 +1,41 @@
-"""The Python API: the same verbs as the CLI, with the same results."""
+"""The Python API: one method for each command, with the same results."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
 from lakehouse_backfill.config.faults import locate_errors
-from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.looking import Result
+from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.proving import Proving
 from lakehouse_backfill.report import results
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    pass
+    from lakehouse_backfill.core.comparison.diff import TableSides
+    from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.report.page import EvidencePages
+
+Result = dict[str, Any]
 
 
-class Project(Proving):
+class Project:
     """A folder with profiles, contracts, suites and jobs, opened against one lake."""
+
+    def __init__(self, wiring: Adapters) -> None:
+        """Use `Project.open`."""
+        self.wiring = wiring
+        self.folder = wiring.folder
+
+    @cached_property
+    def _pages(self) -> EvidencePages:
+        from lakehouse_backfill.report.page import EvidencePages
+
+        return EvidencePages(lambda: self.wiring.bench, self.wiring.evidence_folder)
 
     @staticmethod
     def open(
@@ -77,7 +93,11 @@ class Project(Proving):
         if not dry_run:
             plan, status = stage.register_plan(bench, plan, who)
         done = results.plan_result(plan, status, proof)
-        return done if dry_run or not plan.revises else self._repaged(done, plan.revises)
+        return (
+            done
+            if dry_run or not plan.revises
+            else self._pages.add_existing_link(done, plan.revises)
+        )
 
     def approve(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the intent, bound to the manifest hash."""
@@ -86,47 +106,7 @@ class Project(Proving):
         done = decisions.approve(
             self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
         )
-        return self._repaged(self._decided(done.run_id), done.run_id)
-
-    def accept(self, run: str, by: str, reason: str = "") -> Result:
-        """Decide on the result, bound to the digest of checks and diff."""
-        from lakehouse_backfill.core.approval import decisions
-
-        done = decisions.accept(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._paged(self._decided(done.run_id), done.run_id)
-
-    def reject(self, run: str, by: str, reason: str) -> Result:
-        """Say no; nothing is deleted."""
-        from lakehouse_backfill.core.approval import decisions
-
-        done = decisions.reject(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._paged(self._decided(done.run_id), done.run_id)
-
-    def cancel(self, run: str, by: str, reason: str = "") -> Result:
-        """Close a run before publication."""
-        from lakehouse_backfill.core.approval import decisions
-
-        done = decisions.cancel(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._paged(self._decided(done.run_id), done.run_id)
-
-    def waive(
-        self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
-    ) -> Result:
-        """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
-        from lakehouse_backfill.core.approval import decisions as stage
-
-        bench = self.wiring.bench
-        if gate is not None:
-            stage.waive(bench, run, gate, resolve_actor(by), require_valid_reason(reason))
-        status = bench.runs.status(run)
-        found = results.gates_result(status, stage.failed_gates(bench, run))
-        return found if gate is None else self._paged(found, run)
+        return self._pages.add_existing_link(self._decided(done.run_id), done.run_id)
 
     def stage(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Compute the chunks that are not staged yet into the run's shadow table."""
@@ -134,9 +114,9 @@ class Project(Proving):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        with self._paged_on_error(run, only_again=True):
+        with self._pages.written_on_error(run, only_existing=True):
             status, numbers = stage(self._bench(take_over), run, resolve_actor(by))
-        return self._repaged(self._noted(results.state(status) | numbers, run), run)
+        return self._pages.add_existing_link(self._noted(results.state(status) | numbers, run), run)
 
     def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Make the shadow table that another engine is to write; name it and where it lies."""
@@ -144,10 +124,10 @@ class Project(Proving):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        with self._paged_on_error(run, only_again=True):
+        with self._pages.written_on_error(run, only_existing=True):
             status, table = shadow_open(self._bench(take_over), run, resolve_actor(by))
         plan = self.wiring.bench.runs.plan(run)
-        return self._repaged(results.shadow_opened(status, table, plan), run)
+        return self._pages.add_existing_link(results.shadow_opened(status, table, plan), run)
 
     def shadow_close(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Fingerprint what another engine wrote into the shadow; the run is staged then."""
@@ -155,9 +135,9 @@ class Project(Proving):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        with self._paged_on_error(run, only_again=True):
+        with self._pages.written_on_error(run, only_existing=True):
             status, numbers = shadow_close(self._bench(take_over), run, resolve_actor(by))
-        return self._repaged(results.state(status) | numbers, run)
+        return self._pages.add_existing_link(results.state(status) | numbers, run)
 
     def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Run every gate; `passed` tells whether all blocking ones did."""
@@ -170,7 +150,19 @@ class Project(Proving):
         file = self.wiring.bench.runs.plan(run).manifest_file
         took = suites.newest_validation_timing(self.wiring.bench.runs.events(run))
         found = results.validation_result(status, validation, digest, took)
-        return self._paged(found | {"manifest_file": file}, run)
+        return self._pages.add_links(found | {"manifest_file": file}, run)
+
+    def rejudge(
+        self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
+    ) -> Result:
+        """Run suites on what readers of a product get now; nothing in the lake is changed."""
+        from lakehouse_backfill.core.validation.suites import validate_accepted
+
+        self.wiring.require_java()
+        self.wiring.expect_suites()
+        contract = self.wiring.contract(product)
+        found = validate_accepted(self.wiring.bench, contract, tuple(suites), tuple(partitions))
+        return results.rejudged(product, found)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
@@ -178,11 +170,78 @@ class Project(Proving):
 
         self.wiring.require_java()
         self.wiring.expect_suites()
-        with self._paged_on_error(run):
+        with self._pages.written_on_error(run):
             done = run_until_decision(self._bench(take_over), run, resolve_actor(by))
         if done["run_id"] != run:
-            self._repaged({}, run)
-        return self._paged(self._noted(done, run), str(done["run_id"]))
+            self._pages.update_existing(run)
+        return self._pages.add_links(self._noted(done, run), str(done["run_id"]))
+
+    def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
+        """Say where one run stands, or list the open runs, those that wait for people first."""
+        from lakehouse_backfill.core.evidence import status
+
+        bench = self.wiring.bench
+        if run:
+            one = bench.runs.status(run)
+            gates = status.stopping_gates(bench, one)
+            events = bench.runs.events(run)
+            stands = status.summarise_run_safety(
+                bench, one, was_empty=status.run_has_no_old_rows(bench, events, run)
+            )
+            line = results.run_line(one, stands, gates, status.waiver_records(events))
+            told: Result = {"runs": [line | status.rollout_records(bench, run, events)]}
+            return self._noted(told, run)
+        found = status.list_runs(bench, everything=all)
+        return {
+            "runs": [
+                results.run_line(item, status.summarise_run_safety(bench, item)) for item in found
+            ]
+        }
+
+    def log(self, run: str) -> Result:
+        """The run's events, oldest first."""
+        self.wiring.bench.runs.status(run)
+        return {"events": [results.plain(event) for event in self.wiring.bench.runs.events(run)]}
+
+    def chunks(self, run: str) -> Result:
+        """The run's chunk ledger; chunks that are not staged yet are pending."""
+        bench = self.wiring.bench
+        return results.chunk_lines(bench.runs.plan(run), bench.ledger.chunks(run))
+
+    def diff(
+        self,
+        old: str,
+        new: str | None = None,
+        key: tuple[str, ...] | None = None,
+        where: str | None = None,
+        engine: str = "auto",
+        samples: int = 5,
+        by: str | None = None,
+        ignore: tuple[str, ...] = (),
+        tolerance: tuple[str, ...] = (),
+        local_limit_mib: int | None = None,
+        preview: bool = False,  # noqa: FBT001, FBT002
+    ) -> Result:
+        """Compare two table states, or a run's candidate with what it replaces (`new` absent).
+
+        `tolerance` holds texts such as `amount=0.01` or `amount=1%`. With `preview` no row is read:
+        it says what is proven to be the same, and what would be read.
+        """
+        from lakehouse_backfill.core.comparison import conditions, diff
+        from lakehouse_backfill.core.publication import dual_read
+
+        bench = self.wiring.bench
+        limits = conditions.parse_tolerances(tolerance)
+        asked = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
+        if new is None:
+            dual_read.require_candidate_access(bench, old, by)
+            request = diff.request_for_run(bench, old, asked)
+        else:
+            request = diff.request_for_states(bench, self._sides(old, new), asked)
+        limit = None if local_limit_mib is None else local_limit_mib * diff.MEBIBYTE
+        if preview:
+            return results.preview_result(*diff.preview_diff(bench, request, engine, limit))
+        return results.compared_result(diff.compare_states(bench, request, engine, limit))
 
     def attribute(
         self,
@@ -204,7 +263,264 @@ class Project(Proving):
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
         compared, found = attribution.attribute_changes(bench, run, asked)
-        return self._repaged(results.compared_result(compared) | {"attribution": found.data()}, run)
+        return self._pages.add_existing_link(
+            results.compared_result(compared) | {"attribution": found.data()}, run
+        )
+
+    def reconcile(self, old: str, new: str) -> Result:
+        """Count and checksum of each partition of two table states."""
+        from lakehouse_backfill.core.comparison.diff import reconcile
+
+        rows = reconcile(self.wiring.bench, self._sides(old, new))
+        return {
+            "partitions": [results.plain(row) for row in rows],
+            "equal": all(row.equal for row in rows),
+        }
+
+    def dual_read(
+        self,
+        run: str,
+        reader: str,
+        sql: str | None = None,
+        columns: tuple[str, ...] = (),
+        tolerance: float = 0.0,
+        accept_difference: str | None = None,
+        by: str | None = None,
+    ) -> Result:
+        """Compare a reader's query on old and candidate, for the record; no JVM."""
+        from lakehouse_backfill.config.project_files import load_reader_query
+        from lakehouse_backfill.core.publication.dual_read import dual_read
+        from lakehouse_backfill.report.summary import dual_read_result
+
+        query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
+        reason = None if accept_difference is None else require_valid_reason(accept_difference)
+        done = dual_read(self.wiring.bench, run, query, resolve_actor(by), reason)
+        return self._pages.add_links(dual_read_result(done), run)
+
+    def candidate(
+        self,
+        run: str,
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        by: str | None = None,
+    ) -> Any:
+        """Give what a run would publish, before anybody else sees it, as `accepted` does.
+
+        Raises NotFound (nothing is staged), NotAllowed (`roles.validators` names others).
+        """
+        from lakehouse_backfill.core.publication.dual_read import candidate
+
+        found = candidate(self.wiring.bench, run, by)
+        return self.wiring.read(engine, found.table, found.snapshot_id)
+
+    def accept(self, run: str, by: str, reason: str = "") -> Result:
+        """Decide on the result, bound to the digest of checks and diff."""
+        from lakehouse_backfill.core.approval import decisions
+
+        done = decisions.accept(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
+        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+
+    def reject(self, run: str, by: str, reason: str) -> Result:
+        """Say no; nothing is deleted."""
+        from lakehouse_backfill.core.approval import decisions
+
+        done = decisions.reject(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
+        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+
+    def cancel(self, run: str, by: str, reason: str = "") -> Result:
+        """Close a run before publication."""
+        from lakehouse_backfill.core.approval import decisions
+
+        done = decisions.cancel(
+            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+        )
+        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+
+    def waive(
+        self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
+    ) -> Result:
+        """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
+        from lakehouse_backfill.core.approval import decisions as stage
+
+        bench = self.wiring.bench
+        if gate is not None:
+            stage.waive(bench, run, gate, resolve_actor(by), require_valid_reason(reason))
+        status = bench.runs.status(run)
+        found = results.gates_result(status, stage.failed_gates(bench, run))
+        return found if gate is None else self._pages.add_links(found, run)
+
+    def publish(
+        self,
+        run: str,
+        by: str,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Make an accepted run what readers see; the same again changes nothing."""
+        from lakehouse_backfill.core.approval.decisions import trusted_events
+        from lakehouse_backfill.core.publication import catch_up, post_publish
+        from lakehouse_backfill.core.publication.publication import check_publishable
+
+        bench, by = self._bench(take_over), resolve_actor(by)
+        if dry_run:
+            plan = bench.runs.plan(run)
+            check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
+            return results.publish_preview(plan, bench.versions.pointer(plan.product))
+        with self._pages.written_on_error(run, only_existing=True):
+            published = catch_up.publish_with_catch_up(bench, run, by)
+        done = published.publication.run_id or run
+        found = results.publish_result(bench.runs.status(done), published)
+        followed = post_publish.post_publish_outcome(
+            bench, bench.runs.plan(done), published.publication
+        )
+        found |= results.followed(followed)
+        if done != run:
+            self._pages.update_existing(run)
+            said = f"live commits came: {done} caught up with them, and took the place of {run}"
+            found["warnings"] = [*found.get("warnings", ()), said]
+        return self._pages.add_links(found, done)
+
+    def publish_together(
+        self,
+        runs: tuple[str, ...],
+        by: str,
+        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Make accepted runs of several pinned products visible by one commit."""
+        from lakehouse_backfill.core.publication.publish import publish_together
+
+        bench = self._bench(take_over)
+        with self._pages.written_on_error(*runs, only_existing=True):
+            done = publish_together(bench, tuple(runs), resolve_actor(by))
+        found = [
+            results.publish_result(bench.runs.status(run), published)
+            for run, published in done.items()
+        ]
+        return self._pages.add_links({"published": found}, *runs)
+
+    def versions(self, product: str) -> Result:
+        """The accepted versions of a product, newest first."""
+        from lakehouse_backfill.core.evidence import status
+
+        try:
+            rows = status.accepted_versions(self.wiring.bench, product)
+        except NotFound:
+            self.wiring.contract(product)  # a name that is no product's is the likelier mistake
+            raise
+        return {"product": product, "versions": [results.version_line(row) for row in rows]}
+
+    def accepted(
+        self,
+        product: str,
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        strict: bool = True,
+    ) -> Any:
+        """Give what consumers of a product read: Spark DataFrame, Arrow table, DuckDB relation.
+
+        Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
+        """
+        from lakehouse_backfill.core.versions.accepted import resolve_accepted
+
+        contract = self.wiring.contract(product)
+        found = resolve_accepted(self.wiring.bench, contract, strict=strict)
+        return self.wiring.read(engine, found.table, found.snapshot_id)
+
+    def accepted_together(
+        self,
+        products: tuple[str, ...],
+        engine: Literal["spark", "arrow", "duckdb"] = "arrow",
+        *,
+        strict: bool = True,
+    ) -> dict[str, Any]:
+        """Give what consumers of several products read, all as accepted at one moment.
+
+        Pinned products that were published together are seen together: old or new, never a mix.
+        """
+        from lakehouse_backfill.core.versions.accepted import resolve_accepted_together
+
+        contracts = tuple(self.wiring.contract(product) for product in products)
+        found = resolve_accepted_together(self.wiring.bench, contracts, strict=strict)
+        return {
+            product: self.wiring.read(engine, one.table, one.snapshot_id)
+            for product, one in found.items()
+        }
+
+    def evidence(self, run: str, export: str | Path | None = None) -> Result:
+        """Write the evidence page and archive of a run and say where they are."""
+        folder = Path(export) if export else None
+        if folder is not None and (file := _blocking_file(folder)) is not None:
+            raise ConfigError(
+                f"{file} is a file, not a folder that page and archive can be written into",
+                state="nothing was written",
+                fix="name a folder: --export DIR",
+            )
+        report = self._pages.write(run, folder)
+        return {"report": str(report), "archive": str(report.with_suffix(".json"))}
+
+    def evidence_document(self, run: str) -> Result:
+        """Everything that shows why a run was (or was not) accepted, as one document."""
+        from lakehouse_backfill.core.evidence import status
+
+        return status.evidence_document(self.wiring.bench, run)
+
+    def rollback(
+        self,
+        product: str,
+        to: int | None = None,
+        partitions: tuple[str, ...] = (),
+        reason: str = "",
+        by: str | None = None,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Go back to an accepted version, keeping later live writes elsewhere."""
+        from lakehouse_backfill.core.publication import rollback as stage
+        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+
+        bench, contract = self.wiring.bench, self.wiring.contract(product)
+        way = stage.plan_rollback(bench, product, to, tuple(partitions))
+        if dry_run:
+            rewritten = plan_rewrites(bench, contract, way)
+            return results.rollback_preview(
+                product, rewritten, stage.remaining_column_changes(bench, way)
+            )
+        undone = {row.run_id for row in way.undone if row.run_id}
+        runs = sorted(undone.union(way.leaving, way.returning))
+        with self._pages.written_on_error(*runs):
+            done = stage.rollback(
+                bench, contract, way, require_valid_reason(reason), resolve_actor(by)
+            )
+        return self._pages.add_links(results.rollback_result(done), *runs)
+
+    def rollback_together(
+        self,
+        products: tuple[str, ...],
+        reason: str,
+        by: str | None = None,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+    ) -> Result:
+        """Let several pinned products go back to the version before, by one commit."""
+        from lakehouse_backfill.core.publication import rollback
+
+        bench = self.wiring.bench
+        contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
+        ways = tuple(
+            (found, rollback.plan_rollback(bench, found.product, None, ())) for found in contracts
+        )
+        if dry_run:
+            return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
+        runs = {run for _, way in ways for run in (*way.leaving, *way.returning)}
+        with self._pages.written_on_error(*sorted(runs)):
+            rows = rollback.rollback_together(
+                bench, ways, require_valid_reason(reason), resolve_actor(by)
+            )
+        return self._pages.add_links(
+            {"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs)
+        )
 
     def recover(
         self,
@@ -217,14 +533,14 @@ class Project(Proving):
         from lakehouse_backfill.core.publication.recover import recover
 
         bench, by = self._bench(take_over), resolve_actor(by)
-        seen = {} if dry_run else self._shown()
+        seen = {} if dry_run else self._pages.run_marks()
         try:
             found = recover(bench, run, by, dry_run=dry_run)
         except Exception:
-            self._write_pages(*self._changed(seen))
+            self._pages.write_all(*self._pages.changed_since(seen))
             raise
         done = {"actions": [vars(item) for item in found], "dry_run": dry_run}
-        return done if dry_run else self._paged(done, *self._changed(seen))
+        return done if dry_run else self._pages.add_links(done, *self._pages.changed_since(seen))
 
     def maintain(
         self, by: str, product: str | None = None, erasure: str = "",
@@ -241,21 +557,49 @@ class Project(Proving):
         )  # fmt: skip
         return maintained_result(done, dry_run=dry_run)
 
-    def _shown(self) -> dict[str, object]:
-        """Note of each run what its page says first: its log, and what of it went back since."""
-        bench = self.wiring.bench
-        runs = bench.runs.list(open_only=False)
-        histories = {name: bench.versions.history(name) for name in {run.product for run in runs}}
-        return {
-            run.run_id: (
-                run.seq,
-                pointer.rolled_back_since(histories[run.product], run.run_id),
-            )
-            for run in runs
-        }
+    def verify(
+        self,
+        run: str,
+        deep: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        evidence: str | Path | None = None,
+    ) -> Result:
+        """Compare what is stored with what was accepted; with `deep` data files are read too.
 
-    def _changed(self, seen: dict[str, object]) -> list[str]:
-        return [run for run, shown in self._shown().items() if seen.get(run, shown) != shown]
+        `evidence` is a folder that page and archive were exported to; the project's own if absent.
+        """
+        from lakehouse_backfill.core.evidence.verify import verify
+        from lakehouse_backfill.domain.table import StoredCheck
+        from lakehouse_backfill.errors import Tampered
+        from lakehouse_backfill.report import page
+
+        found = verify(self.wiring.bench, run, deep=deep)
+        folder = Path(evidence) if evidence else self.wiring.evidence_folder
+        try:
+            files = page.check_evidence_files(folder, self.evidence_document(run))
+        except Tampered as error:
+            because = f"the lake gives no document to compare with: {error.problem}"
+            files = (StoredCheck(name="evidence files", ok=None, because=because),)
+        return results.verified(found, files, deep=deep)
+
+    def reproduce(self, run: str) -> Result:
+        """Execute a run's archived code on its pinned inputs again; compare checksums."""
+        from lakehouse_backfill.core.evidence.reproduce import reproduce
+
+        self.wiring.require_java()
+        return results.reproduced(reproduce(self.wiring.bench, run))
+
+    def audit_verify(self) -> Result:
+        """Check that the logs of all runs are as they were written; else `first_bad` says where."""
+        from lakehouse_backfill.core.evidence.verify import audit_verify
+
+        return results.audit_result(audit_verify(self.wiring.bench))
+
+    def audit_guarantees(self, product: str | None = None) -> Result:
+        """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
+        from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
+
+        self.wiring.require_java()
+        return results.guaranteed(audit_guarantees(self.wiring.bench, product))
 
     def _decided(self, run: str) -> Result:
         from lakehouse_backfill.core.approval import decisions
@@ -270,6 +614,32 @@ class Project(Proving):
             "waivers": waiver_records(events),
             "manifest_file": plan.manifest_file,
         }
+
+    def _sides(self, old: str, new: str) -> TableSides:
+        from lakehouse_backfill.core.comparison.diff import TableSides
+
+        try:
+            left, right = TableRef.parse(old), TableRef.parse(new)
+        except ValueError as error:
+            raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
+        contracts = self.wiring.valid_contracts()
+        return TableSides(left, right, next((c for c in contracts if c.table == right.table), None))
+
+    def _noted(self, done: Result, run: str) -> Result:
+        """Add what the files of the run's code are by now, where that is not what runs."""
+        from lakehouse_backfill.core.planning.job_code import changed_code_notes
+
+        found = changed_code_notes(self.wiring.bench, run)
+        return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
+
+    def _bench(self, take_over: bool) -> Context:  # noqa: FBT001
+        return replace(self.wiring.bench, take_over=take_over)
+
+
+def _blocking_file(folder: Path) -> Path | None:
+    """Give what stands in the way of the folder: itself, or one above it, that is none."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    return None if there is None or there.is_dir() else there
 
 
 def accepted(

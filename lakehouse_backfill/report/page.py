@@ -11,17 +11,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.core.evidence.status import evidence_document
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, command_line
 from lakehouse_backfill.report import break_glass, changes, lineage, proof, summary
 from lakehouse_backfill.report.dossier import Dossier, read_dossier
 from lakehouse_backfill.report.html import Markup, format_moment, html_tag, join, page_section
 from lakehouse_backfill.report.style import style_sheet
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.runs.context import Context
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 #: The page asks nobody for anything, and runs nothing, even if a value got through the escaping.
@@ -252,3 +258,72 @@ def _check_page(file: Path, archive: Path, written: Mapping[str, str]) -> Stored
         found=mark,
         because="it was edited: it has another checksum, and is not what the archive gives",
     )
+
+
+class EvidencePages:
+    """The evidence pages of a project's runs, kept up to date by the verbs that change a run."""
+
+    def __init__(self, context: Callable[[], Context], folder: Path) -> None:
+        """Read the lake through `context`, made on first use; write into `folder`."""
+        self._context = context
+        self._folder = folder
+
+    def write(self, run: str, folder: Path | None = None) -> Path:
+        """Write page and archive of a run; return the path of the page."""
+        document = evidence_document(self._context(), run)
+        return write_evidence_files(document, folder or self._folder)
+
+    def write_all(self, *runs: str) -> tuple[list[str], list[str]]:
+        """Write what can be written; return the pages, and a sentence for each that is missing."""
+        written, warnings = [], []
+        for run in runs:
+            try:
+                written.append(str(self.write(run)))
+            except Exception as error:  # noqa: BLE001 (the act is done, whatever a page says)
+                problem = error.problem if isinstance(error, BackfillError) else repr(error)
+                fix = command_line("evidence", run)
+                warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
+                self._context().journal.log("page not written", run_id=run, problem=problem)
+        return written, warnings
+
+    def add_links(self, result: dict[str, Any], *runs: str) -> dict[str, Any]:
+        """Write the pages of the runs; add where they are, or a warning, to the result."""
+        written, warnings = self.write_all(*runs)
+        added: dict[str, Any] = {"report": written[0]} if len(written) == 1 else {}
+        if warnings:
+            added["warnings"] = [*result.get("warnings", ()), *warnings]
+        return result | added
+
+    def add_existing_link(self, result: dict[str, Any], run: str) -> dict[str, Any]:
+        """Do the same for a run that may have no page yet; then nothing is written."""
+        return self.add_links(result, run) if self._exists(run) else result
+
+    def update_existing(self, run: str) -> None:
+        """Write the page of a run again if it has one."""
+        self.add_existing_link({}, run)
+
+    @contextmanager
+    def written_on_error(self, *runs: str, only_existing: bool = False) -> Iterator[None]:
+        """Write the pages of the runs when the act fails; with `only_existing`, none anew."""
+        try:
+            yield
+        except Exception:
+            self.write_all(*(run for run in runs if not only_existing or self._exists(run)))
+            raise
+
+    def run_marks(self) -> dict[str, object]:
+        """Return what the page of each run depends on: its last event, and later rollbacks."""
+        context = self._context()
+        runs = context.runs.list(open_only=False)
+        histories = {name: context.versions.history(name) for name in {run.product for run in runs}}
+        return {
+            run.run_id: (run.seq, pointer.rolled_back_since(histories[run.product], run.run_id))
+            for run in runs
+        }
+
+    def changed_since(self, marks: dict[str, object]) -> list[str]:
+        """Return the runs whose marks differ from `marks`; runs that `marks` lacks do not count."""
+        return [run for run, mark in self.run_marks().items() if marks.get(run, mark) != mark]
+
+    def _exists(self, run: str) -> bool:
+        return (self._folder / f"{run}.html").exists()

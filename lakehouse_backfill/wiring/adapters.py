@@ -207,12 +207,6 @@ class Adapters:
         """Where pages and archives lie unless they are exported."""
         return self.folder / STATE_FOLDER / "evidence"
 
-    def write_report(self, document: dict[str, Any], export: Path | None) -> Path:
-        """Write the evidence page and its archive; give the page's path."""
-        from lakehouse_backfill.report.page import write_evidence_files
-
-        return write_evidence_files(document, export or self.evidence_folder)
-
     def require_java(self) -> None:
         """Raise JavaMissing, before anything is changed, when Spark could not start for want of it.
 
