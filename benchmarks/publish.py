@@ -98,7 +98,7 @@ class Stopwatch:
 
     def wear(self, project: Project) -> None:
         """Put itself around the two ports of the project."""
-        bench = project.wiring.bench
+        bench = project.wiring.context
         worn = replace(
             bench, publisher=_Worn(bench.publisher, self), versions=_Worn(bench.versions, self)
         )

@@ -61,13 +61,13 @@ def stage(catalog: Catalog, shadow: str, labels: tuple[str, ...]) -> None:
     head = table.current_snapshot()
     assert head is not None
     cache = ManifestCache()
-    old = ScopedReader(table, Scope(field=FIELD, partitions=labels), cache).in_scope(head).data
+    old = ScopedReader(table, Scope(field=FIELD, partitions=labels), cache).scope_files(head).data
     new = {}
     for entry in old.values():
         file = _real_file(table, entry.data_file.partition)
         new[file.file_path] = _entry(file, None)
     change = SnapshotChange(head, tuple(head.manifests(table.io)), old, new)
-    snapshot = SwapProducer(cache).snapshot(table, change, {CHUNK_ID_PROPERTY: "c1"}, 1)
+    snapshot = SwapProducer(cache).write_snapshot(table, change, {CHUNK_ID_PROPERTY: "c1"}, 1)
     commit_snapshot(table, snapshot, {}, "chunk")
 
 

@@ -111,21 +111,21 @@ def publish(project: Project, run_id: str) -> None:
     """Publish as the verb does, without the evidence page that it writes afterwards."""
     from lakehouse_backfill.core.publication.publish import publish as stage
 
-    stage(project.wiring.bench, run_id, WHO)
+    stage(project.wiring.context, run_id, WHO)
 
 
 def roll_back(project: Project) -> None:
     """Roll back as the verb does, without the evidence pages that it writes afterwards."""
     from lakehouse_backfill.core.publication import rollback as stage
 
-    bench, contract = project.wiring.bench, project.wiring.contract(PRODUCT)
+    bench, contract = project.wiring.context, project.wiring.contract(PRODUCT)
     way = stage.plan_rollback(bench, PRODUCT, None, ())
     stage.rollback(bench, contract, way, "next round", WHO)
 
 
 def fill(project: Project, scale: float) -> None:
     """Make the source, the product with three wrong months, and a copy for the bare overwrite."""
-    project.wiring.make_lake()
+    project.wiring.create_lake()
     spark, catalog = project.wiring.spark, project.wiring.catalog
     catalog.create_namespace_if_not_exists("bench")
     rows = spark.range(int(ROWS * scale)).selectExpr(
@@ -134,7 +134,7 @@ def fill(project: Project, scale: float) -> None:
     _create(spark, rows, SOURCE)
     right = spark.table(name(SOURCE))
     wrong = _released(right)
-    project.wiring.bench.tables.create(project.wiring.contract(PRODUCT))
+    project.wiring.context.tables.create(project.wiring.contract(PRODUCT))
     wrong.writeTo(name(PRODUCT)).append()
     _create(spark, wrong, BARE)
 

@@ -167,7 +167,7 @@ def _check_history(wiring: Adapters) -> str:
     """Look for snapshots whose expiry would delete live files, in the tables of all contracts."""
     tables = sorted({contract.table for contract in wiring.valid_contracts()})
     for table in tables:
-        for snapshot_id, why in wiring.bench.upkeep.dangers(table).items():
+        for snapshot_id, why in wiring.context.upkeep.dangers(table).items():
             raise Blocked(
                 f"{table}: the expiry of snapshot {snapshot_id} would delete live files: {why}, "
                 "and no tag holds it",
@@ -188,7 +188,7 @@ def add_product(wiring: Adapters, table: str, owner: str) -> dict[str, Any]:
     Raises NotFound, Unsupported for a table without partitions to restate by, ConfigError when the
     file is there.
     """
-    info = wiring.bench.tables.describe(table) if is_table_name(table) else None
+    info = wiring.context.tables.describe(table) if is_table_name(table) else None
     if info is None:
         raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
     if not info.partitioning:

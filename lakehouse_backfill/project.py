@@ -35,7 +35,7 @@ class Project:
     def _pages(self) -> EvidencePages:
         from lakehouse_backfill.report.page import EvidencePages
 
-        return EvidencePages(lambda: self.wiring.bench, self.wiring.evidence_folder)
+        return EvidencePages(lambda: self.wiring.context, self.wiring.evidence_folder)
 
     @staticmethod
     def open(
@@ -84,8 +84,8 @@ class Project:
         """
         from lakehouse_backfill.core.planning import plan as stage
 
-        who, bench = resolve_actor(by), self.wiring.bench
-        declared = self.wiring.declare(Path(manifest_file))
+        who, bench = resolve_actor(by), self.wiring.context
+        declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(bench, declared, who, revise)
         proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
@@ -104,7 +104,7 @@ class Project:
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.approve(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._pages.add_existing_link(self._decided(done.run_id), done.run_id)
 
@@ -113,7 +113,7 @@ class Project:
         from lakehouse_backfill.core.staging.stage import stage
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
             status, numbers = stage(self._bench(take_over), run, resolve_actor(by))
         return self._pages.add_existing_link(self._noted(results.state(status) | numbers, run), run)
@@ -123,10 +123,10 @@ class Project:
         from lakehouse_backfill.core.staging.external import shadow_open
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
             status, table = shadow_open(self._bench(take_over), run, resolve_actor(by))
-        plan = self.wiring.bench.runs.plan(run)
+        plan = self.wiring.context.runs.plan(run)
         return self._pages.add_existing_link(results.shadow_opened(status, table, plan), run)
 
     def shadow_close(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
@@ -134,7 +134,7 @@ class Project:
         from lakehouse_backfill.core.staging.external import shadow_close
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
             status, numbers = shadow_close(self._bench(take_over), run, resolve_actor(by))
         return self._pages.add_existing_link(results.state(status) | numbers, run)
@@ -145,10 +145,10 @@ class Project:
         from lakehouse_backfill.core.validation.validate import validate
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         status, validation, digest = validate(self._bench(take_over), run, resolve_actor(by))
-        file = self.wiring.bench.runs.plan(run).manifest_file
-        took = suites.newest_validation_timing(self.wiring.bench.runs.events(run))
+        file = self.wiring.context.runs.plan(run).manifest_file
+        took = suites.newest_validation_timing(self.wiring.context.runs.events(run))
         found = results.validation_result(status, validation, digest, took)
         return self._pages.add_links(found | {"manifest_file": file}, run)
 
@@ -159,9 +159,9 @@ class Project:
         from lakehouse_backfill.core.validation.suites import validate_accepted
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         contract = self.wiring.contract(product)
-        found = validate_accepted(self.wiring.bench, contract, tuple(suites), tuple(partitions))
+        found = validate_accepted(self.wiring.context, contract, tuple(suites), tuple(partitions))
         return results.rejudged(product, found)
 
     def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
@@ -169,7 +169,7 @@ class Project:
         from lakehouse_backfill.core.publication.catch_up import run_until_decision
 
         self.wiring.require_java()
-        self.wiring.expect_suites()
+        self.wiring.preload_suites()
         with self._pages.written_on_error(run):
             done = run_until_decision(self._bench(take_over), run, resolve_actor(by))
         if done["run_id"] != run:
@@ -180,7 +180,7 @@ class Project:
         """Say where one run stands, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         if run:
             one = bench.runs.status(run)
             gates = status.stopping_gates(bench, one)
@@ -200,12 +200,12 @@ class Project:
 
     def log(self, run: str) -> Result:
         """The run's events, oldest first."""
-        self.wiring.bench.runs.status(run)
-        return {"events": [results.plain(event) for event in self.wiring.bench.runs.events(run)]}
+        self.wiring.context.runs.status(run)
+        return {"events": [results.plain(event) for event in self.wiring.context.runs.events(run)]}
 
     def chunks(self, run: str) -> Result:
         """The run's chunk ledger; chunks that are not staged yet are pending."""
-        bench = self.wiring.bench
+        bench = self.wiring.context
         return results.chunk_lines(bench.runs.plan(run), bench.ledger.chunks(run))
 
     def diff(
@@ -230,7 +230,7 @@ class Project:
         from lakehouse_backfill.core.comparison import conditions, diff
         from lakehouse_backfill.core.publication import dual_read
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         limits = conditions.parse_tolerances(tolerance)
         asked = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
         if new is None:
@@ -258,7 +258,7 @@ class Project:
         from lakehouse_backfill.core.evidence import attribution
         from lakehouse_backfill.core.publication import dual_read
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         dual_read.require_candidate_access(bench, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
@@ -271,7 +271,7 @@ class Project:
         """Count and checksum of each partition of two table states."""
         from lakehouse_backfill.core.comparison.diff import reconcile
 
-        rows = reconcile(self.wiring.bench, self._sides(old, new))
+        rows = reconcile(self.wiring.context, self._sides(old, new))
         return {
             "partitions": [results.plain(row) for row in rows],
             "equal": all(row.equal for row in rows),
@@ -294,7 +294,7 @@ class Project:
 
         query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
         reason = None if accept_difference is None else require_valid_reason(accept_difference)
-        done = dual_read(self.wiring.bench, run, query, resolve_actor(by), reason)
+        done = dual_read(self.wiring.context, run, query, resolve_actor(by), reason)
         return self._pages.add_links(dual_read_result(done), run)
 
     def candidate(
@@ -310,15 +310,15 @@ class Project:
         """
         from lakehouse_backfill.core.publication.dual_read import candidate
 
-        found = candidate(self.wiring.bench, run, by)
-        return self.wiring.read(engine, found.table, found.snapshot_id)
+        found = candidate(self.wiring.context, run, by)
+        return self.wiring.read_snapshot(engine, found.table, found.snapshot_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> Result:
         """Decide on the result, bound to the digest of checks and diff."""
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.accept(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
@@ -327,7 +327,7 @@ class Project:
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.reject(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
@@ -336,7 +336,7 @@ class Project:
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.cancel(
-            self.wiring.bench, run, resolve_actor(by), require_valid_reason(reason)
+            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
         )
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
@@ -346,7 +346,7 @@ class Project:
         """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
         from lakehouse_backfill.core.approval import decisions as stage
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         if gate is not None:
             stage.waive(bench, run, gate, resolve_actor(by), require_valid_reason(reason))
         status = bench.runs.status(run)
@@ -407,7 +407,7 @@ class Project:
         from lakehouse_backfill.core.evidence import status
 
         try:
-            rows = status.accepted_versions(self.wiring.bench, product)
+            rows = status.accepted_versions(self.wiring.context, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
@@ -427,8 +427,8 @@ class Project:
         from lakehouse_backfill.core.versions.accepted import resolve_accepted
 
         contract = self.wiring.contract(product)
-        found = resolve_accepted(self.wiring.bench, contract, strict=strict)
-        return self.wiring.read(engine, found.table, found.snapshot_id)
+        found = resolve_accepted(self.wiring.context, contract, strict=strict)
+        return self.wiring.read_snapshot(engine, found.table, found.snapshot_id)
 
     def accepted_together(
         self,
@@ -444,9 +444,9 @@ class Project:
         from lakehouse_backfill.core.versions.accepted import resolve_accepted_together
 
         contracts = tuple(self.wiring.contract(product) for product in products)
-        found = resolve_accepted_together(self.wiring.bench, contracts, strict=strict)
+        found = resolve_accepted_together(self.wiring.context, contracts, strict=strict)
         return {
-            product: self.wiring.read(engine, one.table, one.snapshot_id)
+            product: self.wiring.read_snapshot(engine, one.table, one.snapshot_id)
             for product, one in found.items()
         }
 
@@ -466,7 +466,7 @@ class Project:
         """Everything that shows why a run was (or was not) accepted, as one document."""
         from lakehouse_backfill.core.evidence import status
 
-        return status.evidence_document(self.wiring.bench, run)
+        return status.evidence_document(self.wiring.context, run)
 
     def rollback(
         self,
@@ -481,7 +481,7 @@ class Project:
         from lakehouse_backfill.core.publication import rollback as stage
         from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
 
-        bench, contract = self.wiring.bench, self.wiring.contract(product)
+        bench, contract = self.wiring.context, self.wiring.contract(product)
         way = stage.plan_rollback(bench, product, to, tuple(partitions))
         if dry_run:
             rewritten = plan_rewrites(bench, contract, way)
@@ -489,7 +489,7 @@ class Project:
                 product, rewritten, stage.remaining_column_changes(bench, way)
             )
         undone = {row.run_id for row in way.undone if row.run_id}
-        runs = sorted(undone.union(way.leaving, way.returning))
+        runs = sorted(undone.union(way.runs_rolled_back, way.runs_reinstated))
         with self._pages.written_on_error(*runs):
             done = stage.rollback(
                 bench, contract, way, require_valid_reason(reason), resolve_actor(by)
@@ -506,14 +506,14 @@ class Project:
         """Let several pinned products go back to the version before, by one commit."""
         from lakehouse_backfill.core.publication import rollback
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
         ways = tuple(
             (found, rollback.plan_rollback(bench, found.product, None, ())) for found in contracts
         )
         if dry_run:
             return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
-        runs = {run for _, way in ways for run in (*way.leaving, *way.returning)}
+        runs = {run for _, way in ways for run in (*way.runs_rolled_back, *way.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(
                 bench, ways, require_valid_reason(reason), resolve_actor(by)
@@ -552,7 +552,7 @@ class Project:
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
-            self.wiring.bench, contracts, resolve_actor(by), product=product, erasure=require_valid_reason(erasure),
+            self.wiring.context, contracts, resolve_actor(by), product=product, erasure=require_valid_reason(erasure),
             dry_run=dry_run,
         )  # fmt: skip
         return maintained_result(done, dry_run=dry_run)
@@ -572,7 +572,7 @@ class Project:
         from lakehouse_backfill.errors import Tampered
         from lakehouse_backfill.report import page
 
-        found = verify(self.wiring.bench, run, deep=deep)
+        found = verify(self.wiring.context, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
         try:
             files = page.check_evidence_files(folder, self.evidence_document(run))
@@ -586,26 +586,26 @@ class Project:
         from lakehouse_backfill.core.evidence.reproduce import reproduce
 
         self.wiring.require_java()
-        return results.reproduced(reproduce(self.wiring.bench, run))
+        return results.reproduced(reproduce(self.wiring.context, run))
 
     def audit_verify(self) -> Result:
         """Check that the logs of all runs are as they were written; else `first_bad` says where."""
         from lakehouse_backfill.core.evidence.verify import audit_verify
 
-        return results.audit_result(audit_verify(self.wiring.bench))
+        return results.audit_result(audit_verify(self.wiring.context))
 
     def audit_guarantees(self, product: str | None = None) -> Result:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
         from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
 
         self.wiring.require_java()
-        return results.guaranteed(audit_guarantees(self.wiring.bench, product))
+        return results.guaranteed(audit_guarantees(self.wiring.context, product))
 
     def _decided(self, run: str) -> Result:
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
-        bench = self.wiring.bench
+        bench = self.wiring.context
         status, plan = bench.runs.status(run), bench.runs.plan(run)
         events = bench.runs.events(run)
         found = decisions.logged_validation_document(bench, events, run)
@@ -629,11 +629,11 @@ class Project:
         """Add what the files of the run's code are by now, where that is not what runs."""
         from lakehouse_backfill.core.planning.job_code import changed_code_notes
 
-        found = changed_code_notes(self.wiring.bench, run)
+        found = changed_code_notes(self.wiring.context, run)
         return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
 
     def _bench(self, take_over: bool) -> Context:  # noqa: FBT001
-        return replace(self.wiring.bench, take_over=take_over)
+        return replace(self.wiring.context, take_over=take_over)
 
 
 def _blocking_file(folder: Path) -> Path | None:

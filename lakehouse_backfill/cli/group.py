@@ -41,22 +41,22 @@ PROGRAM_OPTIONS = ("--project", "--profile")
 class SplitArguments:
     """`program`: options of the program; `rest`: the command and everything of its own."""
 
-    program: tuple[str, ...]
-    rest: tuple[str, ...]
+    program_options: tuple[str, ...]
+    command_arguments: tuple[str, ...]
 
     @property
     def wants_json(self) -> bool:
         """Whether the answer is to be one JSON object."""
-        return "--json" in self.program
+        return "--json" in self.program_options
 
     @property
     def wants_traceback(self) -> bool:
         """Whether errors of ours are to be shown with their traceback."""
-        return "--debug" in self.program
+        return "--debug" in self.program_options
 
-    def command(self, groups: Container[str]) -> str:
+    def command_name(self, groups: Container[str]) -> str:
         """Name the command as it was typed: `plan`, `product add`, or empty."""
-        names = [word for word in self.rest if not word.startswith("-")]
+        names = [word for word in self.command_arguments if not word.startswith("-")]
         count = 2 if names and names[0] in groups else 1
         return " ".join(names[:count])
 
@@ -108,16 +108,16 @@ class BackfillGroup(TyperGroup):
     ) -> Any:
         """Parse the program's options; they may stand anywhere."""
         words = split_arguments(args)
-        with self._ending(words):
+        with self._report_errors(words):
             context = super().make_context(
-                info_name, [*words.program, *words.rest], parent, **extra
+                info_name, [*words.program_options, *words.command_arguments], parent, **extra
             )
         context.meta[_ARGUMENTS_KEY] = words
         return context
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and end its errors."""
-        with self._ending(ctx.meta[_ARGUMENTS_KEY]):
+        with self._report_errors(ctx.meta[_ARGUMENTS_KEY]):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -134,7 +134,7 @@ class BackfillGroup(TyperGroup):
                     formatter.write_dl(rows)
 
     @contextmanager
-    def _ending(self, words: SplitArguments) -> Iterator[None]:
+    def _report_errors(self, words: SplitArguments) -> Iterator[None]:
         try:
             yield
         except (typer.Exit, typer.Abort):
@@ -142,25 +142,25 @@ class BackfillGroup(TyperGroup):
         except BrokenPipeError:
             _exit_quietly()
         except KeyboardInterrupt:
-            self._end(words, _interrupted_error())
+            self._report_error(words, _interrupted_error())
         except BackfillError as error:
-            self._end(words, error)
+            self._report_error(words, error)
         except Exception as error:
             if not _is_usage_error(error):
-                self._end(words, _bug_error(error))
+                self._report_error(words, _bug_error(error))
             elif not words.wants_json:
                 raise _show_usage(error) from error
             else:
-                self._end(
+                self._report_error(
                     words, UsageError(_usage_message(error), fix="add --help to see what fits")
                 )
 
-    def _end(self, words: SplitArguments, error: BackfillError) -> None:
+    def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
             sys.stderr.write(clean_text(traceback.format_exc()))
         if words.wants_json:
             groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
-            write_json(build_envelope(words.command(groups), error=error), sys.stdout)
+            write_json(build_envelope(words.command_name(groups), error=error), sys.stdout)
         else:
             sys.stderr.write(f"{clean_text(error)}\n")
         raise typer.Exit(error.exit_code)

@@ -34,22 +34,22 @@ class LineProgress:
         self._stream, self._clock, self._pause_s = stream, clock, pause_s
         self._label, self._unit = "", ""
         self._total, self._done, self._rows = 0, 0, 0
-        self._started, self._said = 0.0, 0.0
+        self._started, self._last_line_s = 0.0, 0.0
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units."""
         self._label, self._total, self._unit = label, total, unit
         self._done, self._rows = 0, 0
-        self._started = self._said = self._clock()
+        self._started = self._last_line_s = self._clock()
         self._say(f"{label}: {total:,} {unit}")
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Count finished units, and say so when the last line is old enough."""
         self._done += amount
         self._rows += rows
-        if self._clock() - self._said >= self._pause_s and self._done < self._total:
-            self._said = self._clock()
-            took = self._said - self._started
+        if self._clock() - self._last_line_s >= self._pause_s and self._done < self._total:
+            self._last_line_s = self._clock()
+            took = self._last_line_s - self._started
             left = seconds_left(self._done, self._total, took)
             self._say(
                 f"{self._counts()}{row_rate_text(self._rows, took)}, {format_duration(left)} left"

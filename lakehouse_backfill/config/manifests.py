@@ -170,7 +170,7 @@ def _anti_pattern_faults(document: YamlDocument) -> Iterator[Fault]:
             paths = [(group, n, field) for n in (names if isinstance(names, dict) else ())]
         for path in paths:
             value = document.get(*path)
-            if wish.is_asked(value):
+            if wish.is_requested(value):
                 problem = f"is {value!r}, which {wish.problem} (anti-pattern: {wish.name})"
                 yield document.fault(path, problem, wish.instead)
 

@@ -237,7 +237,7 @@ class DemoLake:
 
         `bronze.airports` gets two snapshots, tagged `incomplete` and `complete`.
         """
-        self.project.wiring.make_lake()
+        self.project.wiring.create_lake()
         for namespace in ("bronze", "silver"):
             self.catalog.create_namespace_if_not_exists(namespace)
         flights = flights_table()
@@ -255,22 +255,22 @@ class DemoLake:
 
     def build_history(self) -> None:
         """Leave behind what the releases did: 1.0.0 everywhere, 1.1.0 in the bad partitions."""
-        self.project.wiring.bench.tables.create(self.project.wiring.contract(PRODUCT))
-        self._computed("1.0.0").writeTo(self._target).append()
-        self._computed("1.1.0", BAD_FROM, BAD_TO).writeTo(self._target).overwritePartitions()
+        self.project.wiring.context.tables.create(self.project.wiring.contract(PRODUCT))
+        self._compute_release("1.0.0").writeTo(self._target).append()
+        self._compute_release("1.1.0", BAD_FROM, BAD_TO).writeTo(self._target).overwritePartitions()
 
-    def live_job(self) -> None:
+    def run_live_job(self) -> None:
         """Do what the nightly job does meanwhile: overwrite 2013-12-31, write 2014-01-01."""
         for day in (date(2013, 12, 31), date(2014, 1, 1)):
-            rows = self._computed("1.0.0", day, day + ONE_DAY)
+            rows = self._compute_release("1.0.0", day, day + ONE_DAY)
             rows.writeTo(self._target).overwritePartitions()
 
-    def flights_counted(self) -> int:
+    def count_flights(self) -> int:
         """Sum up the flights that readers of the product see now."""
         table = self.project.accepted(PRODUCT, "arrow", strict=False)
         return sum(table.column("flights").to_pylist())
 
-    def files_outside(self) -> set[str]:
+    def files_outside_range(self) -> set[str]:
         """The live files of the partitions that no restatement of the demo declares."""
         table = self.catalog.load_table(PRODUCT)
         scan = table.scan(row_filter=f"arrival_date < '{BAD_FROM}' or arrival_date >= '{BAD_TO}'")
@@ -280,7 +280,7 @@ class DemoLake:
     def _target(self) -> str:
         return f"{self.project.wiring.profile.catalog['name']}.{PRODUCT}"
 
-    def _computed(self, version: str, first: date | None = None, stop: date | None = None) -> Any:
+    def _compute_release(self, version: str, first: date | None = None, stop: date | None = None) -> Any:
         """Compute the product as a release did, all of it or the partitions from first to stop."""
         from lakehouse_backfill.adapters.spark.staging.jobs import JobContext, load_job
 

@@ -75,7 +75,7 @@ def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
     why = "release 1.1.0 dated flights by their New York departure day for 45 partitions"
     with narrator.step("Build the history that a bad release left behind", why) as tell:
         lake.build_history()
-        counted = lake.flights_counted()
+        counted = lake.count_flights()
         _require(counted == 336_786, f"the history counts {counted} flights")
         tell(f"{PRODUCT} counts {counted:,} flights: {counted - flights} too many", undo)
 
@@ -150,11 +150,11 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
 def _live_job(narrator: Narrator, lake: DemoLake) -> set[str]:
     why = "life goes on: other partitions change between pin and publication"
     with narrator.step("Meanwhile a live job writes 2013-12-31 and 2014-01-01", why) as tell:
-        lake.live_job()
+        lake.run_live_job()
         tell(
-            f"the table counts {lake.flights_counted():,} flights", "that is the live job's affair"
+            f"the table counts {lake.count_flights():,} flights", "that is the live job's affair"
         )
-    return lake.files_outside()
+    return lake.files_outside_range()
 
 
 def _publish(
@@ -163,9 +163,9 @@ def _publish(
     why = "one metadata-only commit: readers see all 45 partitions change at once"
     with narrator.step("Publish", why) as tell:
         published = project.publish(run_id, DEMO_PERSON)
-        counted = lake.flights_counted()
+        counted = lake.count_flights()
         _require(counted == 336_776, f"{counted} flights after publication")
-        _require(lake.files_outside() == outside, "files outside the partitions changed")
+        _require(lake.files_outside_range() == outside, "files outside the partitions changed")
         tell(
             f"version {published['version']} in {published['seconds']} s; the table counts "
             f"{counted:,} flights, and the live job's files are untouched",
@@ -176,7 +176,7 @@ def _publish(
 def _compare_and_roll_back(
     narrator: Narrator, project: Project, lake: DemoLake, run_id: str
 ) -> None:
-    outside = lake.files_outside()
+    outside = lake.files_outside_range()
     with narrator.step("Compare old and new by time travel", "every change can be seen") as tell:
         rows = project.versions(PRODUCT)["versions"]
         old, new = rows[1]["snapshot_id"], rows[0]["snapshot_id"]
@@ -189,11 +189,11 @@ def _compare_and_roll_back(
         "Roll back, then publish again", "a way back that is never used is none"
     ) as tell:
         project.rollback(PRODUCT, reason="demo: show the way back", by=DEMO_PERSON)
-        back = lake.flights_counted()
+        back = lake.count_flights()
         _require(back == 336_786, f"{back} flights after rollback")
-        _require(lake.files_outside() == outside, "the rollback lost live files")
+        _require(lake.files_outside_range() == outside, "the rollback lost live files")
         again = project.publish(run_id, DEMO_PERSON)
-        counted = lake.flights_counted()
+        counted = lake.count_flights()
         _require(counted == 336_776, f"{counted} flights in the end")
         tell(
             f"{back:,} after rollback, {counted:,} as version {again['version']}; "

@@ -195,7 +195,7 @@ class ChunkCounts(Value):
         return cls(**{name: int(text) for name, text in found.items() if text is not None})
 
     @classmethod
-    def of(cls, record: ChunkRecord) -> ChunkCounts:
+    def from_record(cls, record: ChunkRecord) -> ChunkCounts:
         """Read the counts of a row of the ledger."""
         return cls(**{name: getattr(record, name) for name in cls.model_fields})
 

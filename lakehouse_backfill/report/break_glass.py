@@ -190,7 +190,7 @@ def next_steps_section(dossier: Dossier) -> Markup:
         f"lakehouse-backfill versions {product}",
         "lakehouse-backfill audit verify",
     ]
-    back = [dossier.standing.next_command]
+    back = [dossier.safety_summary.next_command]
     if dossier.run.state is RunState.PUBLISHED:
         back.insert(0, f"lakehouse-backfill rollback {product} --reason TEXT --dry-run")
     return page_section(
@@ -207,7 +207,7 @@ def next_steps_section(dossier: Dossier) -> Markup:
 
 
 def _empty_before_note(dossier: Dossier) -> Markup:
-    if not dossier.is_first or dossier.run.state is not RunState.PUBLISHED:
+    if not dossier.is_first_load or dossier.run.state is not RunState.PUBLISHED:
         return Markup("")
     text = "Nothing was there before the run: any way back leaves these partitions empty again."
     return html_tag("p", text)
@@ -219,7 +219,7 @@ def _manual_rollback(dossier: Dossier) -> Markup:
         return html_tag("p", "The run was not published: there is nothing to take back.")
     if dossier.run.state is RunState.ROLLED_BACK:
         now = "the old partitions are there already"
-        if dossier.is_first:
+        if dossier.is_first_load:
             now = "the partitions are empty again, as before"
         return html_tag("p", f"The run was rolled back: {now}.")
     if dossier.plan.resolved.contract.publication == "pinned":

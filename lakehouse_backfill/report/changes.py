@@ -293,7 +293,7 @@ def totals_section(dossier: Dossier) -> Markup:
         TableColumn("Partitions that differ", is_number=True),
     )
     lead = "Over the restated partitions only. Totals are declared in the product's contract."
-    rows = [_total_row(total, is_first=dossier.is_first) for total in validation.totals]
+    rows = [_total_row(total, is_first=dossier.is_first_load) for total in validation.totals]
     return page_section(
         "totals", _TOTALS_TITLE, html_tag("p", lead), page_table(heads, rows), *pictures
     )

@@ -53,7 +53,7 @@ class Dossier:
     """Everything that the page shows; None: the run has not come that far."""
 
     run: RunStatus
-    standing: SafetySummary
+    safety_summary: SafetySummary
     plan: Plan
     scope: str
     events: tuple[Event, ...]
@@ -74,18 +74,18 @@ class Dossier:
     def verdicts(self) -> tuple[CheckVerdict, ...]:
         """All checks: of the input, of each chunk, of the result; with the waivers that hold."""
         found = list(
-            self._judge(self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash))
+            self._verdicts_of(self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash))
         )
         for chunk in self.chunk_checks:
             name = str(chunk["chunk_id"])
             checks = tuple(CheckResult.model_validate(check) for check in chunk["checks"])
-            found += self._judge(checks, WaiverSubject(name, f"{name}@{chunk['checksum']}"))
+            found += self._verdicts_of(checks, WaiverSubject(name, f"{name}@{chunk['checksum']}"))
         if self.validation is not None:
             judged = WaiverSubject(RESULT_SCOPE, self.validation_digest or "")
-            found += self._judge(self.validation.checks, judged)
+            found += self._verdicts_of(self.validation.checks, judged)
         return tuple(found)
 
-    def _judge(
+    def _verdicts_of(
         self, checks: tuple[CheckResult, ...], judged: WaiverSubject
     ) -> Iterator[CheckVerdict]:
         for check in checks:
@@ -93,7 +93,7 @@ class Dossier:
             yield CheckVerdict(check, judged.scope, waiver)
 
     @property
-    def is_first(self) -> bool:
+    def is_first_load(self) -> bool:
         """Whether nothing was there before: the run brings the first rows of its partitions."""
         return self.validation is not None and not self.validation.diff.summary.old_rows
 
@@ -107,7 +107,7 @@ class Dossier:
         return newest if newest.verb in ENDING_WORDS else None
 
     @property
-    def ended(self) -> str:
+    def ending_sentence(self) -> str:
         """Say in one sentence who ended the run, why and when; empty when nobody did."""
         event = self.ending
         if event is None:
@@ -135,7 +135,7 @@ def _read_waiver(item: dict[str, Any]) -> Waiver:
     return Waiver(
         gate=str(item["gate"]),
         group=str(item["group"]),
-        judged=WaiverSubject(str(item["scope"]), str(item["bound_to"])),
+        subject=WaiverSubject(str(item["scope"]), str(item["bound_to"])),
         by=str(item["by"]),
         at=str(item["at"]),
         observed=item.get("observed"),
@@ -148,7 +148,7 @@ def read_dossier(document: dict[str, Any]) -> Dossier:
     validation, publication = document.get("validation"), document.get("publication")
     return Dossier(
         run=RunStatus.model_validate(document["run"]),
-        standing=SafetySummary(**document["standing"]),
+        safety_summary=SafetySummary(**document["standing"]),
         plan=Plan.model_validate(document["plan"]),
         scope=str(document["scope"]),
         events=tuple(Event.model_validate(event) for event in document["events"]),

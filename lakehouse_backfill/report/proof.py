@@ -319,7 +319,7 @@ def decisions_section(dossier: Dossier) -> Markup:
     ]  # fmt: skip
     rows += [
         ("waive", one.by, format_moment(one.at), one.reason or NO_VALUE,
-         join([one.gate, f", {describe_subject(one.judged.scope)} ", code_text(one.judged.bound_to)]))
+         join([one.gate, f", {describe_subject(one.subject.scope)} ", code_text(one.subject.bound_to)]))
         for one in dossier.waivers
     ]  # fmt: skip
     if ending is not None:
@@ -330,7 +330,7 @@ def decisions_section(dossier: Dossier) -> Markup:
         "waive to one check of one input, chunk or result. "
         "A rejection takes back what was decided before it."
     )
-    ended = html_tag("p", dossier.ended) if dossier.ended else ""
+    ended = html_tag("p", dossier.ending_sentence) if dossier.ending_sentence else ""
     return page_section("decisions", title, ended, html_tag("p", lead), page_table(heads, rows))
 
 

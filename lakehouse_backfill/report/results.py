@@ -157,7 +157,7 @@ def validation_result(
         "totals": [plain(total) for total in validation.totals],
         "anomalies": [plain(report) for report in validation.anomalies],
         "edge": edge,
-        "spent": spent.plain if spent else None,
+        "spent": spent.json_form if spent else None,
     }
 
 
@@ -228,7 +228,7 @@ def chunk_lines(plan: Plan, records: tuple[ChunkRecord, ...]) -> Result:
 
 def audit_result(found: AuditVerdict) -> Result:
     """What a look at the logs of all runs found."""
-    return {**vars(found), "intact": found.intact}
+    return {**vars(found), "intact": found.is_intact}
 
 
 def diff_result(diff: Diff) -> Result:
@@ -359,7 +359,7 @@ def maintained_result(done: MaintainResult, *, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "retired": [_line(item) for item in done.retired],
         "kept": [_line(item) for item in done.kept],
-        "left": [one.model_dump(mode="json") for one in done.left],
+        "left": [one.model_dump(mode="json") for one in done.leftovers],
         "control_files": done.litter.model_dump(mode="json"),
         "versions_let_go": [
             {"product": item.product, "version": item.version}
@@ -404,7 +404,7 @@ def reproduced(found: ReproduceResult) -> dict[str, Any]:
     """Give what came out again, partition by partition."""
     return {
         "run_id": found.run_id,
-        "equal": found.equal,
+        "equal": found.is_equal,
         "code": found.code,
         "scratch_table": found.scratch_table,
         "partitions": [vars(one) for one in found.partitions],

@@ -241,7 +241,7 @@ def _size_answer(dossier: Dossier) -> Markup:
     ]
     for total in dossier.validation.totals[:2]:
         before, after = parse_amount(total.old), parse_amount(total.new)
-        if dossier.is_first and after is not None:
+        if dossier.is_first_load and after is not None:
             lines.append(f"{total.name}: none → {format_number(after)}")
         elif before is not None and after is not None:
             change = format_signed(after - before)
@@ -249,7 +249,7 @@ def _size_answer(dossier: Dossier) -> Markup:
                 f"{total.name}: {format_number(before)} → {format_number(after)} ({change})"
             )
     old = f"{format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there"
-    if dossier.is_first:
+    if dossier.is_first_load:
         old = "first rows: nothing was there before"
     return _answer_card("By how much?", f"{touched:,} rows", old, *lines)
 
@@ -262,7 +262,7 @@ def _safety_answer(dossier: Dossier) -> Markup:
             if _is_target_untouched(dossier)
             else "unknown"
         )
-        return _answer_card("Is it safe?", verdict, dossier.standing.is_safe)
+        return _answer_card("Is it safe?", verdict, dossier.safety_summary.is_safe)
     failed = [each for each in counted if each.is_open]
     lines: list[object] = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]
     waived = [(each, each.waiver.by) for each in counted if each.waiver]
@@ -280,8 +280,8 @@ def _safety_answer(dossier: Dossier) -> Markup:
         "Is it safe?",
         big,
         *lines,
-        f"Data: {dossier.standing.is_safe}.",
-        f"Readers see: {dossier.standing.readers_see}.",
+        f"Data: {dossier.safety_summary.is_safe}.",
+        f"Readers see: {dossier.safety_summary.readers_see}.",
     )
 
 
@@ -315,7 +315,7 @@ def _approval_answer(dossier: Dossier) -> Markup:
         return _answer_card(
             "Who approved?",
             verdict_mark(good=False, no=f"rejected by {ending.actor}"),
-            dossier.ended,
+            dossier.ending_sentence,
             f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
         )
     published = (
@@ -327,7 +327,7 @@ def _approval_answer(dossier: Dossier) -> Markup:
         f"Requested by {dossier.plan.resolved.manifest.run.requested_by}",
         f"Result accepted by {dossier.deciders('accept')}",
         f"Published by {published}",
-        dossier.ended,
+        dossier.ending_sentence,
     )
 
 

@@ -82,13 +82,13 @@ class Adapters:
     @cached_property
     def catalog(self) -> Any:
         """The PyIceberg catalog of the profile; a lake that is not there is not made."""
-        return self._catalog(must_exist=True)
+        return self._open_catalog(must_exist=True)
 
-    def make_lake(self) -> None:
+    def create_lake(self) -> None:
         """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
-        self.__dict__["catalog"] = self._catalog(must_exist=False)
+        self.__dict__["catalog"] = self._open_catalog(must_exist=False)
 
-    def _catalog(self, *, must_exist: bool) -> Any:
+    def _open_catalog(self, *, must_exist: bool) -> Any:
         from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 
         with locate_errors(
@@ -104,7 +104,7 @@ class Adapters:
         return open_session(self.profile, self.folder)
 
     @cached_property
-    def bench(self) -> Context:
+    def context(self) -> Context:
         """The ports that the stages work with."""
         from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
@@ -120,11 +120,11 @@ class Adapters:
             shadows=lake.shadows,
             publisher=lake.publisher,
             carrying=lake.carrying,
-            ways=lake.ways.choose,
+            ways=lake.write_paths.choose,
             erasing=LocalDeletionFinder(self.catalog),
             **control_ports(self.catalog, self.profile, lambda: self.spark),
-            compute=_make_once(self._compute),
-            differ=self._differ,
+            compute=_make_once(self._make_compute_ports),
+            differ=self._make_differ,
             records=_LazyRecords(self),
             views=views_port(self.catalog, self.profile, lambda: self.spark),
             hooks=LocalHooks(self.folder),
@@ -157,7 +157,7 @@ class Adapters:
                 found.append(find_contract(self.folder, product))
         return found
 
-    def declare(self, manifest_file: Path) -> DeclaredRun:
+    def load_declaration(self, manifest_file: Path) -> DeclaredRun:
         """Read a run manifest, its contract, and what identifies the code."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
         from lakehouse_backfill.core.planning.plan import DeclaredRun
@@ -189,7 +189,7 @@ class Adapters:
             files=files,
         )
 
-    def read(self, engine: str, table: str, snapshot_id: int) -> Any:
+    def read_snapshot(self, engine: str, table: str, snapshot_id: int) -> Any:
         """Read a table's snapshot with Spark, Arrow or DuckDB."""
         if engine == "spark":
             from lakehouse_backfill.adapters.spark.dataframes import read_table
@@ -217,13 +217,13 @@ class Adapters:
         if "spark.remote" not in self.profile.spark:
             require_java()
 
-    def expect_suites(self) -> None:
+    def preload_suites(self) -> None:
         """Load Great Expectations in the background, while Spark starts."""
         from lakehouse_backfill.adapters.quality.judge import start_gx_import
 
         start_gx_import()
 
-    def _compute(self) -> ComputePorts:
+    def _make_compute_ports(self) -> ComputePorts:
         from lakehouse_backfill.adapters.iceberg.control.schemas import (
             CURRENT_VIEW,
             current_view_select,
@@ -245,26 +245,26 @@ class Adapters:
         code = CodeArchive(
             self.folder,
             self.folder / STATE_FOLDER / "code",
-            lambda run: archived_code(self.bench, run),
+            lambda run: archived_code(self.context, run),
         )
         try:
             select = current_view_select(catalog, control)
             ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
         except Unsupported as error:
-            self.bench.journal.log("no view", problem=error.problem)
+            self.context.journal.log("no view", problem=error.problem)
         ports = ComputePorts(
-            staging=SparkStaging(self.spark, catalog, code.folder_of),
+            staging=SparkStaging(self.spark, catalog, code.restore_folder),
             measuring=SparkMeasuring(self.spark, catalog),
             inspecting=InspectingBySize(
                 LocalInspector(self.catalog), SparkInspecting(self.spark, catalog)
             ),
             restoring=SparkRestoring(self.spark, catalog),
-            attributing=SparkAttributing(self.spark, catalog, code.folder_of),
+            attributing=SparkAttributing(self.spark, catalog, code.restore_folder),
             judge=ExpectationsJudge(self.folder),
         )
         return watch_ports(ports)
 
-    def _differ(self, engine: str) -> Any:
+    def _make_differ(self, engine: str) -> Any:
         from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 
         local = LocalDiffer(self.catalog)
@@ -288,19 +288,19 @@ class _LazyRecords:
     """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
 
     def __init__(self, wiring: Adapters) -> None:
-        self._wiring = wiring
+        self._adapters = wiring
 
     def golden(self, file: str) -> list[dict[str, str | None]]:
         from lakehouse_backfill.adapters.local.reader import read_golden
 
-        return read_golden(self._wiring.folder / file)
+        return read_golden(self._adapters.folder / file)
 
     def by_key(
         self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         from lakehouse_backfill.adapters.local.reader import rows_by_key
 
-        return rows_by_key(self._wiring.catalog, table, snapshot_id, keys)[0]
+        return rows_by_key(self._adapters.catalog, table, snapshot_id, keys)[0]
 
 
 def _make_once(make: Callable[[], Made]) -> Callable[[], Made]:
@@ -321,7 +321,7 @@ class LakePorts(NamedTuple):
     shadows: Shadows
     publisher: Publisher
     carrying: Carrying
-    ways: WritePathChooser
+    write_paths: WritePathChooser
 
 
 def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> LakePorts:
@@ -361,7 +361,7 @@ def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Lake
                 "rewrite": IcebergChunkCarrier(catalog, commits=rows),
             },
         ),
-        ways=choosing,
+        write_paths=choosing,
     )
 
 

@@ -137,7 +137,7 @@ class ByWritePath(Generic[Port]):
         self._adapters = adapters
         self._reading = adapters["pyiceberg"]
 
-    def _of(self, table: str, scope: Scope | None = None) -> Port:
+    def _adapter_for(self, table: str, scope: Scope | None = None) -> Port:
         chosen = self._choosing.choose(table, scope)
         adapter = self._adapters.get(chosen.way)
         if adapter is None:
@@ -154,12 +154,12 @@ class PinsByWritePath(ByWritePath[Pins], Pins):
 
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         """Tag the snapshot and read the tag back; the same pin again does nothing."""
-        self._of(table).pin(table, snapshot_id, name)
+        self._adapter_for(table).pin(table, snapshot_id, name)
 
     def unpin(self, table: str, name: str) -> None:
         """Drop the tag if it is there."""
         if self._reading.pinned(table, name) is not None:
-            self._of(table).unpin(table, name)
+            self._adapter_for(table).unpin(table, name)
 
     def pinned(self, table: str, name: str) -> int | None:
         """Give the snapshot id that the tag protects, or None."""
@@ -173,15 +173,15 @@ class ShadowsByWritePath(ByWritePath[Shadows], Shadows):
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
         """Clone `target` at the snapshot as table `shadow`, and verify it."""
-        return self._of(target).open(target, snapshot_id, shadow, properties)
+        return self._adapter_for(target).open(target, snapshot_id, shadow, properties)
 
     def fence(self, shadow: str, epoch: int) -> None:
         """Let only writers of `epoch` and later commit to the shadow from now on."""
-        self._of(shadow).fence(shadow, epoch)
+        self._adapter_for(shadow).fence(shadow, epoch)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
         """Change the shadow's columns by one commit; the same change again does nothing."""
-        self._of(shadow).evolve(shadow, base_schema_id, change)
+        self._adapter_for(shadow).evolve(shadow, base_schema_id, change)
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first."""
@@ -191,7 +191,7 @@ class ShadowsByWritePath(ByWritePath[Shadows], Shadows):
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
     ) -> TableInfo:
         """Give a snapshot of the shadow a table of its own."""
-        return self._of(shadow).keep(shadow, snapshot_id, name, properties)
+        return self._adapter_for(shadow).keep(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
         """Drop the shadow from the catalog; its files stay."""
@@ -203,11 +203,11 @@ class PublisherByWritePath(ByWritePath[Publisher], Publisher):
 
     def adopt(self, request: AdoptRequest) -> CommitResult:
         """Swap the shadow's files in."""
-        return self._of(request.target, request.scope).adopt(request)
+        return self._adapter_for(request.target, request.scope).adopt(request)
 
     def revert(self, request: RevertRequest) -> CommitResult:
         """Put partitions back to earlier contents."""
-        return self._of(request.target, request.scope).revert(request)
+        return self._adapter_for(request.target, request.scope).revert(request)
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
@@ -215,7 +215,7 @@ class PublisherByWritePath(ByWritePath[Publisher], Publisher):
         """Say which partitions cannot go back by adding their files again, and why."""
         labels = tuple(label for restore in restores for label in restore.partitions)
         scope = Scope(field=field, partitions=labels) if labels else None
-        return self._of(target, scope).rewrites(target, field, restores)
+        return self._adapter_for(target, scope).rewrites(target, field, restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot."""
@@ -239,4 +239,4 @@ class CarryingByWritePath(ByWritePath[Carrying], Carrying):
 
     def carry(self, request: CarryRequest) -> ChunkCommit:
         """Let a shadow hold the partitions as another one has them."""
-        return self._of(request.shadow).carry(request)
+        return self._adapter_for(request.shadow).carry(request)

@@ -23,7 +23,7 @@ def begin(folder: Path) -> str:
     copy_project(folder)
     project = Project.open(folder)
     DemoLake(project).build_bronze()
-    project.wiring.bench.tables.create(project.wiring.contract(PRODUCT))
+    project.wiring.context.tables.create(project.wiring.contract(PRODUCT))
     run = str(project.plan(MANIFEST, by="ana")["run_id"])
     project.approve(run, "ana")
     return run

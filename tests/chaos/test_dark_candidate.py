@@ -26,7 +26,7 @@ def test_a_candidate_is_read_by_its_run_and_seen_by_no_reader(lab: Lab) -> None:
     assert count == [(3 * len(SCOPE),)]
 
     assert _values(project.accepted(TARGET)) == {100, 200, 300}
-    bench = project.wiring.bench
+    bench = project.wiring.context
     plan = bench.runs.plan(lab.run)
     shadow = bench.tables.describe(plan.shadow_table)
     target = bench.tables.describe(TARGET)

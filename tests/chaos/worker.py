@@ -29,7 +29,7 @@ class LabWiring(Adapters):
 
     @cached_property
     def catalog(self) -> Any:
-        found = super()._catalog(must_exist=False)
+        found = super()._open_catalog(must_exist=False)
         if self.outage is not None:
             self.outage.wrap(found)
         return found

@@ -198,7 +198,7 @@ def make_lake(folder: Path) -> BadInputLake:
     for name, text in FILES.items():
         found._put(name, text.encode())
     project = Project.open(folder)
-    project.wiring.make_lake()
+    project.wiring.create_lake()
     catalog: Catalog = project.wiring.catalog
     for namespace in ("bronze", "silver"):
         catalog.create_namespace(namespace)

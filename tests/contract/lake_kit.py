@@ -192,7 +192,7 @@ class Kit:
         head = table.current_snapshot()
         assert head is not None
         cache = ManifestCache()
-        old = ScopedReader(table, scope, cache).in_scope(head)
+        old = ScopedReader(table, scope, cache).scope_files(head)
         where = row_range_filter(
             tuple(partition_row_range(scope.field, label) for label in scope.partitions)
         )
@@ -205,7 +205,7 @@ class Kit:
         new = {file.file_path: _entry(file) for file in files}
         gone = {**old.data, **old.deletes}
         change = SnapshotChange(head, tuple(head.manifests(table.io)), gone, new)
-        snapshot = SwapProducer(cache).snapshot(table, change, {}, 1)
+        snapshot = SwapProducer(cache).write_snapshot(table, change, {}, 1)
         assert snapshot.summary is not None
         summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
         commit_snapshot(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")

@@ -276,7 +276,7 @@ def restore(log: Log) -> None:
     with log.catalog.load_table(log.table.name()).transaction() as change:
         change.set_properties(log.properties)
     log.put(log.rows)
-    assert log.look().intact
+    assert log.look().is_intact
 
 
 # --- plans and pointers ---------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class Moving(FakeRuns):
 def test_an_event_that_is_written_meanwhile_is_no_edit():
     runs = Moving(times=3)
     found = audit_verify(bench(lake(), runs=runs, audit=runs))
-    assert (found.intact, found.events) == (True, 4)
+    assert (found.is_intact, found.events) == (True, 4)
 
 
 def test_runs_that_never_rest_cannot_be_verified():

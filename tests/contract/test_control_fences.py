@@ -190,7 +190,7 @@ def test_a_renewal_that_was_ready_before_a_take_over_does_not_undo_it(
         late.runs.renew("bf-1", 3, NOON + timedelta(hours=9))
     status = now.runs.status("bf-1")
     assert (status.driver, status.epoch, status.seq) == ("host:2", 4, 4)
-    assert audit_rules.verify_logs(now.audit.chains(), now.audit.seal(), now.runs.list()).intact
+    assert audit_rules.verify_logs(now.audit.chains(), now.audit.seal(), now.runs.list()).is_intact
 
 
 def until(number: int) -> Any:
@@ -233,7 +233,7 @@ def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path)
     assert race(append_or_renew, tmp_path, 2) == [[], []]
     assert [one.seq for one in control.runs.events("bf-1")] == list(range(1, 4 + ROUNDS))
     seal = control.audit.seal()
-    assert audit_rules.verify_logs(control.audit.chains(), seal, control.runs.list()).intact
+    assert audit_rules.verify_logs(control.audit.chains(), seal, control.runs.list()).is_intact
 
 
 def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
@@ -361,7 +361,7 @@ def test_the_first_writer_adds_the_missing_columns_to_all_tables(
     assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"), chunk)
     for table in CONTROL_TABLES:
         schema = catalog.load_table((NAMESPACE, table.name)).schema()
-        assert table.missing(schema) == ()
+        assert table.missing_columns(schema) == ()
         for name in NEWER.get(table.name, ()):
             assert not schema.find_field(name).required
             assert schema.find_field(name).doc
@@ -392,9 +392,9 @@ def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_e
         ]
         table = _overwrite(catalog, edited)
         bad = audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal())
-        assert not bad.intact
+        assert not bad.is_intact
     _overwrite(catalog, rows)
-    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).intact
+    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).is_intact
 
 
 def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
@@ -410,7 +410,7 @@ def test_a_closed_run_of_an_older_release_goes_on_with_its_chain(old_lake: Simpl
         from_state=status.state, to_state=status.state, mode="backfill",
     )  # fmt: skip
     old_lake.runs.append(note)
-    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).intact
+    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).is_intact
     assert old_lake.audit.seal()[0] == 5
 
 
@@ -428,4 +428,4 @@ def test_many_processes_may_add_the_columns_at_once(
     for table in CONTROL_TABLES:
         schema = catalog.load_table((NAMESPACE, table.name)).schema()
         assert sorted(schema.column_names) == sorted(set(schema.column_names))
-        assert table.missing(schema) == ()
+        assert table.missing_columns(schema) == ()

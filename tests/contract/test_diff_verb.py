@@ -33,7 +33,7 @@ MIB = 1024 * 1024
 def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, Any]]:
     """A table by day with three states: as it was, one day restated, all written anew."""
     project = Project.open(_folder(tmp_path_factory.mktemp("verb")))
-    project.wiring.make_lake()
+    project.wiring.create_lake()
     make = Maker(project.wiring.catalog, "silver")
     table = make.table(SIMPLE, [("d", IdentityTransform())])
     states = {"first": append(table, simple())}
@@ -134,7 +134,7 @@ def test_what_is_known_of_files_proves_rewritten_partitions_to_be_equal(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
     project, states = lake
-    bench = project.wiring.bench
+    bench = project.wiring.context
     field = ScopeField(column="d", transform="identity", type="date")
     for name in ("second", "third"):
         reading = bench.data_files.reading("silver.t", states[name])

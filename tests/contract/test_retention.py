@@ -226,7 +226,7 @@ def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: Retention
     lake.project.publish(run, WHO)
     lake.later(200)
     oldest = lake.catalog.load_table(TARGET).metadata.snapshots[0].snapshot_id
-    pins = lake.project.wiring.bench.pins
+    pins = lake.project.wiring.context.pins
     at("Upkeep.let_go:committing", lambda: pins.pin(TARGET, oldest, "somebodys"))
     done = lake.maintain()
     assert lake.tags()["somebodys"] == oldest
@@ -293,7 +293,7 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
 @pytest.mark.req("U12")
 def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
     run = lake.staged()
-    bench = lake.project.wiring.bench
+    bench = lake.project.wiring.context
     bench.fences.fence(run, 5)
     lake.project.cancel(run, WHO, "no")
     lake.later(10)
@@ -320,7 +320,7 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
     with pytest.raises(Killed):
         lake.project.plan(file, by=WHO)
     assert lake.tags() == {}
-    assert len(lake.project.wiring.bench.pin_leases.standing()) == 2
+    assert len(lake.project.wiring.context.pin_leases.standing()) == 2
     at("Evidence.record:before", die)
     with pytest.raises(Killed):
         lake.open().plan(file, by=WHO)
@@ -332,7 +332,7 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
     lake.later(31)
     assert len(names(lake.maintain()["retired"], "pin")) == 2
     assert (lake.tags(), lake.tags(SOURCE)) == ({}, {})
-    assert lake.project.wiring.bench.pin_leases.standing() == ()
+    assert lake.project.wiring.context.pin_leases.standing() == ()
 
 
 def _messy(root: Path) -> RetentionLake:
@@ -346,7 +346,7 @@ def _messy(root: Path) -> RetentionLake:
     lake.feed()
     cancelled = lake.staged(DAYS[4], DAYS[6], name="c")
     lake.project.cancel(cancelled, WHO, "no")
-    lake.project.wiring.bench.fences.fence(cancelled, 9)
+    lake.project.wiring.context.fences.fence(cancelled, 9)
     lake.later(200)
     return lake
 
@@ -354,7 +354,7 @@ def _messy(root: Path) -> RetentionLake:
 def _state(lake: RetentionLake) -> dict[str, Any]:
     """What is left: names, without the ids that differ from one time to the next."""
     metadata = lake.catalog.load_table(TARGET).metadata
-    bench = lake.project.wiring.bench
+    bench = lake.project.wiring.context
     return {
         "tags": sorted(lake.tags()), "source": sorted(lake.tags(SOURCE)),
         "shadows": lake.shadows(), "rows": lake.rows(), "files": len(lake.files()),

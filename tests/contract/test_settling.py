@@ -77,14 +77,14 @@ def emptied(kit: Kit, *removing: str) -> int:
     head = table.current_snapshot()
     assert head is not None
     cache = ManifestCache()
-    gone = ScopedReader(table, SECOND, cache).in_scope(head).data
-    others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).in_scope(head)
+    gone = ScopedReader(table, SECOND, cache).scope_files(head).data
+    others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).scope_files(head)
     left = PendingRewrite(
         contents=(PartitionContent(scope=SECOND),), before="lhb-before", after="lhb-after"
     )
     marks = {REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
     change = SnapshotChange(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
-    snapshot = SwapProducer(cache).snapshot(table, change, marks, 1)
+    snapshot = SwapProducer(cache).write_snapshot(table, change, marks, 1)
     commit_snapshot(table, snapshot, {}, TOKEN)
     return int(snapshot.snapshot_id)
 
@@ -165,7 +165,7 @@ def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> N
         partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
     )
     table = kit.live.load_table(TARGET)
-    found = RevertPlanner(table, TARGET, DAY, ManifestCache(), by_rows=True).rewrites((back,))
+    found = RevertPlanner(table, TARGET, DAY, ManifestCache(), by_rows=True).required_rewrites((back,))
 
     assert [one.partitions for one in found] == [SECOND.partitions]
     assert f"no tag holds snapshot {before} any more" in found[0].because

@@ -22,7 +22,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> BadInputLake:
 
 @pytest.mark.req("M1")
 def test_a_source_is_recorded_with_the_schema_of_its_snapshot(lake: BadInputLake) -> None:
-    plan = Project.open(lake.folder).wiring.bench.runs.plan(lake.runs["planned"])
+    plan = Project.open(lake.folder).wiring.context.runs.plan(lake.runs["planned"])
     (pin,) = plan.resolved.sources
     assert (pin.schema_id, pin.columns[0]) == (0, Column(field_id=1, name="day", type="date"))
     assert [column.name for column in pin.columns] == ["day", "ts", "id", "amount"]
@@ -30,7 +30,7 @@ def test_a_source_is_recorded_with_the_schema_of_its_snapshot(lake: BadInputLake
 
 @pytest.mark.req("M4")
 def test_a_plan_binds_the_job_what_it_imports_and_its_suites(lake: BadInputLake) -> None:
-    plan = Project.open(lake.folder).wiring.bench.runs.plan(lake.runs["planned"])
+    plan = Project.open(lake.folder).wiring.context.runs.plan(lake.runs["planned"])
     assert list(plan.resolved.files) == [
         "expectations/daily.json", "jobs/daily/rates.py", "jobs/daily/transform.py",
     ]  # fmt: skip

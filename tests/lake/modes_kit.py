@@ -140,7 +140,7 @@ class Modes:
 
     def accepted(self) -> str:
         """Name the table that the product's pointer leads to."""
-        row = self.project.wiring.bench.versions.pointer(self.product).accepted
+        row = self.project.wiring.context.versions.pointer(self.product).accepted
         assert row is not None
         return row.table
 

@@ -55,7 +55,7 @@ def test_two_versions_of_one_job_run_in_one_process_each_with_its_own_modules(
     for rate in (2, 3, 2):
         plan, kept = coded(maker.make(f"bf-{rate}"), rate)
         code = CodeArchive(lake.project, lake.project / "code", lambda _, k=kept: k)
-        staging = SparkStaging(lake.spark, lake.name, code.folder_of)
+        staging = SparkStaging(lake.spark, lake.name, code.restore_folder)
         staging.stage(plan, plan.resolved.chunks[0], 1)
         days = plan.resolved.scope.partitions
         found[rate] = [row[1:] for row in lake.rows("shadow") if row[0].isoformat() in days]

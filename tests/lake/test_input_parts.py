@@ -79,16 +79,16 @@ def test_rows_that_came_and_went_are_told_apart(
         )
         assert tuple(parts.counts.get(name, 0) for name in names) == counts
         every = ("late_input", "deletion", "upstream")
-        assert rows(parts.state(())) == rows(frames[0])
-        assert rows(parts.state(every)) == rows(frames[1])
+        assert rows(parts.state_rows(())) == rows(frames[0])
+        assert rows(parts.state_rows(every)) == rows(frames[1])
         late, gone = rows(frames[1]) - rows(frames[0]), rows(frames[0]) - rows(frames[1])
         assert (late.total(), gone.total()) == (counts[0] + counts[3], counts[1] + counts[2])
         for cause in every:
             others = [each for each in every if each != cause]
-            swapped = rows(parts.state([cause])) - rows(frames[0])
-            swapped |= rows(frames[0]) - rows(parts.state([cause]))
-            left = rows(parts.state(others)) - rows(frames[1])
-            left |= rows(frames[1]) - rows(parts.state(others))
+            swapped = rows(parts.state_rows([cause])) - rows(frames[0])
+            swapped |= rows(frames[0]) - rows(parts.state_rows([cause]))
+            left = rows(parts.state_rows(others)) - rows(frames[1])
+            left |= rows(frames[1]) - rows(parts.state_rows(others))
             assert swapped == left
         parts.rows.unpersist()
 

@@ -117,7 +117,7 @@ def hold(name: str, kit: JavaKit, request: pytest.FixtureRequest) -> None:
 def content(kit: JavaKit, snapshot_id: int | None) -> ScopeFiles:
     table = kit.live.load_table(TARGET)
     state = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
-    return ScopedReader(table, SECOND, ManifestCache()).in_scope(state)
+    return ScopedReader(table, SECOND, ManifestCache()).scope_files(state)
 
 
 @pytest.mark.req("U11")
@@ -126,7 +126,7 @@ def test_deletion_vectors_of_files_that_go_go_with_them(days: JavaKit) -> None:
     days.append(row(9, DAYS[1]))
     days.sql("INSERT INTO {t} SELECT id + 20, d, ts, region, v FROM {t}")
     hidden = days.hide(7, 21, 22)
-    assert len(content(days, hidden).hiding) == 2
+    assert len(content(days, hidden).effective_deletes) == 2
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
 
     swap = days.publisher.adopt(request)

@@ -203,5 +203,5 @@ def _expire_everything(lake: Lake) -> None:
 
 
 def _shadow(project: Project, run: str) -> str:
-    plan = project.wiring.bench.runs.plan(run)
+    plan = project.wiring.context.runs.plan(run)
     return str(plan.shadow_table)

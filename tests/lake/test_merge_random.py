@@ -122,14 +122,14 @@ def test_a_merge_gives_what_the_model_gives(lake: Lake, day: Plan) -> None:
         if clashes:
             with (
                 pytest.raises(ChecksFailed, match=rf"{len(clashes)} keys with an equal version"),
-                composing.composed(plan, scope, frame, schema),
+                composing.compose(plan, scope, frame, schema),
             ):
                 pass
         # Without the keys that contradict themselves the others are merged.
         left = [row for row in changes if (row["d"], row["k"]) not in clashes]
         wanted, counts = merge(base, left, keys, "ver", "gone")
         frame = lake.spark.createDataFrame(left, f"{TABLE}, gone boolean")
-        with composing.composed(plan, scope, frame, schema) as done:
+        with composing.compose(plan, scope, frame, schema) as done:
             assert rows_of(done.rows.collect()) == sorted(
                 tuple(row[name] for name in COLUMNS) for row in wanted
             )
@@ -166,7 +166,7 @@ def test_carried_rows_are_those_that_the_predicate_does_not_name(lake: Lake, day
         kept = [row for row in base if not is_named(row)]
         mine = [row for row in job if is_named(row)]
         frame = lake.spark.createDataFrame(job, TABLE)
-        with ChunkComposer(lake.spark, lake.name).composed(plan, scope, frame, schema) as done:
+        with ChunkComposer(lake.spark, lake.name).compose(plan, scope, frame, schema) as done:
             found = [tuple(row[name] for name in COLUMNS) for row in done.rows.collect()]
             expected = [tuple(row[name] for name in COLUMNS) for row in kept + mine]
             assert sorted(found, key=repr) == sorted(expected, key=repr)

@@ -284,7 +284,7 @@ def test_each_version_is_a_table_of_its_own_and_the_pointer_moves_between_them(
     assert modes.rows(table="out_v2") == expected(modes, lambda row: row[0] in (2, 3, 4))
     # The shadow may go: the version's table has data files in common with it, and no metadata.
     shadow = modes.project.evidence_document(first)["plan"]["shadow_table"]
-    modes.project.wiring.bench.shadows.retire(shadow)
+    modes.project.wiring.context.shadows.retire(shadow)
     assert modes.rows(table="out_v1") == restated
     modes.project.rollback(modes.product, reason="wrong", by="lead", to=1)
     assert modes.accepted() == f"{modes.product}_v1"

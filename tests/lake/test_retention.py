@@ -71,7 +71,7 @@ class SparkLake(RetentionLake):
 
     def expire_by_java(self) -> None:
         """The table's own method: incremental where main is the only reference."""
-        table = JavaApi(lambda: self.spark, self.name).load(TARGET)
+        table = JavaApi(lambda: self.spark, self.name).load_table(TARGET)
         later = int(datetime.now(timezone.utc).timestamp() * 1000) + DAY_MS
         table.expireSnapshots().expireOlderThan(later).retainLast(1).commit()
 
@@ -136,7 +136,7 @@ def test_dropping_tags_alone_lets_the_next_expiry_delete_live_files(
     lake.drop_tags()
     before = len(lake.rows())
     table = lake.catalog.load_table(TARGET)
-    assert TableHistory(table.metadata, table.io).dangers()
+    assert TableHistory(table.metadata, table.io).unsafe_tombstones()
     lake.expire_by_java()
     with pytest.raises(FileNotFoundError):
         assert len(lake.rows()) == before

@@ -33,7 +33,7 @@ def test_a_result_is_published_step_by_step(make: Make, version: int) -> None:
     modes = seeded(make, version)
     run_id = modes.published(target={"progressive": {"partitions_per_step": 1}})
     assert modes.rows() == expected(modes, lambda row: row[0] in (2, 3))
-    newest_first = modes.project.wiring.bench.versions.history(modes.product)
+    newest_first = modes.project.wiring.context.versions.history(modes.product)
     history = reversed(newest_first)
     steps = [row.scope for row in history if row.action == "publish" and row.run_id == run_id]
     assert [scope.partitions for scope in steps if scope] == [("2024-01-02",), ("2024-01-03",)]

@@ -78,7 +78,7 @@ class Product:
         me = f"process-{uuid4()}"
         # This one lives, those before it were killed.
         self.bench: Context = replace(
-            self._wiring.bench, driver=me, is_alive=lambda driver: driver == me
+            self._wiring.context, driver=me, is_alive=lambda driver: driver == me
         )
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Product:
         return Done(code, tuple(trace.landed), trace.points, is_killed, said)
 
     def make_plan(self, scope: Days) -> Plan:
-        declared = self._wiring.declare(Path("jobs") / f"{name_of(scope)}.yaml")
+        declared = self._wiring.load_declaration(Path("jobs") / f"{name_of(scope)}.yaml")
         return planning.make_plan(self.bench, declared, BY, None)
 
     def register(self, plan: Plan) -> None:

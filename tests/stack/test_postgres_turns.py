@@ -31,7 +31,7 @@ def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
     versions = IcebergVersions(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
     first, *others = (a_row(number, "publish") for number in (1, 2, 3))
     versions.move(PRODUCT, lambda _: (first,))
-    with holder.turn():
+    with holder.hold():
         started = time.monotonic()
         versions.move(PRODUCT, lambda _: (others[0],))
         assert time.monotonic() - started > advisory_lock.LOCK_TIMEOUT_S

@@ -115,7 +115,7 @@ def test_the_profile_sends_the_work_to_the_cluster(
     (tmp_path / "catalog").mkdir()
     shutil.copy(DOCKER / "profiles.yaml", tmp_path / "catalog" / "profiles.yaml")
     monkeypatch.delenv("LAKEHOUSE_BACKFILL_JARS", raising=False)
-    settings = SparkSettings.of(choose_profile(load_profiles(tmp_path)), tmp_path)
+    settings = SparkSettings.from_profile(choose_profile(load_profiles(tmp_path)), tmp_path)
     assert not settings.is_local
     assert settings.options["spark.master"] == "spark://spark-master:7077"
     assert settings.options["spark.driver.host"] == compose["services"]["toolkit"]["hostname"]

@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Project:
     """A new project with a partitioned and an unpartitioned table."""
     create_project(tmp_path)
     found = Project.open(tmp_path)
-    found.wiring.make_lake()
+    found.wiring.create_lake()
     catalog = found.wiring.catalog
     catalog.create_namespace("silver")
     catalog.create_table("silver.orders", SCHEMA, partition_spec=DAYS)

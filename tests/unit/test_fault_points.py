@@ -123,9 +123,9 @@ def test_every_port_method_has_a_fault_point_or_is_known_to_read_only() -> None:
 @pytest.mark.req("T3")
 def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None:
     wiring = Adapters.open(declarations.project(tmp_path), None, None)
-    wiring.make_lake()
+    wiring.create_lake()
     asked = {
-        field: fault_points.is_watched_port(getattr(wiring.bench, field), protocol)
+        field: fault_points.is_watched_port(getattr(wiring.context, field), protocol)
         for field, protocol in get_type_hints(Context).items()
         if isinstance(protocol, type) and fault_points.side_effect_methods(protocol)
     }
@@ -141,7 +141,7 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
     tree = ast.parse(
         inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.adapters"))
     )
-    made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_compute"]
+    made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_make_compute_ports"]
     given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
     assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch_ports"]
     assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {"stage"}

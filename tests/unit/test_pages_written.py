@@ -49,7 +49,7 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.wiring = FakeWiring(folder)
         self.project = Project(self.wiring)
-        self.bench: Context = self.wiring.bench
+        self.bench: Context = self.wiring.context
         self.folder = folder / ".lakehouse-backfill" / "evidence"
         self.run = str(self.project.plan("m.yaml", by="bob")["run_id"])
 

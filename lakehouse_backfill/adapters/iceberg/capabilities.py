@@ -45,10 +45,10 @@ def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
     trial = _CapabilityProbe(catalog, shadow_namespace)
     try:
         with translate_errors():
-            trial.begin()
-        return trial.capabilities()
+            trial.create_probe_table()
+        return trial.probe_all()
     finally:
-        trial.end()
+        trial.clean_up()
 
 
 class _CapabilityProbe:
@@ -61,40 +61,40 @@ class _CapabilityProbe:
         self._shadow = f"{self._name}_shadow"
         self._built = f"{self._name}_built"
         self._files: dict[str, Table] = {}
-        self._seen: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
 
-    def begin(self) -> None:
+    def create_probe_table(self) -> None:
         """Make a table with one snapshot, which holds no row."""
         self._catalog.create_table(self._name, _PROBE_SCHEMA)
-        _commit_empty_snapshot(self._table())
+        _commit_empty_snapshot(self._load_table())
 
-    def capabilities(self) -> Capabilities:
+    def probe_all(self) -> Capabilities:
         tries: dict[str, Callable[[], str]] = {
-            "tags": self._tags,
-            "branches": self._branches,
-            "branch_commits": self._branch_commits,
-            "register_table": self._register,
-            "built_clones": self._build,
-            "new_uuid": self._new_uuid,
-            "data_path": self._data_path,
-            "views": self._views,
-            "multi_table_commit": self._multi_table,
+            "tags": self._probe_tags,
+            "branches": self._probe_branches,
+            "branch_commits": self._probe_branch_commits,
+            "register_table": self._probe_register,
+            "built_clones": self._probe_built_clone,
+            "new_uuid": self._probe_new_uuid,
+            "data_path": self._probe_data_path,
+            "views": self._probe_views,
+            "multi_table_commit": self._probe_multi_table,
         }
-        found = {name: self._try(name, attempt) for name, attempt in tries.items()}
-        return Capabilities(**found, seen=self._seen)
+        found = {name: self._is_supported(name, attempt) for name, attempt in tries.items()}
+        return Capabilities(**found, seen=self._faults)
 
-    def end(self) -> None:
+    def clean_up(self) -> None:
         """Drop what was made; a trial that was cut off leaves its tables, named probe_ID."""
         for name in (self._built, self._shadow, self._name):
             with suppress(Exception):
-                self._note(self._catalog.load_table(name))
+                self._track_files(self._catalog.load_table(name))
             with suppress(Exception):
                 self._catalog.drop_table(name)
         for file, table in self._files.items():
             with suppress(Exception):
                 table.io.delete(file)
 
-    def _try(self, name: str, attempt: Callable[[], str]) -> bool:
+    def _is_supported(self, name: str, attempt: Callable[[], str]) -> bool:
         """Give whether it worked: an attempt says what was wrong, or nothing."""
         try:
             with translate_errors():
@@ -109,15 +109,15 @@ class _CapabilityProbe:
         except NotImplementedError as error:
             fault = first_error_line(error) or "not implemented"
         if fault:
-            self._seen[name] = fault
+            self._faults[name] = fault
         return not fault
 
-    def _table(self, name: str = "") -> Table:
+    def _load_table(self, name: str = "") -> Table:
         table = load_table(self._catalog, name or self._name)
-        self._note(table)
+        self._track_files(table)
         return table
 
-    def _note(self, table: Table) -> None:
+    def _track_files(self, table: Table) -> None:
         """Remember the files to delete: those that are there, and those it writes from now on."""
         self._files[table.metadata_location] = table
         for entry in table.metadata.metadata_log:
@@ -130,12 +130,12 @@ class _CapabilityProbe:
 
         vars(table.io)["new_output"] = noted
 
-    def _tags(self) -> str:
-        table = self._table()
+    def _probe_tags(self) -> str:
+        table = self._load_table()
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
             changes.create_tag(head, _PROBE_TAG, max_ref_age_ms=NEVER_EXPIRES_MS)
-        kept = self._table().metadata.refs.get(_PROBE_TAG)
+        kept = self._load_table().metadata.refs.get(_PROBE_TAG)
         if kept is None or kept.snapshot_id != head:
             return "a tag was accepted and is not there"
         return (
@@ -144,28 +144,28 @@ class _CapabilityProbe:
             else "a tag lost the age that it was given"
         )
 
-    def _branches(self) -> str:
-        table = self._table()
+    def _probe_branches(self) -> str:
+        table = self._load_table()
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
             changes.create_branch(head, _PROBE_BRANCH)
-        kept = self._table().metadata.refs.get(_PROBE_BRANCH)
+        kept = self._load_table().metadata.refs.get(_PROBE_BRANCH)
         is_kept = kept is not None and kept.snapshot_id == head
         return "" if is_kept else "a branch was accepted and is not there"
 
-    def _branch_commits(self) -> str:
+    def _probe_branch_commits(self) -> str:
         """Commit on main for what was loaded before a commit on the branch, as live writers do."""
-        if "branches" in self._seen:
+        if "branches" in self._faults:
             return "there are no branches"
-        live = self._table()
-        _commit_empty_snapshot(self._table(), _PROBE_BRANCH)
+        live = self._load_table()
+        _commit_empty_snapshot(self._load_table(), _PROBE_BRANCH)
         try:
             _commit_empty_snapshot(live)
         except Exception as error:
             if not is_lost_race(error):
                 raise
             return first_error_line(error)
-        metadata = self._table().metadata
+        metadata = self._load_table().metadata
         refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
         return (
             ""
@@ -173,28 +173,28 @@ class _CapabilityProbe:
             else "commits went to the wrong branch"
         )
 
-    def _register(self) -> str:
-        base = self._table().metadata.current_snapshot_id
+    def _probe_register(self) -> str:
+        base = self._load_table().metadata.current_snapshot_id
         shadows = IcebergShadows(self._catalog, self._namespace)
         shadows.open(self._name, base, self._shadow, {})
-        return str(self._table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
+        return str(self._load_table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
 
-    def _build(self) -> str:
+    def _probe_built_clone(self) -> str:
         """Build a clone also where one can be registered: the catalog may change its mind."""
-        source = self._table()
+        source = self._load_table()
         base = source.metadata.current_snapshot_id
         wanted = build_clone_metadata(source.metadata, base, source.location(), {})
-        BuiltClone(self._catalog, self._note).build(self._built, wanted, "tried out")
-        self._table(self._built)
+        BuiltClone(self._catalog, self._track_files).build(self._built, wanted, "tried out")
+        self._load_table(self._built)
         return ""
 
-    def _new_uuid(self) -> str:
+    def _probe_new_uuid(self) -> str:
         """On the clone if there is one, as a run would."""
-        if "register_table" not in self._seen or "built_clones" not in self._seen:
+        if "register_table" not in self._faults or "built_clones" not in self._faults:
             IcebergShadows(self._catalog, self._namespace).fence(self._shadow, 1)
-            self._table(self._shadow)
+            self._load_table(self._shadow)
             return ""
-        table, given = self._table(), uuid.uuid4()
+        table, given = self._load_table(), uuid.uuid4()
         requirement = AssertTableUUID(uuid=table.metadata.table_uuid)
         try:
             self._catalog.commit_table(table, (requirement,), (AssignUUIDUpdate(uuid=given),))
@@ -202,18 +202,18 @@ class _CapabilityProbe:
             # Iceberg's own server commits, and fails then as it finds another UUID: so look.
             if is_unsupported_by_server(error):
                 raise
-        is_kept = self._table().metadata.table_uuid == given
+        is_kept = self._load_table().metadata.table_uuid == given
         return "" if is_kept else "a new UUID was accepted and is not there"
 
-    def _data_path(self) -> str:
-        table = self._table()
+    def _probe_data_path(self) -> str:
+        table = self._load_table()
         path = f"{table.location().rstrip('/')}_beside/data"
         with table.transaction() as change:
             change.set_properties({"write.data.path": path})
-        kept = self._table().metadata.properties.get("write.data.path")
+        kept = self._load_table().metadata.properties.get("write.data.path")
         return "" if kept == path else "write.data.path was accepted and is not there"
 
-    def _views(self) -> str:
+    def _probe_views(self) -> str:
         """PyIceberg's SQL catalog makes none, but Spark does in a database with that column."""
         version = getattr(self._catalog, "_schema_version", None)
         if version is not None:
@@ -233,7 +233,7 @@ class _CapabilityProbe:
         self._catalog.drop_view(name)
         return "" if is_kept else "a view was accepted and is not there"
 
-    def _multi_table(self) -> str:
+    def _probe_multi_table(self) -> str:
         return (
             ""
             if _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)

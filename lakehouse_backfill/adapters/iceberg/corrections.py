@@ -65,7 +65,7 @@ class IcebergCorrections:
 
         Raises Unsupported (columns that are not ours), TooBusy, OutcomeUnknown.
         """
-        self._ensure(request.sink.table)
+        self._create_if_missing(request.sink.table)
         marks = {
             RUN_ID_PROPERTY: request.run_id,
             f"{PROPERTY_PREFIX}output-version": str(request.version),
@@ -77,7 +77,7 @@ class IcebergCorrections:
 
     def compensate(self, request: CompensationRequest) -> CommitResult:
         """Write the reverse of what publications wrote, newest first, by one append; once."""
-        made = reversed_events(request, self._written(request))
+        made = reversed_events(request, self._events_to_reverse(request))
         marks = {f"{PROPERTY_PREFIX}takes-back": ",".join(request.tokens)}
         return self._append(request.table, request.token, request.tag, made, marks)
 
@@ -142,10 +142,10 @@ class IcebergCorrections:
             with commit_window("Corrections.append"):
                 transaction.commit_transaction()
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
-            return False if is_lost_race(error) else self._look(name, token, error)
+            return False if is_lost_race(error) else self._resolve_outcome(name, token, error)
         return True
 
-    def _look(self, name: str, token: str, cause: Exception) -> bool:
+    def _resolve_outcome(self, name: str, token: str, cause: Exception) -> bool:
         try:
             is_there = (
                 find_publication_snapshot(load_table(self._catalog, name).metadata, token)
@@ -161,7 +161,7 @@ class IcebergCorrections:
             fix="repeat the same command: it looks at the table first",
         ) from cause
 
-    def _ensure(self, name: str) -> None:
+    def _create_if_missing(self, name: str) -> None:
         """Create the table with the documented columns unless it exists."""
         with translate_errors():
             if self._catalog.table_exists(name):
@@ -174,7 +174,7 @@ class IcebergCorrections:
             except TableAlreadyExistsError:
                 return
 
-    def _written(self, request: CompensationRequest) -> Iterator[Mapping[str, Any]]:
+    def _events_to_reverse(self, request: CompensationRequest) -> Iterator[Mapping[str, Any]]:
         """Yield the events to take back, last ones first."""
         table = load_table(self._catalog, request.table)
         for token in request.tokens:

@@ -135,12 +135,12 @@ class IcebergStoredFiles:
                 LiveFile(
                     path=path,
                     spec_id=entry.data_file.spec_id,
-                    partition=reader.labels.of(entry.data_file),
+                    partition=reader.labels.file_label(entry.data_file),
                     rows=entry.data_file.record_count,
                     size_bytes=entry.data_file.file_size_in_bytes,
                     deletes=tuple(sorted(deletes)),
                 )
-                for path, entry, deletes in reader.in_scope(snapshot).listings
+                for path, entry, deletes in reader.scope_files(snapshot).listings
             ]
             return tuple(sorted(found, key=lambda each: (each.path, each.partition or "")))
 

@@ -98,53 +98,53 @@ class ScopeFiles:
     data: LiveEntries = field(default_factory=dict)
     deletes: LiveEntries = field(default_factory=dict)
     #: Further listings of the files in `data`: readers see their rows once for each.
-    again: list[LiveEntries] = field(default_factory=list)
+    repeated: list[LiveEntries] = field(default_factory=list)
 
     def add_data(self, entries: Iterable[ManifestEntry]) -> None:
         """Add listings of data files; `data` holds the last one of each file."""
         for entry in entries:
             name, earlier = unique_file_name(entry.data_file), entry
-            for listed in (self.data, *self.again):
+            for listed in (self.data, *self.repeated):
                 if name not in listed:
                     listed[name] = earlier
                     break
                 earlier, listed[name] = listed[name], earlier
             else:
-                self.again.append({name: earlier})
+                self.repeated.append({name: earlier})
 
     @property
     def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
         """Give each listing of a data file, with the delete files that apply to it."""
         hidden = [
-            self.hidden_by,
-            *(applicable_deletes(listed, self.deletes) for listed in self.again),
+            self.deletes_by_file,
+            *(applicable_deletes(listed, self.deletes) for listed in self.repeated),
         ]
         return [
             (path, entry, names[path])
-            for listed, names in zip((self.data, *self.again), hidden, strict=True)
+            for listed, names in zip((self.data, *self.repeated), hidden, strict=True)
             for path, entry in listed.items()
         ]
 
     @cached_property
-    def hidden_by(self) -> dict[str, frozenset[str]]:
+    def deletes_by_file(self) -> dict[str, frozenset[str]]:
         """Name, for each data file, the delete files that apply to it."""
         return applicable_deletes(self.data, self.deletes)
 
     @cached_property
-    def hiding(self) -> frozenset[str]:
+    def effective_deletes(self) -> frozenset[str]:
         """Name the delete files that apply to any of the data files; the others hide nothing."""
-        return frozenset().union(*self.hidden_by.values())
+        return frozenset().union(*self.deletes_by_file.values())
 
-    def without(self, paths: frozenset[str]) -> ScopeFiles:
+    def without_files(self, paths: frozenset[str]) -> ScopeFiles:
         """Give the same without some data files."""
         data = {path: entry for path, entry in self.data.items() if path not in paths}
         return ScopeFiles(data, self.deletes)
 
     @property
-    def rows(self) -> tuple[int, int]:
+    def row_count_range(self) -> tuple[int, int]:
         """The fewest and the most rows that readers see: a delete file may name a row twice."""
         most = sum(entry.data_file.record_count for entry in self.data.values())
-        hiding = [self.deletes[path].data_file for path in self.hiding]
+        hiding = [self.deletes[path].data_file for path in self.effective_deletes]
         if any(file.content != DataFileContent.POSITION_DELETES for file in hiding):
             return 0, most
         return max(0, most - sum(file.record_count for file in hiding)), most
@@ -171,11 +171,11 @@ def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
     """
     removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
     added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
-    after = ScopeFiles({**now.without(frozenset(removed)).data, **added}, now.deletes)
+    after = ScopeFiles({**now.without_files(frozenset(removed)).data, **added}, now.deletes)
     stale = {
         path: entry
         for path, entry in now.deletes.items()
-        if path not in after.hiding and not is_global_delete(entry.data_file)
+        if path not in after.effective_deletes and not is_global_delete(entry.data_file)
     }
     left = {path: entry for path, entry in now.deletes.items() if path not in stale}
     again = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
@@ -284,7 +284,7 @@ class ManifestCache:
             self._entries[manifest.manifest_path] = found
         return found
 
-    def known(self, manifest: ManifestFile) -> list[ManifestEntry]:
+    def cached_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Give the entries if the manifest was read before, else none."""
         return self._entries.get(manifest.manifest_path, [])
 
@@ -297,7 +297,7 @@ class ScopedReader:
         self.scope = scope
         self._cache = cache
         self.labels = PartitionLabels(table.metadata, scope.field)
-        self.wanted = frozenset(scope.partitions)
+        self.scope_labels = frozenset(scope.partitions)
         self._may_hold: dict[int, Callable[[ManifestFile], bool]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
@@ -308,17 +308,17 @@ class ScopedReader:
         """Give all entries of the manifest."""
         return self._cache.entries(self._table.io, manifest)
 
-    def live(self, manifest: ManifestFile) -> list[ManifestEntry]:
+    def live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Give the manifest's live entries; raises Unsupported when they cannot be labelled."""
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
-        if live and not self.labels.knows(manifest.partition_spec_id):
-            raise self.labels.uncovered(manifest.partition_spec_id, len(live))
+        if live and not self.labels.can_label(manifest.partition_spec_id):
+            raise self.labels.unlabelled_error(manifest.partition_spec_id, len(live))
         return live
 
     def may_hold(self, manifest: ManifestFile) -> bool:
         """Tell from the partition summaries whether the manifest may list files of the scope."""
         spec_id = manifest.partition_spec_id
-        if not self.labels.knows(spec_id):
+        if not self.labels.can_label(spec_id):
             return True
         if spec_id not in self._may_hold:
             schema, spec = self._table.schema(), self._table.specs()[spec_id]
@@ -333,28 +333,28 @@ class ScopedReader:
 
         Raises Unsupported when it lies in the scope and in partitions beside it (pitfall 6).
         """
-        inside = self.labels.spanned(entry.data_file)
-        if inside <= self.wanted:
+        inside = self.labels.labels_spanned(entry.data_file)
+        if inside <= self.scope_labels:
             return True
-        if inside.isdisjoint(self.wanted):
+        if inside.isdisjoint(self.scope_labels):
             return False
-        raise self._spanning(entry, inside)
+        raise self._spanning_error(entry, inside)
 
-    def _spanning(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
+    def _spanning_error(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
         order = label_sort_key(self.scope.field)
-        beside = tuple(sorted(inside - self.wanted, key=order))
+        beside = tuple(sorted(inside - self.scope_labels, key=order))
         return Unsupported(
-            f"{entry.data_file.file_path} lies in partition {self.labels.of(entry.data_file)}, "
+            f"{entry.data_file.file_path} lies in partition {self.labels.file_label(entry.data_file)}, "
             f"which holds rows of the scope and of {describe_labels(beside)}",
             fix="add these partitions to the scope, or rewrite the file to the current spec "
             "first: CALL system.rewrite_data_files",
         )
 
-    def in_scope(self, snapshot: Snapshot | None) -> ScopeFiles:
+    def scope_files(self, snapshot: Snapshot | None) -> ScopeFiles:
         """Give what the snapshot holds of the scope."""
-        return self.in_scope_of(self.manifests(snapshot))
+        return self.scope_files_in(self.manifests(snapshot))
 
-    def in_scope_of(self, manifests: list[ManifestFile]) -> ScopeFiles:
+    def scope_files_in(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Give what the manifests list of the scope: data files, and delete files for them."""
         found = ScopeFiles()
         for manifest in manifests:
@@ -366,7 +366,7 @@ class ScopedReader:
                     (unique_file_name(entry.data_file), entry) for entry in entries
                 )
             else:
-                found.add_data(entry for entry in self.live(manifest) if self.holds(entry))
+                found.add_data(entry for entry in self.live_entries(manifest) if self.holds(entry))
         return found
 
     def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -376,6 +376,6 @@ class ScopedReader:
         refused by themselves, unless it names one file, or its spec has no partitions at all.
         """
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
-        if self.labels.knows(manifest.partition_spec_id):
+        if self.labels.can_label(manifest.partition_spec_id):
             return [entry for entry in live if self.holds(entry)]
         return [e for e in live if is_global_delete(e.data_file) or targeted_data_file(e.data_file)]

@@ -107,47 +107,47 @@ class PartitionLabels:
             self._column = schema.find_field(field.column)
         except ValueError as error:
             raise Unsupported(f"the table has no column {field.column}") from error
-        self._sources = {spec_id: self._source(spec_id) for spec_id in self._specs}
+        self._sources = {spec_id: self._finest_source(spec_id) for spec_id in self._specs}
         self._coarse = {
-            spec_id: self._coarse_source(spec_id)
+            spec_id: self._finest_time_source(spec_id)
             for spec_id, source in self._sources.items()
             if source is None
         }
-        self._known: dict[tuple[int, Any], str] = {}
+        self._labels_by_value: dict[tuple[int, Any], str] = {}
         self._spans: dict[tuple[int, Any], frozenset[str]] = {}
 
-    def covers(self, spec_id: int) -> bool:
+    def can_separate(self, spec_id: int) -> bool:
         """Tell whether files of the spec can be told apart by the scoped field."""
         return self._sources[spec_id] is not None
 
-    def knows(self, spec_id: int) -> bool:
+    def can_label(self, spec_id: int) -> bool:
         """Tell whether files of the spec have a label: of the scoped field, or a coarser one."""
-        return self.covers(spec_id) or self._coarse[spec_id] is not None
+        return self.can_separate(spec_id) or self._coarse[spec_id] is not None
 
-    def of(self, file: DataFile) -> str:
+    def file_label(self, file: DataFile) -> str:
         """Give the file's label; a coarser one (`2013-02`) when its spec is coarser than the field.
 
         Raises Unsupported when its spec cannot tell.
         """
         source = self._sources[file.spec_id] or self._coarse[file.spec_id]
         if source is None:
-            raise self.uncovered(file.spec_id, 1)
+            raise self.unlabelled_error(file.spec_id, 1)
         value = file.partition[source.position]
         key = (file.spec_id, value)
-        label = self._known.get(key)
+        label = self._labels_by_value.get(key)
         if label is None:
             field = self._field
-            if not self.covers(file.spec_id):
+            if not self.can_separate(file.spec_id):
                 field = field.model_copy(update={"transform": source.transform})
             label = partition_label(
                 field, None if value is None else _partition_start(source, value)
             )
-            self._known[key] = label
+            self._labels_by_value[key] = label
         return label
 
-    def spanned(self, file: DataFile) -> frozenset[str]:
+    def labels_spanned(self, file: DataFile) -> frozenset[str]:
         """Give the labels of all partitions that the file may hold rows of."""
-        label, source = self.of(file), self._coarse.get(file.spec_id)
+        label, source = self.file_label(file), self._coarse.get(file.spec_id)
         if source is None or label == NULL_LABEL:
             return frozenset({label})
         key = (file.spec_id, label)
@@ -156,7 +156,7 @@ class PartitionLabels:
             self._spans[key] = frozenset(labels_within(self._field, coarse, label))
         return self._spans[key]
 
-    def uncovered(self, spec_id: int, files: int) -> Unsupported:
+    def unlabelled_error(self, spec_id: int, files: int) -> Unsupported:
         """Make the error that says which live files cannot be labelled."""
         field = self._field
         spec = ", ".join(f"{part.transform} as {part.name}" for part in self._specs[spec_id].fields)
@@ -166,16 +166,16 @@ class PartitionLabels:
             fix="rewrite them to the current spec first: CALL system.rewrite_data_files",
         )
 
-    def _source(self, spec_id: int) -> _LabelSource | None:
+    def _finest_source(self, spec_id: int) -> _LabelSource | None:
         """Choose the spec's finest usable field of the column."""
         found = []
         for position, field in enumerate(self._specs[spec_id].fields):
             source = _LabelSource(position, str(field.transform), str(self._column.field_type))
-            if field.source_id == self._column.field_id and self._fits(source):
+            if field.source_id == self._column.field_id and self._is_fine_enough(source):
                 found.append(source)
         return min(found, key=_unit_rank) if found else None
 
-    def _coarse_source(self, spec_id: int) -> _LabelSource | None:
+    def _finest_time_source(self, spec_id: int) -> _LabelSource | None:
         """Choose the spec's finest time unit of the column, where the scope's unit is finer."""
         found = []
         for position, field in enumerate(self._specs[spec_id].fields):
@@ -185,13 +185,13 @@ class PartitionLabels:
         unit = _unit_rank(_LabelSource(0, self._field.transform, str(self._column.field_type)))
         return min(found, key=_unit_rank) if found and unit > 0 else None
 
-    def spans(self, file: DataFile) -> tuple[str, ...]:
+    def coarse_labels(self, file: DataFile) -> tuple[str, ...]:
         """Give, for a file of a coarser spec, the labels that it may hold rows of, in order."""
-        if self.covers(file.spec_id):
+        if self.can_separate(file.spec_id):
             return ()
-        return tuple(sorted(self.spanned(file), key=label_sort_key(self._field)))
+        return tuple(sorted(self.labels_spanned(file), key=label_sort_key(self._field)))
 
-    def _fits(self, source: _LabelSource) -> bool:
+    def _is_fine_enough(self, source: _LabelSource) -> bool:
         wanted = _LabelSource(0, self._field.transform, source.type)
         if _unit_rank(wanted) < 0 or _unit_rank(source) < 0:
             return source.transform == wanted.transform == "identity"

@@ -90,13 +90,13 @@ class TableHistory:
         self._metadata = metadata
         self._io = io
         #: main, newest first, as far as it is known without a gap
-        self.chain = [
+        self.main_chain = [
             s.snapshot_id for s in snapshot_ancestors(metadata, metadata.current_snapshot_id)
         ]
         # Format 1 has no sequence numbers; the list of snapshots is in order everywhere.
         self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
 
-    def removal(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> ExpirationPlan:
+    def plan_expiration(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> ExpirationPlan:
         """Work out what dropping the tags takes; those that are gone or moved are left alone."""
         refs = self._metadata.refs
         found = ExpirationPlan()
@@ -107,71 +107,71 @@ class TableHistory:
             and refs[name].snapshot_id == snapshot_id
             and refs[name].snapshot_ref_type == SnapshotRefType.TAG
         }
-        self._cut(found, now_ms, at_once=at_once)
-        losing = self._losing(found)
-        reachable = self._reachable()
+        self._cut_at_tombstones(found, now_ms, at_once=at_once)
+        losing = self._unreferenced_snapshots(found)
+        reachable = self._reachable_from_branches()
         islands = losing - reachable - set(found.snapshots)
         found.snapshots += sorted(islands)
         return found
 
-    def dangers(self) -> dict[int, str]:
+    def unsafe_tombstones(self) -> dict[int, str]:
         """Name tombstones that nothing holds, with how many files their expiry would delete."""
         held = {ref.snapshot_id for ref in self._metadata.refs.values()}
-        tombs = {one: paths for one, paths in self.tombstones().items() if one not in held}
-        live = self._live(set().union(*tombs.values())) if tombs else set()
+        tombs = {one: paths for one, paths in self.find_tombstones().items() if one not in held}
+        live = self._live_paths(set().union(*tombs.values())) if tombs else set()
         return {
             snapshot_id: f"it removed {len(paths & live)} files that are live again"
             for snapshot_id, paths in tombs.items()
             if paths & live
         }
 
-    def tombstones(self) -> dict[int, set[str]]:
+    def find_tombstones(self) -> dict[int, set[str]]:
         """Give the snapshots of main that removed files which a later one of ours added again."""
         known = {s.snapshot_id: s for s in self._metadata.snapshots}
         again = [s for s in known.values() if _may_re_add_files(s)]
         if not again:
             return {}
-        added = {s.snapshot_id: self._paths(s, added=True) for s in again}
+        added = {s.snapshot_id: self._changed_paths(s, added=True) for s in again}
         found = {}
-        for snapshot_id in self.chain:
+        for snapshot_id in self.main_chain:
             snapshot = known[snapshot_id]
             later = [s for s in again if self._order[s.snapshot_id] > self._order[snapshot_id]]
             if not later or not _may_remove_files(snapshot):
                 continue
-            removed = self._paths(snapshot, added=False)
+            removed = self._changed_paths(snapshot, added=False)
             back = removed & set().union(*(added[s.snapshot_id] for s in later))
             if back:
                 found[snapshot_id] = back
         return found
 
-    def _cut(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
+    def _cut_at_tombstones(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
         """Take the oldest part of main out with the tombstones in it, or keep their tags."""
-        losing = self._losing(found)
-        tombs = [one for one in self.tombstones() if one in losing] if losing else []
+        losing = self._unreferenced_snapshots(found)
+        tombs = [one for one in self.find_tombstones() if one in losing] if losing else []
         if not tombs:
             return
-        places = {snapshot_id: place for place, snapshot_id in enumerate(self.chain)}
-        first = self._first_free(found, places)
+        places = {snapshot_id: place for place, snapshot_id in enumerate(self.main_chain)}
+        first = self._first_unheld_place(found, places)
         times = {s.snapshot_id: s.timestamp_ms for s in self._metadata.snapshots}
         age = self._metadata.properties.get("history.expire.max-snapshot-age-ms")
         youngest = now_ms - int(age or _DEFAULT_SNAPSHOT_AGE_MS)
         free = []
         for one in tombs:
             if places[one] < first:
-                self._keep(found, one, "an older snapshot is held by another tag or branch")
+                self._keep_tags(found, one, "an older snapshot is held by another tag or branch")
             elif not at_once and times[one] > youngest:
-                self._keep(found, one, "it is younger than the history that the table keeps")
+                self._keep_tags(found, one, "it is younger than the history that the table keeps")
             else:
                 free.append(places[one])
         if free:
-            found.snapshots += self.chain[min(free) :]
+            found.snapshots += self.main_chain[min(free) :]
 
-    def _keep(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
+    def _keep_tags(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
         for name in [tag for tag, held in found.tags.items() if held == snapshot_id]:
             del found.tags[name]
             found.kept[name] = f"files that it removed are live again, and {why}"
 
-    def _first_free(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
+    def _first_unheld_place(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
         """Give the place in main from which on no reference that stays holds anything."""
         last = 0
         for name, ref in self._metadata.refs.items():
@@ -186,13 +186,13 @@ class TableHistory:
             last = max(last, met)
         return last + 1
 
-    def _losing(self, found: ExpirationPlan) -> set[int]:
+    def _unreferenced_snapshots(self, found: ExpirationPlan) -> set[int]:
         """Give the snapshots that no reference holds once the tags are gone."""
         refs = self._metadata.refs
         held = {ref.snapshot_id for name, ref in refs.items() if name not in found.tags}
         return set(found.tags.values()) - held
 
-    def _reachable(self) -> set[int]:
+    def _reachable_from_branches(self) -> set[int]:
         """Give what branches lead to without a gap."""
         branches = [
             ref.snapshot_id
@@ -201,23 +201,23 @@ class TableHistory:
         ]
         return {s.snapshot_id for one in branches for s in snapshot_ancestors(self._metadata, one)}
 
-    def _paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
+    def _changed_paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
         """Give the files, of data and of deletes, that the snapshot itself added, or removed."""
         status = ManifestEntryStatus.ADDED if added else ManifestEntryStatus.DELETED
         return {
             entry.data_file.file_path
-            for manifest in self._own(snapshot, added=added)
+            for manifest in self._own_manifests(snapshot, added=added)
             for entry in read_manifest_entries(self._io, manifest)
             if entry.status == status
         }
 
-    def _own(self, snapshot: Snapshot, *, added: bool) -> Iterator[ManifestFile]:
+    def _own_manifests(self, snapshot: Snapshot, *, added: bool) -> Iterator[ManifestFile]:
         for manifest in snapshot.manifests(self._io):
             count = manifest.added_files_count if added else manifest.deleted_files_count
             if manifest.added_snapshot_id == snapshot.snapshot_id and count != 0:
                 yield manifest
 
-    def _live(self, suspects: set[str]) -> set[str]:
+    def _live_paths(self, suspects: set[str]) -> set[str]:
         head = self._metadata.snapshot_by_name(MAIN_BRANCH)
         manifests = head.manifests(self._io) if head else []
         return {
@@ -376,7 +376,7 @@ class IcebergUpkeep(Upkeep):
         return (
             ExpirationResult()
             if loaded is None
-            else _expiration_result(self._removal(loaded, tags, at_once=at_once))
+            else _expiration_result(self._plan_expiration(loaded, tags, at_once=at_once))
         )
 
     def let_go(
@@ -394,7 +394,7 @@ class IcebergUpkeep(Upkeep):
             loaded = load_table_or_none(self._catalog, table)
             removal = ExpirationPlan()
             if loaded is not None:
-                removal = self._removal(loaded, tags, at_once=at_once)
+                removal = self._plan_expiration(loaded, tags, at_once=at_once)
             if loaded is not None and removal.tags:
                 self._commit(table, loaded, removal)
             done[:] = [_expiration_result(removal)]
@@ -408,12 +408,12 @@ class IcebergUpkeep(Upkeep):
         if loaded is None:
             return {}
         with translate_errors():
-            return TableHistory(loaded.metadata, loaded.io).dangers()
+            return TableHistory(loaded.metadata, loaded.io).unsafe_tombstones()
 
-    def _removal(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> ExpirationPlan:
+    def _plan_expiration(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> ExpirationPlan:
         now_ms = int(self._clock.now().timestamp() * 1000)
         with translate_errors():
-            return TableHistory(loaded.metadata, loaded.io).removal(tags, now_ms, at_once=at_once)
+            return TableHistory(loaded.metadata, loaded.io).plan_expiration(tags, now_ms, at_once=at_once)
 
     def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
         if self._commits is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:

@@ -71,10 +71,10 @@ class TypeParser:
                 key, self.parse(parts[0]), value, self.parse(parts[1]), value_required=False
             )
         if head == "struct" and parts:
-            return StructType(*(self._member(part) for part in parts))
+            return StructType(*(self._parse_member(part) for part in parts))
         raise _bad_type_error(text)
 
-    def _member(self, text: str) -> NestedField:
+    def _parse_member(self, text: str) -> NestedField:
         match = _MEMBER_PATTERN.fullmatch(text.strip())
         if match is None:
             raise _bad_type_error(text)
@@ -205,7 +205,7 @@ class SchemaEvolution:
     before: ColumnIds
     after: Schema
 
-    def taken(self, metadata: TableMetadata) -> str:
+    def taken_ids_problem(self, metadata: TableMetadata) -> str:
         """Say which ids of new columns the table gave to others meanwhile; empty: none.
 
         Files are read by id: values of a column that was dropped would show in ours (pitfall 8).

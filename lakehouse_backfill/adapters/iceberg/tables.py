@@ -194,7 +194,7 @@ class IcebergTables(Tables):
         loaded = load_table(self._catalog, table)
         with translate_errors():
             reader = ScopedReader(loaded, scope, ManifestCache())
-            content = reader.in_scope(find_snapshot(loaded.metadata, snapshot_id, table))
+            content = reader.scope_files(find_snapshot(loaded.metadata, snapshot_id, table))
             return _spec_partitions(loaded, reader.labels, content)
 
     def estimate(
@@ -241,8 +241,8 @@ def _live_files(
     for manifest in filter(has_live_files, manifests):
         entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
         is_data = manifest.content == ManifestContent.DATA
-        if is_data and entries and not labels.knows(manifest.partition_spec_id):
-            raise labels.uncovered(manifest.partition_spec_id, len(entries))
+        if is_data and entries and not labels.can_label(manifest.partition_spec_id):
+            raise labels.unlabelled_error(manifest.partition_spec_id, len(entries))
         if is_data:
             content.add_data(entries)
         else:
@@ -251,11 +251,11 @@ def _live_files(
         LiveFile(
             path=path,
             spec_id=entry.data_file.spec_id,
-            partition=labels.of(entry.data_file),
+            partition=labels.file_label(entry.data_file),
             rows=entry.data_file.record_count,
             size_bytes=entry.data_file.file_size_in_bytes,
             deletes=tuple(sorted(deletes)),
-            spans=labels.spans(entry.data_file),
+            spans=labels.coarse_labels(entry.data_file),
             values=_non_null_counts(entry.data_file, columns) if columns else {},
         )
         for path, entry, deletes in content.listings
@@ -279,7 +279,7 @@ def _spec_partitions(
     for entry in content.data.values():
         file = entry.data_file
         text = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
-        found.setdefault(file.spec_id, {})[text] = labels.spans(file)
+        found.setdefault(file.spec_id, {})[text] = labels.coarse_labels(file)
     return tuple(
         SpecPartitions(
             spec_id=spec_id,

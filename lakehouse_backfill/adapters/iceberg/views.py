@@ -34,7 +34,7 @@ class RestViews(Views):
         Raises Unsupported where the catalog keeps no views, TooBusy when others keep changing it.
         """
         schema = load_table(self._catalog, table).schema()
-        texts = self._texts(table, snapshot_id)
+        texts = self._sql_by_dialect(table, snapshot_id)
         for _ in range(_MAX_ATTEMPTS):
             with translate_errors():
                 try:
@@ -52,7 +52,7 @@ class RestViews(Views):
                 return
         raise TooBusy(f"the view {view} changes faster than it can be written", fix="try again")
 
-    def _texts(self, table: str, snapshot_id: int | None) -> dict[str, str]:
+    def _sql_by_dialect(self, table: str, snapshot_id: int | None) -> dict[str, str]:
         at = "" if snapshot_id is None else f" VERSION AS OF {int(snapshot_id)}"
         for_at = "" if snapshot_id is None else f" FOR VERSION AS OF {int(snapshot_id)}"
         # Names are quoted, the id is a number.

@@ -46,7 +46,7 @@ class LocalDeletionFinder(DeletionFinder):
 
         Null is a value like any other here. Without a key whole rows are compared.
         """
-        before, after = self._side(old, scope), self._side(new, scope)
+        before, after = self._plan_scope_scan(old, scope), self._plan_scope_scan(new, scope)
         if _has_same_files(before, after):
             return DeletedRows(rows=0, partitions=(), samples=(), is_only_deletion=True)
         columns = _comparable_columns(before)
@@ -58,7 +58,7 @@ class LocalDeletionFinder(DeletionFinder):
             missing = left.distinct().except_(right.distinct())
             count = len(missing)
             samples = missing.limit(_SAMPLES).fetchall()
-            is_only = _comparable_columns(after) in ((), columns) and self._adds_nothing(
+            is_only = _comparable_columns(after) in ((), columns) and self._has_no_added_rows(
                 duck, before, after, columns, scope
             )
         return DeletedRows(
@@ -73,21 +73,21 @@ class LocalDeletionFinder(DeletionFinder):
     ) -> TombstonedRows:
         """Count the rows of the partitions that tombstones or erasures name."""
         # Read once: what names rows may be as large as the tombstone tables are.
-        names = [self._tombstones(pin) for pin in left_out.tombstones]
-        names += [self._erased(one, left_out.field) for one in left_out.erasures]
+        names = [self._read_tombstones(pin) for pin in left_out.tombstones]
+        names += [self._read_erased_keys(one, left_out.field) for one in left_out.erasures]
         names = [(columns, table) for columns, table in names if table.num_rows]
         total, found = 0, []
         for label in partitions if names else ():
             scope = Scope(field=left_out.field, partitions=(label,))
-            count = self._named_in(state, scope, names)
+            count = self._count_tombstoned_in(state, scope, names)
             total += count
             found += [label] if count else []
         return TombstonedRows(rows=total, partitions=tuple(found))
 
-    def _named_in(
+    def _count_tombstoned_in(
         self, state: TableState, scope: Scope, names: list[tuple[tuple[str, ...], pa.Table]]
     ) -> int:
-        side = self._side(state, scope)
+        side = self._plan_scope_scan(state, scope)
         if side.table is None:
             return 0
         needed = tuple(dict.fromkeys(name for columns, _ in names for name in columns))
@@ -98,13 +98,13 @@ class LocalDeletionFinder(DeletionFinder):
                 hits.update(_matching_row_numbers(duck, candidate, columns, table))
         return len(hits)
 
-    def _tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
+    def _read_tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
         side = plan_scan(self._catalog, pin.table, pin.snapshot_id)
         found = _read_rows(side, tuple(pin.columns.values()), ())
         # What has no value names nothing: two unknown people are not the same one.
         return tuple(pin.columns), found.drop_null() if found.num_rows else found
 
-    def _erased(self, erasure: Erasure, field: ScopeField) -> tuple[tuple[str, ...], pa.Table]:
+    def _read_erased_keys(self, erasure: Erasure, field: ScopeField) -> tuple[tuple[str, ...], pa.Table]:
         scope = Scope(field=field, partitions=erasure.partitions)
         rows = scope_row_ranges(scope)
         with _open_duckdb() as duck:
@@ -120,10 +120,10 @@ class LocalDeletionFinder(DeletionFinder):
             missing = left.distinct().except_(right.distinct())
             return erasure.key, missing.to_arrow_table()
 
-    def _side(self, state: TableState, scope: Scope) -> SnapshotScan:
+    def _plan_scope_scan(self, state: TableState, scope: Scope) -> SnapshotScan:
         return plan_scan(self._catalog, state.table, state.snapshot_id, scope_row_ranges(scope))
 
-    def _adds_nothing(
+    def _has_no_added_rows(
         self,
         duck: duckdb.DuckDBPyConnection,
         before: SnapshotScan,

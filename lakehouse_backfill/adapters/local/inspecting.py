@@ -43,7 +43,7 @@ class LocalInspector:
 
     def __init__(self, catalog: Catalog, most_rows: int = MAX_LOCAL_ROWS) -> None:
         self._catalog = catalog
-        self._most_rows = most_rows
+        self._max_rows = most_rows
 
     def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
         """Label the hours, days or months of which an input holds a row, where the run reads it."""
@@ -60,7 +60,7 @@ class LocalInspector:
         rows = resolve.window_row_ranges(
             kind, column, *resolve.window_to_read(pin, of.resolved.scope)
         )
-        side = self._side(pin.table, pin.snapshot_id, rows)
+        side = self._plan_small_scan(pin.table, pin.snapshot_id, rows)
         found: set[str] = set()
         for table in read_file_columns(side, side.tasks, [column]):
             found |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
@@ -73,12 +73,12 @@ class LocalInspector:
         field, key = of.resolved.scope.field, of.resolved.contract.key
         scope = Scope(field=field, partitions=chunk.partitions)
         rows = partitions.scope_row_ranges(scope)
-        side = self._side(of.shadow_table, snapshot_id, rows)
+        side = self._plan_small_scan(of.shadow_table, snapshot_id, rows)
         how = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, how, scope)]
         names = list(dict.fromkeys((*key, field.column)))
         parts = read_file_columns(
-            side, tasks, names, None if how.is_split else filter_of_ranges(rows)
+            side, tasks, names, None if how.is_partition_aligned else filter_of_ranges(rows)
         )
         held = _concat_decoded(parts, side.schema.select(*names).as_arrow())
         return ChunkFacts(
@@ -87,11 +87,11 @@ class LocalInspector:
             duplicate_keys=_count_duplicate_keys(held, key),
         )
 
-    def _side(self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]) -> SnapshotScan:
+    def _plan_small_scan(self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]) -> SnapshotScan:
         side = plan_scan(self._catalog, table, snapshot_id, rows)
         count = sum(task.file.record_count for task in side.tasks)
-        if count > self._most_rows:
-            raise Unsupported(f"{count} rows are more than {self._most_rows}")
+        if count > self._max_rows:
+            raise Unsupported(f"{count} rows are more than {self._max_rows}")
         return side
 
 

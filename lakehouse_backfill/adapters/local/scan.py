@@ -127,11 +127,11 @@ class SnapshotScan:
     specs: dict[int, PartitionSpec] = field(default_factory=dict)
 
     @property
-    def text(self) -> str:
+    def display_name(self) -> str:
         """`namespace.table@snapshot`, or `namespace.table (no rows)`."""
         return f"{self.name}@{self.snapshot_id}" if self.table else f"{self.name} (no rows)"
 
-    def spec(self, task: FileScanTask) -> PartitionSpec:
+    def spec_of(self, task: FileScanTask) -> PartitionSpec:
         """Give the partition spec that the file was written with."""
         return self.specs[task.file.spec_id]
 
@@ -262,7 +262,7 @@ class SnapshotLister:
         self._files: dict[str, list[DataFile]] = {}
         self._manifests: dict[str, tuple[str, ...] | None] = {}
 
-    def both(
+    def list_both(
         self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange] = ()
     ) -> tuple[SnapshotScan, SnapshotScan]:
         """List the files of two snapshots as `plan` does; a table and a manifest are read once.
@@ -274,13 +274,13 @@ class SnapshotLister:
             return plan_scan(self._catalog, *old, ranges), plan_scan(self._catalog, *new, ranges)
         try:
             tables: dict[str, Table] = {}
-            return self._one(tables, *old), self._one(tables, *new)
+            return self._list_snapshot(tables, *old), self._list_snapshot(tables, *new)
         finally:
             if sum(map(len, self._files.values())) > _MAX_CACHED_FILES:
                 self._files.clear()
                 self._manifests.clear()
 
-    def _one(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> SnapshotScan:
+    def _list_snapshot(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> SnapshotScan:
         if snapshot_id is None:
             return SnapshotScan(name)
         with translate_scan_errors(name, snapshot_id):
@@ -301,11 +301,11 @@ class SnapshotLister:
         if snapshot is None:
             return []
         if snapshot.manifest_list not in self._manifests:
-            self._read(table, snapshot)
+            self._read_manifests(table, snapshot)
         known = self._manifests[snapshot.manifest_list]
         return None if known is None else [file for path in known for file in self._files[path]]
 
-    def _read(self, table: Table, snapshot: Snapshot) -> None:
+    def _read_manifests(self, table: Table, snapshot: Snapshot) -> None:
         manifests = snapshot.manifests(table.io)
         if any(manifest.content != ManifestContent.DATA for manifest in manifests):
             self._manifests[snapshot.manifest_list] = None

@@ -204,7 +204,7 @@ class ExpectationsJudge:
                 return ()
             # For single rows few jobs over plain files are enough: nothing is cached.
             return _judge_suite(
-                suite, _select_columns(frame, suite.columns(columns)), parameters, group
+                suite, _select_columns(frame, suite.columns_to_read(columns)), parameters, group
             )
 
     def judge_all(
@@ -224,7 +224,7 @@ class ExpectationsJudge:
             loaded = [
                 (load_suite(self._project / file, given, columns), given) for file, given in suites
             ]
-            named = {name for suite, _ in loaded for name in suite.columns(columns)}
+            named = {name for suite, _ in loaded for name in suite.columns_to_read(columns)}
             selected = _select_columns(frame, tuple(name for name in columns if name in named))
             # Great Expectations starts several Spark jobs: cached, the plan behind the frame
             # (files, joins) runs once.

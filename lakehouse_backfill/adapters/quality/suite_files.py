@@ -32,7 +32,7 @@ class LoadedSuite:
     expectations: tuple[Expectation, ...]
     declared: tuple[dict[str, Any], ...]
 
-    def columns(self, available: tuple[str, ...]) -> tuple[str, ...]:
+    def columns_to_read(self, available: tuple[str, ...]) -> tuple[str, ...]:
         """Give the columns to read; all of them where an expectation may look at any.
 
         Conditions, queries and checks of the table's shape are not taken apart: `columns` in the

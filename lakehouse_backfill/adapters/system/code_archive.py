@@ -29,7 +29,7 @@ class CodeArchive:
         self._folder = folder
         self._kept = kept
 
-    def folder_of(self, plan: Plan) -> Path:
+    def restore_folder(self, plan: Plan) -> Path:
         """Put the code of the plan into a folder of its own; the same again changes nothing.
 
         A file that is not kept (of an older release, or too large) is taken from the project if it
@@ -41,11 +41,11 @@ class CodeArchive:
         found = self._folder / digest(wanted)[:16]
         if not _is_complete(found, wanted):
             kept = {one["file"]: one for one in self._kept(plan.code_of or plan.run_id)}
-            data = {name: self._data(plan, name, kept.get(name), wanted) for name in wanted}
+            data = {name: self._file_bytes(plan, name, kept.get(name), wanted) for name in wanted}
             _write_folder(found, data)
         return found
 
-    def _data(
+    def _file_bytes(
         self, plan: Plan, name: str, kept: Mapping[str, Any] | None, wanted: Mapping[str, str]
     ) -> bytes:
         text = kept["text"] if kept else None

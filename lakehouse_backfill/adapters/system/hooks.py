@@ -30,7 +30,7 @@ class LocalHooks(Hooks):
         """Call it with a JSON message and wait for its end; a failure is an outcome, no error."""
         started = time.monotonic()
         text = json.dumps(message, sort_keys=True)
-        is_ok, detail = self._run(hook, text) if hook.command else _post_webhook(hook, text)
+        is_ok, detail = self._run_command(hook, text) if hook.command else _post_webhook(hook, text)
         return HookCall(
             hook=hook.name,
             on=hook.on,
@@ -39,7 +39,7 @@ class LocalHooks(Hooks):
             seconds=round(time.monotonic() - started, 3),
         )
 
-    def _run(self, hook: Hook, text: str) -> tuple[bool, str]:
+    def _run_command(self, hook: Hook, text: str) -> tuple[bool, str]:
         try:
             # The command stands in the contract, which is approved with the plan.
             done = subprocess.run(  # noqa: S603

@@ -102,8 +102,8 @@ class JsonJournal:
         self._folder = project / LOG_FOLDER
         self._clock = clock or SystemClock()
         self._fields: dict[str, Any] = {}
-        self._trace = secrets.token_hex(16)
-        self._told: list[str] = []
+        self._process_trace_id = secrets.token_hex(16)
+        self._complaints: list[str] = []
 
     def bind(self, **fields: Any) -> JsonJournal:
         """Give a journal whose lines all carry `fields`; this one stays as it is."""
@@ -147,7 +147,7 @@ class JsonJournal:
         own = {
             "at": self._clock.now().isoformat(),
             "event": event,
-            "trace_id": _trace_id(str(run)) if run else self._trace,
+            "trace_id": _trace_id(str(run)) if run else self._process_trace_id,
             "span_id": span,
             "parent_id": parent,
             "seconds": None,
@@ -173,8 +173,8 @@ class JsonJournal:
             self._complain(f"the log {path} cannot be written: {error.strerror}; work goes on\n")
 
     def _complain(self, text: str) -> None:
-        if not self._told:
-            self._told.append(text)  # shared by all bound journals: said once
+        if not self._complaints:
+            self._complaints.append(text)  # shared by all bound journals: said once
             sys.stderr.write(text)
 
 

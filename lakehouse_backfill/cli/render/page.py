@@ -92,19 +92,19 @@ class TextPage:
             drawn.add_row(*(format_cell(value) for value in row))
         wide = self._console.options.update(max_width=_ANY_WIDTH)
         if is_copied and self._console.measure(drawn, options=wide).maximum > self._console.width:
-            self._lists(columns, shown)
+            self._row_lists(columns, shown)
         else:
             self.draw(drawn)
         if len(rows) > len(shown):
             self.line(f"… {len(rows) - len(shown):,} more (--json shows all)", WEAK)
 
-    def _lists(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def _row_lists(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         for number, row in enumerate(rows):
             if number:
                 self.line()
             self.facts(zip(columns, row, strict=True))
 
-    def next(self, command: str | None) -> None:
+    def next_command(self, command: str | None) -> None:
         """Write what to type next, on a line of its own that can be copied."""
         if command:
             self.line()

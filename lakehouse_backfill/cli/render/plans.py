@@ -45,7 +45,7 @@ def render_plan(page: TextPage, data: Data) -> None:
     for note in data.get("notes") or ():
         page.line(f"- {note}")
     _conflicts(page, data.get("conflicts") or ())
-    page.next(_command_after_plan(data))
+    page.next_command(_command_after_plan(data))
 
 
 def _intent_facts(data: Data) -> list[tuple[str, Any]]:
@@ -156,7 +156,7 @@ def render_init(page: TextPage, data: Data) -> None:
     page.line(f"made {len(data['files'])} files in {data['project']}")
     for name in data["files"]:
         page.line(f"  {name}")
-    page.next(f"cd {shlex.quote(str(data['project']))} && {command_line('doctor')}")
+    page.next_command(f"cd {shlex.quote(str(data['project']))} && {command_line('doctor')}")
 
 
 def render_doctor(page: TextPage, data: Data) -> None:
@@ -213,9 +213,9 @@ def render_draft(page: TextPage, data: Data) -> None:
             (f"{number}.", format_cell(text)) for number, text in enumerate(questions, start=1)
         )
     if Path(file).parent.name == "contracts":
-        page.next(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
+        page.next_command(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
     else:
-        page.next(f"{plan_command(file)} --dry-run")
+        page.next_command(f"{plan_command(file)} --dry-run")
 
 
 def render_schema(page: TextPage, data: Data) -> None:

@@ -128,7 +128,7 @@ def render_publish(page: TextPage, data: Data) -> None:
         return
     _publication_facts(page, data, "published")
     _post_publish_table(page, data)
-    page.next(_command_after_dry_run(data) or next_command(data))
+    page.next_command(_command_after_dry_run(data) or next_command(data))
 
 
 def _post_publish_table(page: TextPage, data: Data) -> None:
@@ -155,7 +155,7 @@ def render_rollback(page: TextPage, data: Data) -> None:
         page.line(f"rewritten: {format_partitions(item['partitions'])}, because {item['because']}")
     if columns := data.get("columns_stay"):
         page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
-    page.next(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
+    page.next_command(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
 
 
 def _group_table(page: TextPage, title: str, items: Sequence[Data]) -> None:

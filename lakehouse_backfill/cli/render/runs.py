@@ -28,7 +28,7 @@ def render_decision(page: TextPage, data: Data) -> None:
     _headline(page, data)
     _approvals(page, data.get("approvals") or ())
     _waivers(page, data.get("waivers") or ())
-    page.next(next_command(data))
+    page.next_command(next_command(data))
 
 
 def render_waive(page: TextPage, data: Data) -> None:
@@ -38,7 +38,7 @@ def render_waive(page: TextPage, data: Data) -> None:
     if not gates:
         page.line("no gate keeps this run where it is")
     render_failed_gates(page, gates)
-    page.next(next_command(data))
+    page.next_command(next_command(data))
 
 
 def render_run(page: TextPage, data: Data) -> None:
@@ -46,7 +46,7 @@ def render_run(page: TextPage, data: Data) -> None:
     render_stage(page, data, is_last=False)
     gates.render_gates(page, data.get("checks") or ())
     page.facts(_publication_facts(data))
-    page.next(next_command(data))
+    page.next_command(next_command(data))
 
 
 def render_stage(page: TextPage, data: Data, *, is_last: bool = True) -> None:
@@ -59,7 +59,7 @@ def render_stage(page: TextPage, data: Data, *, is_last: bool = True) -> None:
             ("rows", data.get("rows")),
         )
     )
-    page.next(next_command(data) if is_last else None)
+    page.next_command(next_command(data) if is_last else None)
 
 
 def render_shadow_open(page: TextPage, data: Data) -> None:
@@ -77,7 +77,7 @@ def render_shadow_open(page: TextPage, data: Data) -> None:
             ("in each row produced_at", "the time of writing" if data["lineage"] else None),
         )
     )
-    page.next(data["next"])
+    page.next_command(data["next"])
 
 
 def render_validate(page: TextPage, data: Data) -> None:
@@ -101,7 +101,7 @@ def render_validate(page: TextPage, data: Data) -> None:
     gates.render_edge(page, data.get("edge") or {})
     gates.render_suite_time(page, data)
     page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
-    page.next(next_command(data))
+    page.next_command(next_command(data))
 
 
 def render_status(page: TextPage, data: Data) -> None:
@@ -122,7 +122,7 @@ def render_status(page: TextPage, data: Data) -> None:
             for item in found
         ]
         page.table("runs", ("run", "product", "state", "since"), rows, most=None)
-        page.next(next_command(found[0]))
+        page.next_command(next_command(found[0]))
 
 
 def render_log(page: TextPage, data: Data) -> None:

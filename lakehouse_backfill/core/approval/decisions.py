@@ -56,7 +56,7 @@ class Waiver(NamedTuple):
 
     gate: str
     group: str
-    judged: WaiverSubject
+    subject: WaiverSubject
     by: str
     at: str
     observed: Any
@@ -80,7 +80,7 @@ def waivers_in_force(events: Iterable[Event]) -> tuple[Waiver, ...]:
                 Waiver(
                     gate=said["gate"],
                     group=said["group"],
-                    judged=WaiverSubject(said["scope"], said["bound_to"]),
+                    subject=WaiverSubject(said["scope"], said["bound_to"]),
                     by=event.actor,
                     at=event.at.isoformat(),
                     observed=said.get("observed"),
@@ -97,7 +97,7 @@ def find_waiver(
     if not check.waivable:
         return None
     wanted = (check.name, check.group, judged)
-    return next((one for one in waivers if (one.gate, one.group, one.judged) == wanted), None)
+    return next((one for one in waivers if (one.gate, one.group, one.subject) == wanted), None)
 
 
 def failed_blocking_checks(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:

@@ -241,7 +241,7 @@ def _equal_by_fingerprint(bench: Context, request: DiffRequest) -> frozenset[str
         fingerprints.look_up_fingerprints(bench, table, snapshot_id, scope).known
         for table, snapshot_id in _states(request)
     )
-    unread = {*old.unknown, *new.unknown}
+    unread = {*old.unread, *new.unread}
     return frozenset(
         label
         for label, checksum in old.checksums.items()

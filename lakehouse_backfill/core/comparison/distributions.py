@@ -258,7 +258,7 @@ class Histogram:
         self.scaled.update(scaled)
         self.low, self.high = first, last
 
-    def at(self, exponent: int) -> Counter[int]:
+    def counts_at(self, exponent: int) -> Counter[int]:
         """Give the counts in bins that are at least as wide as its own."""
         return Counter(coarsen_bins(self.bins, exponent - self.exponent))
 
@@ -269,7 +269,7 @@ class _BinnedSides:
 
     old: Counter[int]
     new: Counter[int]
-    low: Callable[[int], float]
+    bin_start: Callable[[int], float]
 
     @cached_property
     def distance(self) -> float:
@@ -282,13 +282,13 @@ class _BinnedSides:
         pairs = zip(*sides, strict=True)
         return float(max(abs(old / old_rows - new / new_rows) for old, new in pairs))
 
-    def is_blind(self, *, whole: bool) -> bool:
+    def is_concentrated(self, *, whole: bool) -> bool:
         """Tell whether one bin of many values, not the only one, holds nearly all of both sides."""
         fullest, rows = self.old.most_common(1)[0]
         if len({*self.old, *self.new}) == 1:
             return False
         least = min(rows / self.old.total(), self.new[fullest] / self.new.total())
-        low, high = self.low(fullest), self.low(fullest + 1)
+        low, high = self.bin_start(fullest), self.bin_start(fullest + 1)
         is_one_value = not low and high <= 2.0**MIN_SCALED_EXPONENT
         return least > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
 
@@ -303,8 +303,8 @@ class _BinnedSides:
         numbers = range(first >> by, (last >> by) + 1)
         return tuple(
             DistributionBar(
-                name=f"{self.low(number << by):.6g}",
-                low=self.low(number << by), high=self.low((number + 1) << by),
+                name=f"{self.bin_start(number << by):.6g}",
+                low=self.bin_start(number << by), high=self.bin_start((number + 1) << by),
                 old=_share(old.get(number, 0), sizes[0]),
                 new=_share(new.get(number, 0), sizes[1]),
             )
@@ -353,7 +353,7 @@ def number_distribution(
         return None
     exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
     equal = _BinnedSides(
-        old.at(exponent), new.at(exponent), lambda number: _equal_bin_start(number, exponent)
+        old.counts_at(exponent), new.counts_at(exponent), lambda number: _equal_bin_start(number, exponent)
     )
     scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bin_start))
     chosen = max(scales, key=lambda scale: scale.distance)
@@ -365,7 +365,7 @@ def number_distribution(
         bars=chosen.bars() if draw else (),
     )
     is_blind = (
-        draw and not found.is_shifted and all(scale.is_blind(whole=whole) for scale in scales)
+        draw and not found.is_shifted and all(scale.is_concentrated(whole=whole) for scale in scales)
     )
     return found.model_copy(update={"is_unjudged": True}) if is_blind else found
 

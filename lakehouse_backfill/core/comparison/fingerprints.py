@@ -33,7 +33,7 @@ class KnownChecksums:
     """
 
     checksums: dict[str, Checksum] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     skip: frozenset[str] = frozenset()
     summed: dict[str, Checksum] = field(default_factory=dict)
     #: Files that a reading of the unknown partitions would give a fingerprint of.
@@ -223,7 +223,7 @@ class FingerprintedState:
     @property
     def is_known(self) -> bool:
         """Whether the checksums of all partitions are known without reading a row."""
-        return not self.known.unknown
+        return not self.known.unread
 
 
 def look_up_fingerprints(
@@ -262,7 +262,7 @@ def partition_checksums(
     state = look_up_fingerprints(bench, table, snapshot_id, scope)
     if snapshot_id is None or state.is_known:
         return complete_checksums(state.known, {})
-    unknown = scope.model_copy(update={"partitions": state.known.unknown})
+    unknown = scope.model_copy(update={"partitions": state.known.unread})
     read = bench.compute().measuring.by_file(
         table, snapshot_id, unknown, LINEAGE_NAMES, state.known.skip
     )

@@ -209,11 +209,11 @@ class _PartitionOrigin:
     """What is known of how a partition came to be; `why` says why nothing is."""
 
     basis: AttributionBasis
-    old: Plan | None = None
+    old_plan: Plan | None = None
     pins: tuple[SourcePin, ...] = ()
     published: TableState | None = None
-    live: tuple[str, ...] = ()
-    why: str = ""
+    live_commits: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def attribute_changes(
@@ -269,7 +269,7 @@ def _attribute_partition(
         candidate=TableState.model_validate(staged_candidate(bench, plan).model_dump()),
         replaced=TableState(table=target.table, snapshot_id=target.snapshot_id),
         old_pins=past.pins,
-        old=past.old,
+        old=past.old_plan,
         published=past.published,
         keys={pin.name: asked.keys[pin.table] for pin in past.pins if pin.table in asked.keys},
         samples=asked.samples,
@@ -282,11 +282,11 @@ def _attribute_partition(
         # Its code is not kept, or does not run any more: also that is no reason to say nothing.
         return _unexplained_partition(label, rows, diff, past, error.problem)
     groups = _group_patterns(swapped, asked.samples)
-    notes = (past.why,) if past.why else ()
+    notes = (past.reason,) if past.reason else ()
     return PartitionCauses(
         partition=label, changed_rows=sum(group.rows for group in groups), basis=past.basis,
-        made_by=past.old.run_id if past.old else None, groups=groups, inputs=swapped.inputs,
-        live=past.live, notes=(*notes, *swapped.notes),
+        made_by=past.old_plan.run_id if past.old_plan else None, groups=groups, inputs=swapped.inputs,
+        live=past.live_commits, notes=(*notes, *swapped.notes),
     )  # fmt: skip
 
 
@@ -294,11 +294,11 @@ def _unexplained_partition(
     label: str, rows: int, diff: Diff, past: _PartitionOrigin, why: str | None = None
 ) -> PartitionCauses:
     """Say that nothing can be said, and why."""
-    notes = tuple(note for note in (past.why, why) if note)
+    notes = tuple(note for note in (past.reason, why) if note)
     return PartitionCauses(
         partition=label, changed_rows=rows, basis="none",
-        made_by=past.old.run_id if past.old else None,
-        groups=(_unexplained_group(label, rows, diff),), live=past.live, notes=notes,
+        made_by=past.old_plan.run_id if past.old_plan else None,
+        groups=(_unexplained_group(label, rows, diff),), live=past.live_commits, notes=notes,
     )  # fmt: skip
 
 
@@ -331,7 +331,7 @@ def _partition_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigi
     """Find out which run, or which inputs, made what the candidate replaces."""
     if publish_modes.is_externally_written(plan):
         return _PartitionOrigin(
-            "none", why="another engine computed the candidate: it cannot be repeated"
+            "none", reason="another engine computed the candidate: it cannot be repeated"
         )
     row = publication_of_partition(bench.versions.history(plan.product), plan, label)
     try:
@@ -339,18 +339,18 @@ def _partition_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigi
             _known_origin(bench, plan, label, row) if row else _assumed_origin(bench, plan, label)
         )
     except BackfillError as error:
-        return _PartitionOrigin("none", why=f"what made it cannot be repeated: {error.problem}")
+        return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
 
 
 def _known_origin(bench: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
     """Take pins and code of the run that computed the partition."""
     old = _computing_run(bench, bench.runs.plan(str(row.run_id)), label)
     if publish_modes.is_externally_written(old):
-        return _PartitionOrigin("none", why=f"{old.run_id} was computed by another engine")
+        return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
     gone = [f"{p.table}@{p.snapshot_id}" for p in old.resolved.sources if is_pin_expired(bench, p)]
     if gone:
         return _PartitionOrigin(
-            "none", old, why=f"what {old.run_id} read is gone: {', '.join(gone)}"
+            "none", old, reason=f"what {old.run_id} read is gone: {', '.join(gone)}"
         )
     published: TableState | None = TableState(table=row.table, snapshot_id=row.snapshot_id)
     why = ""
@@ -378,10 +378,10 @@ def _assumed_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
     written = _live_commits(bench, plan, label, None)
     if written is None:
         return _PartitionOrigin(
-            "none", why="no known run made it, and the commits that did are gone"
+            "none", reason="no known run made it, and the commits that did are gone"
         )
     if not written:
-        return _PartitionOrigin("none", why="nothing was ever written there: all of it is new")
+        return _PartitionOrigin("none", reason="nothing was ever written there: all of it is new")
     newest = written[-1]
     pins = []
     for pin in plan.resolved.sources:
@@ -392,7 +392,7 @@ def _assumed_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
         f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
         "what that does not give is unexplained: other code, or live writes"
     )
-    return _PartitionOrigin("assumed", pins=tuple(pins), live=(str(newest),), why=why)
+    return _PartitionOrigin("assumed", pins=tuple(pins), live_commits=(str(newest),), reason=why)
 
 
 def _live_commits(

@@ -186,7 +186,7 @@ class RunSnapshot:
     table: str
     snapshot_id: int
     scope: Scope
-    by_rows: bool = False
+    is_rewritten: bool = False
 
 
 def run_snapshots(
@@ -252,7 +252,7 @@ def _check_bytes(
 ) -> tuple[StoredCheck, dict[str, bool]]:
     """Hash the files; give of each whether its bytes are known to be those that were hashed."""
     name = f"SHA-256 of the data files of {one.name}"
-    if one.by_rows:
+    if one.is_rewritten:
         return unknown_check(name, REWRITTEN_ROWS_REASON), {}
     archived = archived_files(archive, one.scope.partitions)
     read = bench.data_files.digests(one.table, [file["path"] for file in archived])
@@ -282,7 +282,7 @@ def _check_rows(
     by_bytes = {
         label: total.text
         for label in expected
-        if not one.by_rows
+        if not one.is_rewritten
         and (total := _checksum_from_files(archive, label, same)) is not None
         and total.shape == accepted[label].shape
     }
@@ -300,7 +300,7 @@ def _corrupt_partitions(
     archive: AcceptanceArchive, one: RunSnapshot, same: Mapping[str, bool]
 ) -> list[str]:
     """Name the partitions with a file of other bytes: what its rows are says nothing any more."""
-    if one.by_rows:
+    if one.is_rewritten:
         return []
     archived = archived_files(archive, one.scope.partitions)
     return [file["partition"] for file in archived if "sha256" in file and not same[file["path"]]]

@@ -55,7 +55,7 @@ SCRATCH_EPOCH = 1
 class ScratchTable:
     """A scratch table: compute chunks into it, look at them; it is gone after the block."""
 
-    bench: Context
+    context: Context
     plan: Plan
     records: dict[str, ChunkRecord] = field(default_factory=dict)
 
@@ -67,12 +67,12 @@ class ScratchTable:
     @property
     def snapshot_id(self) -> int | None:
         """The head of the scratch table."""
-        info = self.bench.tables.describe(self.table)
+        info = self.context.tables.describe(self.table)
         return info.snapshot_id if info else None
 
     def compute(self, chunk: Chunk, epoch: int = SCRATCH_EPOCH) -> ChunkRecord:
         """Compute a chunk from its inputs and overwrite exactly its partitions."""
-        staging = self.bench.compute().staging
+        staging = self.context.compute().staging
         record = staging.stage(_plan_with_origin_inputs(self.plan, chunk), chunk, epoch)
         self.records[chunk.chunk_id] = record
         return record
@@ -82,7 +82,7 @@ class ScratchTable:
     ) -> dict[str, Checksum]:
         """Read the partitions and sum their rows, without lineage columns and `ignore`."""
         scope = self.plan.resolved.scope.model_copy(update={"partitions": partitions})
-        measuring = self.bench.compute().measuring
+        measuring = self.context.compute().measuring
         return measuring.checksums(self.table, self.snapshot_id, scope, (*LINEAGE_NAMES, *ignore))
 
 
@@ -339,7 +339,7 @@ class ReproduceResult:
     notes: tuple[str, ...] = ()
 
     @property
-    def equal(self) -> bool:
+    def is_equal(self) -> bool:
         """Whether every partition came out as it was accepted."""
         return all(one.equal for one in self.partitions)
 

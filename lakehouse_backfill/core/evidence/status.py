@@ -200,7 +200,7 @@ def summarise_run_safety(
         version, gone = pointer.rolled_back_since(history, status.run_id)
     found = summarise_safety(
         status.state, status.run_id, status.product, gone=gone, version=version,
-        driver=status.driver, is_driven=bench.is_driven(status),
+        driver=status.driver, is_driven=bench.is_driven_elsewhere(status),
         manifest_file=_manifest_file(bench, status), was_empty=was_empty,
         is_external=_is_external(bench, status),
     )  # fmt: skip
@@ -285,8 +285,8 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
         {
             "gate": waiver.gate,
             "group": waiver.group,
-            "scope": waiver.judged.scope,
-            "bound_to": waiver.judged.bound_to,
+            "scope": waiver.subject.scope,
+            "bound_to": waiver.subject.bound_to,
             "by": waiver.by,
             "at": waiver.at,
             "observed": waiver.observed,

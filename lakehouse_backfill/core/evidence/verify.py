@@ -63,7 +63,7 @@ class VerifyResult:
     data_read: deep_verify.DataRead
 
     @property
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether nothing that could be compared differs."""
         return all(check.ok is not False for check in self.checks)
 
@@ -72,22 +72,22 @@ class VerifyResult:
 class VerifySubject:
     """A run, what the log says of it, and the rows by which it became visible, oldest first."""
 
-    bench: Context
+    context: Context
     plan: Plan
     events: tuple[Event, ...]
-    rows: tuple[Publication, ...]
+    publications: tuple[Publication, ...]
     archive: AcceptanceArchive | None = None
 
-    def earlier(self) -> tuple[Publication, ...]:
+    def earlier_publications(self) -> tuple[Publication, ...]:
         """Give the rows of results that were accepted before the one of the archive."""
         newest = (self.archive or {}).get("result_digest")
-        other = (row for row in self.rows if row.result_digest != newest)
+        other = (row for row in self.publications if row.result_digest != newest)
         return tuple(r for r in other if acceptance.archive_digests(self.events, r.result_digest))
 
-    def current(self) -> tuple[Publication, ...]:
+    def current_publications(self) -> tuple[Publication, ...]:
         """Give the rows that are held against the archive."""
-        earlier = self.earlier()
-        return tuple(row for row in self.rows if row not in earlier)
+        earlier = self.earlier_publications()
+        return tuple(row for row in self.publications if row not in earlier)
 
 
 def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
@@ -103,7 +103,7 @@ def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     checks = [
         StoredCheck(
             name="log and pointers",
-            ok=verdict.intact,
+            ok=verdict.is_intact,
             found=verdict.first_bad,
             because=f"{verdict.events} events of {verdict.runs} runs, {verdict.products} products: "
             "chains, seals, pointers and plans",
@@ -125,7 +125,7 @@ def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     read = deep_verify.NO_DATA_READ
     if deep:
         found, read = deep_verify.check_stored_data(
-            bench, plan, subject.current(), subject.archive, result
+            bench, plan, subject.current_publications(), subject.archive, result
         )
         checks += found
     return VerifyResult(run_id, tuple(checks), read)
@@ -149,7 +149,7 @@ def _check_plan(
 def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, StoredCheck]:
     name, run_id = "validation", subject.plan.run_id
     try:
-        found = logged_validation_document(subject.bench, subject.events, run_id)
+        found = logged_validation_document(subject.context, subject.events, run_id)
     except Tampered as error:
         return None, failed_check(name, error.problem)
     if found is None:
@@ -158,7 +158,7 @@ def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, St
             name, "it was never validated"
         )
     digest, document = found
-    bound = [row.result_digest for row in subject.rows]
+    bound = [row.result_digest for row in subject.publications]
     if bound and bound[-1] != digest and acceptance.archive_digests(subject.events, bound[-1]):
         # The document was hashed: it is a later one than that which was published.
         return document, unknown_check(name, f"{EARLIER_ACCEPTANCE}: it was validated again since")
@@ -168,7 +168,7 @@ def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, St
 
 
 def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
-    name, bench, run_id = "archive of the acceptance", subject.bench, subject.plan.run_id
+    name, bench, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
     decided = [
         e for e in subject.events if e.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     ]
@@ -184,7 +184,7 @@ def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredC
         return subject, (failed_check(name, error.problem),)
     if document is None:
         return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
-    found = VerifySubject(bench, subject.plan, subject.events, subject.rows, document)
+    found = VerifySubject(bench, subject.plan, subject.events, subject.publications, document)
     expected = [subject.plan.manifest_hash, bound_to, _log_head_at(subject, document["log"]["seq"])]
     held = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
@@ -197,7 +197,7 @@ def _log_head_at(subject: VerifySubject, seq: int) -> str:
 
 def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
     """Rows of control tables against the archive, the log, and each other."""
-    bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
+    bench, plan, archive = subject.context, subject.plan, subject.archive or {}
     records = bench.ledger.chunks(plan.run_id)
     found = [deep_verify.check_ledger(archive, records)]
     if not publish_modes.is_externally_written(plan):
@@ -210,7 +210,7 @@ def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
         )
     found.append(_check_fingerprint_rows(subject))
     told = _logged_publication(subject)
-    told_of = (row for row in subject.rows if told is None or told.get("token") == row.token)
+    told_of = (row for row in subject.publications if told is None or told.get("token") == row.token)
     return [*found, *(deep_verify.check_pointer_row(row, told) for row in told_of)]
 
 
@@ -220,13 +220,13 @@ def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
     if not named:
         return {}
     try:
-        return subject.bench.evidence.document(subject.plan.run_id, str(named[-1]))
+        return subject.context.evidence.document(subject.plan.run_id, str(named[-1]))
     except Tampered:
         return None
 
 
 def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
-    bench, plan, archive = subject.bench, subject.plan, subject.archive or {}
+    bench, plan, archive = subject.context, subject.plan, subject.archive or {}
     archived = deep_verify.archived_files(archive)
     try:
         rows = bench.fingerprints.find([one["path"] for one in archived])
@@ -247,7 +247,7 @@ def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
 def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
     """The archive's digest in the rows of the pointer and in the summaries of the snapshots."""
     found = []
-    for row in subject.rows:
+    for row in subject.publications:
         name = f"archive in the row of version {row.version}"
         # One result may have been accepted twice: each time by an archive of its own.
         made = acceptance.archive_digests(subject.events, row.result_digest)
@@ -268,7 +268,7 @@ def _check_summary(subject: VerifySubject, row: Publication, digest: str | None)
     }
 
     def compare() -> StoredCheck:
-        snapshot = subject.bench.tables.resolve(TableRef(table=row.table, at=at))
+        snapshot = subject.context.tables.resolve(TableRef(table=row.table, at=at))
         held = {key: snapshot.summary.get(key) for key in said}
         return check_equal(name, said, held, f"snapshot {at} of {row.table}")
 
@@ -277,7 +277,7 @@ def _check_summary(subject: VerifySubject, row: Publication, digest: str | None)
 
 def _check_files(subject: VerifySubject) -> list[StoredCheck]:
     """Data files and manifests: as listed, and as they lie in the store."""
-    archive, stored = subject.archive or {}, subject.bench.stored
+    archive, stored = subject.archive or {}, subject.context.stored
     candidate, scope = archive["candidate"], subject.plan.resolved.scope
     table, snapshot_id = candidate["table"], candidate["snapshot_id"]
     found = []
@@ -291,28 +291,28 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
                 ),
             )
         )
-    for row in deep_verify.run_snapshots(subject.bench, subject.plan, subject.current(), archive):
+    for row in deep_verify.run_snapshots(subject.context, subject.plan, subject.current_publications(), archive):
         found += _check_snapshot_files(subject, row)
     told = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
     return [
         *found,
-        *(unknown_check(f"files of version {row.version}", told) for row in subject.earlier()),
+        *(unknown_check(f"files of version {row.version}", told) for row in subject.earlier_publications()),
     ]
 
 
 def _check_snapshot_files(
     subject: VerifySubject, row: deep_verify.RunSnapshot
 ) -> list[StoredCheck]:
-    archive, stored = subject.archive or {}, subject.bench.stored
+    archive, stored = subject.archive or {}, subject.context.stored
     archived = deep_verify.archived_files(archive, row.scope.partitions)
     names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
     kept_in = row.table
-    if row.by_rows:
+    if row.is_rewritten:
         # What was accepted lies where the candidate is; the version lists files of its own.
         kept_in, names[2] = archive["candidate"]["table"], f"files of the candidate of {row.name}"
     return [
         unknown_check(names[0], deep_verify.REWRITTEN_ROWS_REASON)
-        if row.by_rows
+        if row.is_rewritten
         else _compare_or_unknown(
             names[0],
             lambda: deep_verify.check_listed_files(

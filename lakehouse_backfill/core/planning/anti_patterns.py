@@ -35,7 +35,7 @@ class AntiPattern(NamedTuple):
     problem: str
     instead: str
 
-    def is_asked(self, value: Any) -> bool:
+    def is_requested(self, value: Any) -> bool:
         """Tell whether the value of the field asks for it."""
         if not self.words:
             return value is not None

@@ -150,7 +150,7 @@ class RunEstimate(NamedTuple):
     """The estimate, and the partitions of the scope that hold no row now."""
 
     estimate: Estimate
-    empty: tuple[str, ...]
+    empty_partitions: tuple[str, ...]
 
 
 def estimate_run(bench: Context, resolved: ResolvedManifest) -> RunEstimate:
@@ -179,10 +179,10 @@ def estimate_warnings(
 ) -> tuple[str, ...]:
     """Say what may be a mistake, although nothing forbids it."""
     scope, texts = resolved.scope, []
-    if found.empty and resolved.target.uuid is not None:
-        few = partitions.describe_labels(found.empty)
+    if found.empty_partitions and resolved.target.uuid is not None:
+        few = partitions.describe_labels(found.empty_partitions)
         texts.append(
-            f"{len(found.empty)} of {len(scope.partitions)} partitions hold no rows now: {few}"
+            f"{len(found.empty_partitions)} of {len(scope.partitions)} partitions hold no rows now: {few}"
         )
     future = [label for label in scope.partitions if _is_ahead(bench, resolved, label)]
     if future:

@@ -266,7 +266,7 @@ def check_input_ranges(
     wanted = Scope(
         field=scope.field,
         partitions=scope.partitions
-        + edge_labels(scope, manifest.validation.edge_partitions).everything,
+        + edge_labels(scope, manifest.validation.edge_partitions).all_labels,
     )
     notes = []
     for pin in sources:
@@ -331,7 +331,7 @@ class EdgeLabels:
     after: tuple[str, ...]
 
     @property
-    def everything(self) -> tuple[str, ...]:
+    def all_labels(self) -> tuple[str, ...]:
         """All of them."""
         return self.before + self.inside + self.after
 

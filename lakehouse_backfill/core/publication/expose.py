@@ -128,7 +128,7 @@ def write_compensating_events(
             product=row.product,
             tokens=tuple(one.token for one in undone),
             partitions=way.scope.partitions if way.is_partial else None,
-            by_run=", ".join(way.leaving) or "rollback",
+            by_run=", ".join(way.runs_rolled_back) or "rollback",
             token=row.token,
             tag=publication_tags(row)["after"],
             produced_at=row.at,
@@ -306,8 +306,8 @@ def compare_published_rows(bench: Context, plan: Plan, row: Publication) -> dict
         judged = bench.evidence.document(plan.run_id, row.result_digest or "")
     except Tampered as error:
         return _check_document(passed=False, detail=error.problem)
-    if judged is None or known is None or known.unknown or declared_schema_change(plan):
-        why = "files that are not known" if known is None or known.unknown else "changed columns"
+    if judged is None or known is None or known.unread or declared_schema_change(plan):
+        why = "files that are not known" if known is None or known.unread else "changed columns"
         return _check_document(passed=None, detail=f"not told without reading rows: {why}")
     return _compare_with_accepted(plan, row, judged, known)
 

@@ -36,22 +36,22 @@ ROLLOUT_STEPS = "rollout"
 class ProgressivePublication:
     """A run that is being published in steps by its driver."""
 
-    bench: Context
+    context: Context
     plan: Plan
     status: RunStatus
     events: tuple[Event, ...]
     accepted: AcceptedResult
     by: str
 
-    def go_on(self) -> tuple[Publication, CommitResult | None]:
+    def publish_remaining_steps(self) -> tuple[Publication, CommitResult | None]:
         """Publish and check what is left; give the last publication, and what was swapped now.
 
         Raises ChecksFailed (the run is halted), and what a publication raises.
         """
         swaps: list[CommitResult] = []
         for step in steps.publish_steps(self.plan):
-            swap = self._show(step)
-            self._check(step)
+            swap = self._publish_step(step)
+            self._judge_step(step)
             if swap is not None:
                 swaps.append(swap)
                 self._pause(step)
@@ -62,52 +62,52 @@ class ProgressivePublication:
 
     @property
     def _history(self) -> tuple[Publication, ...]:
-        return self.bench.versions.history(self.plan.product)
+        return self.context.versions.history(self.plan.product)
 
     @property
     def _declared(self) -> Progressive:
         return self.plan.resolved.manifest.target.progressive or Progressive()
 
-    def _show(self, step: steps.PublishStep) -> CommitResult | None:
+    def _publish_step(self, step: steps.PublishStep) -> CommitResult | None:
         """Publish what readers do not see of the step yet; None: they see all of it."""
         left = steps.remaining_scope(
             step, steps.visible_partitions(self._history, self.plan.run_id)
         )
         if left is None:
             return None
-        wanted = new_publication(self.bench, self.plan, self.events, self.accepted, self.by, left)
+        wanted = new_publication(self.context, self.plan, self.events, self.accepted, self.by, left)
         try:
-            _, swap = reserve_and_expose(self.bench, self.plan, self.status, wanted, self.accepted)
+            _, swap = reserve_and_expose(self.context, self.plan, self.status, wanted, self.accepted)
         except REFUSALS as error:
             if step.number > 1:
-                error.state = self._state()
-                error.fix = f"{error.fix}; {self._fix()}" if error.fix else self._fix()
+                error.state = self._error_state()
+                error.fix = f"{error.fix}; {self._error_fix()}" if error.fix else self._error_fix()
             raise
         return swap
 
     def _pause(self, step: steps.PublishStep) -> None:
         if step.number < step.count and self._declared.pause_seconds:
-            self.bench.clock.sleep(self._declared.pause_seconds)
+            self.context.clock.sleep(self._declared.pause_seconds)
 
-    def _check(self, step: steps.PublishStep) -> None:
+    def _judge_step(self, step: steps.PublishStep) -> None:
         """Judge the step as readers see it, unless it passed before; a failure halts the run."""
-        known = self.bench.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
+        known = self.context.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
         records = steps.newest_step_records(known[1] if known else None)
         row = steps.newest_step_publication(self._history, self.plan.run_id, step)
         last = records.get(step.number, {})
         if last.get("token") == row.token and last["passed"]:
             return
-        checks = check_step(self.bench, self.plan, self.accepted, step)
+        checks = check_step(self.context, self.plan, self.accepted, step)
         failed = decisions.failed_blocking_checks(checks)
-        records[step.number] = self._record(step, row, checks, passed=not failed)
+        records[step.number] = self._step_record(step, row, checks, passed=not failed)
         document = {"steps": [records[number] for number in sorted(records)]}
-        digest = self.bench.evidence.record(
+        digest = self.context.evidence.record(
             self.plan.run_id, ROLLOUT_STEPS, document, self.status.epoch
         )
         if failed:
-            self._halt(step, failed, digest)
+            self._halt_run(step, failed, digest)
 
-    def _record(
+    def _step_record(
         self,
         step: steps.PublishStep,
         row: Publication,
@@ -124,23 +124,23 @@ class ProgressivePublication:
             "snapshot_id": row.snapshot_id,
             "passed": passed,
             "checks": [check.model_dump(mode="json") for check in checks],
-            "checked_at": self.bench.clock.now().isoformat(),
+            "checked_at": self.context.clock.now().isoformat(),
         }
 
-    def _halt(self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str) -> None:
+    def _halt_run(self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str) -> None:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
         problem = f"{self.plan.run_id}: {step} failed its check: {names}"
-        self.bench.move(
+        self.context.move(
             self.status, self.plan, "halt publication", self.by,
             step=step.number, problem=problem, digest=digest,
         )  # fmt: skip
-        hooks.notify_halted(self.bench, self.plan)
-        raise ChecksFailed(problem, state=self._state(), fix=self._fix())
+        hooks.notify_halted(self.context, self.plan)
+        raise ChecksFailed(problem, state=self._error_state(), fix=self._error_fix())
 
-    def _state(self) -> str:
+    def _error_state(self) -> str:
         return steps.describe_visible_partitions(self._history, self.plan)
 
-    def _fix(self) -> str:
+    def _error_fix(self) -> str:
         version = steps.version_before_run(self._history, self.plan.run_id)
         back = errors.command_line(
             "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"

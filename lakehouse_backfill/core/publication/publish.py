@@ -329,7 +329,7 @@ def _publish_accepted(
 ) -> PublishResult:
     """Publish at once, or step by step."""
     if steps.is_stepwise(plan):
-        row, swap = ProgressivePublication(bench, plan, status, events, accepted, by).go_on()
+        row, swap = ProgressivePublication(bench, plan, status, events, accepted, by).publish_remaining_steps()
     else:
         wanted = new_publication(bench, plan, events, accepted, by)
         row, swap = reserve_and_expose(bench, plan, status, wanted, accepted)

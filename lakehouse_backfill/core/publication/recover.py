@@ -48,7 +48,7 @@ class RecoveryAction:
     subject: str
     action: str
     because: str
-    act: Callable[[str], str]
+    execute: Callable[[str], str]
 
 
 def halt_hook_actions(bench: Context, status: RunStatus, plan: Plan) -> Iterator[RecoveryAction]:
@@ -80,7 +80,7 @@ def runs_out_of_step_with_pointer(
             if (
                 run.run_id not in made
                 or run.state not in CONTRADICTED_BY_VISIBILITY
-                or bench.is_driven(run)
+                or bench.is_driven_elsewhere(run)
             ):
                 continue
             is_visible = pointer.visible_publication(history, run.run_id) is not None
@@ -107,7 +107,7 @@ def post_publish_actions(bench: Context, products: set[str] | None) -> Iterator[
     runs = bench.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
         run_id, left = post_publish.pending_post_publish(bench, product)
-        if run_id is None or not left or bench.is_driven(bench.runs.status(run_id)):
+        if run_id is None or not left or bench.is_driven_elsewhere(bench.runs.status(run_id)):
             continue
         because = f"after its last act was not done: {', '.join(left)}"
         yield RecoveryAction(
@@ -120,7 +120,7 @@ def post_publish_actions(bench: Context, products: set[str] | None) -> Iterator[
 
 def _release_hook_actions(bench: Context, run: RunStatus) -> Iterator[RecoveryAction]:
     """What before_publish paused, for a publication that was given back, has to go on."""
-    if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or bench.is_driven(run):
+    if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or bench.is_driven_elsewhere(run):
         return
     act = hooks.released_token(bench.versions.history(run.product), run.run_id)
     left = (
@@ -175,7 +175,7 @@ def recover(
         result, is_done = "dry run", True
         if not dry_run:
             try:
-                result = work.act(by)
+                result = work.execute(by)
             except BackfillError as error:
                 if run_id is not None:
                     raise
@@ -192,7 +192,7 @@ def _find_actions(bench: Context, run_id: str | None, *, dry_run: bool) -> Itera
     if dry_run and run_id is not None and drafts:
         return
     if run_id is None:
-        open_runs = [item for item in bench.runs.list() if not bench.is_driven(item)]
+        open_runs = [item for item in bench.runs.list() if not bench.is_driven_elsewhere(item)]
     else:
         open_runs = [bench.runs.status(run_id)]
         bench.require_no_other_driver(open_runs[0])
@@ -269,7 +269,7 @@ def _carry_over(bench: Context, plan: Plan, by: str) -> str:
 def _is_left_open(bench: Context, run_id: str) -> bool:
     status = bench.runs.status(run_id)
     is_open = status.state in lifecycle.MOVES["supersede"][0] & lifecycle.OPEN_STATES
-    return is_open and not bench.is_driven(status)
+    return is_open and not bench.is_driven_elsewhere(status)
 
 
 def _supersede_revised(bench: Context, plan: Plan, by: str) -> str:

@@ -107,7 +107,7 @@ def apply_rollback(
     try:
         refresh_view(bench, contract)
     finally:
-        align_run_states(bench, way.leaving, way.returning, by, reason)
+        align_run_states(bench, way.runs_rolled_back, way.runs_reinstated, by, reason)
     call_after_rollback_hooks(bench, publication)
     return RollbackResult(publication, swap)
 
@@ -228,7 +228,7 @@ def _restore_partitions(
 
 def _pointer_only_swap(bench: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
     """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
-    found = way.established
+    found = way.publication
     if found.snapshot_id is None:
         raise NotFound(f"version {found.version} of {found.product} had no snapshot")
     require_no_tombstoned_rollback(bench, contract, way)
@@ -330,7 +330,7 @@ def rollback_together(
     moved = when_pointers_are_free(bench, tuple(drafts), decide)
     for contract, way in ways:
         refresh_view(bench, contract)
-        align_run_states(bench, way.leaving, way.returning, by, reason)
+        align_run_states(bench, way.runs_rolled_back, way.runs_reinstated, by, reason)
         call_after_rollback_hooks(bench, drafts[contract.product])
     return tuple(moved[product].accepted or drafts[product] for product in drafts)
 

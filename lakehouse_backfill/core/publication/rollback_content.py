@@ -52,8 +52,8 @@ class _DeletionFindings:
     restores: list[PartitionRestore] = field(default_factory=list)
     erasures: list[Erasure] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
-    gone: list[DeletedRows] = field(default_factory=list)
-    named: list[TombstonedRows] = field(default_factory=list)
+    deleted: list[DeletedRows] = field(default_factory=list)
+    tombstoned: list[TombstonedRows] = field(default_factory=list)
     drifts: list[Drift] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def exclude_deleted_rows(bench: Context, contract: Contract, way: RollbackTarget
     look = _DeletionScan(bench, contract, way, info.snapshot_id, contract.key or names)
     found = _DeletionFindings()
     for restore in way.restores:
-        look.at(restore, found)
+        look.scan_restore(restore, found)
     _require_reapply_allowed(contract, found)
     if not found.rewritten and not found.erasures:
         return replace(way, restores=tuple(found.restores))
@@ -79,7 +79,7 @@ def exclude_deleted_rows(bench: Context, contract: Contract, way: RollbackTarget
     )
     labels = tuple(label for label in way.scope.partitions if label in found.rewritten)
     rewrites = (RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON),) if labels else ()
-    return replace(way, restores=tuple(found.restores), rewrites=rewrites, left_out=left_out)
+    return replace(way, restores=tuple(found.restores), rewrites=rewrites, excluded_rows=left_out)
 
 
 def require_no_tombstoned_rollback(bench: Context, contract: Contract, way: RollbackTarget) -> None:
@@ -90,7 +90,7 @@ def require_no_tombstoned_rollback(bench: Context, contract: Contract, way: Roll
     left_out = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(bench, contract))
     if left_out.is_empty:
         return
-    seen = TableState(table=way.established.table, snapshot_id=way.established.snapshot_id)
+    seen = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)
     named = bench.erasing.named(seen, way.scope.partitions, left_out)
     if named.rows:
         error = deletions.tombstones_blocked_error(
@@ -103,7 +103,7 @@ def require_no_tombstoned_rollback(bench: Context, contract: Contract, way: Roll
 def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> None:
     if deletions.may_reapply_deletions(contract):
         return
-    lost = [one for one in found.gone if one.rows]
+    lost = [one for one in found.deleted if one.rows]
     if lost:
         together = DeletedRows(
             rows=sum(one.rows for one in lost),
@@ -112,9 +112,9 @@ def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> No
             is_only_deletion=all(one.is_only_deletion for one in lost),
         )
         raise deletions.deletions_blocked_error(contract, together, found.drifts, "rolled back")
-    rows = sum(one.rows for one in found.named)
+    rows = sum(one.rows for one in found.tombstoned)
     if rows:
-        labels = tuple(label for one in found.named for label in one.partitions)
+        labels = tuple(label for one in found.tombstoned for label in one.partitions)
         raise deletions.tombstones_blocked_error(contract, rows, labels, "rolled back")
 
 
@@ -129,28 +129,28 @@ class _DeletionScan:
         head: int,
         key: tuple[str, ...],
     ) -> None:
-        self._bench = bench
+        self._context = bench
         self._table = contract.table
-        self._way = way
+        self._target = way
         self._head = head
         self._key = key
         self.tombstones = current_tombstones(bench, contract)
 
-    def at(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
+    def scan_restore(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
         """Find what one part would bring back; its partitions may be told apart by that."""
         if restore.restore_snapshot_id is None:
             found.restores.append(restore)
             return
-        lost = self._lost(restore)
+        lost = self._windows_with_deletions(restore)
         for label in restore.partitions:
             mine = [(window, gone) for window, gone in lost if label in gone.partitions]
-            self._label(restore, label, mine, found)
+            self._scan_partition(restore, label, mine, found)
         moved = {label for one in found.restores for label in one.partitions}
         rest = tuple(label for label in restore.partitions if label not in moved)
         if rest:
             found.restores.append(restore.model_copy(update={"partitions": rest}))
 
-    def _label(
+    def _scan_partition(
         self,
         restore: PartitionRestore,
         label: str,
@@ -169,11 +169,11 @@ class _DeletionScan:
         )
         state = TableState(table=self._table, snapshot_id=restore.restore_snapshot_id)
         left_out = ExcludedRows(
-            field=self._way.scope.field, tombstones=self.tombstones, erasures=erasures
+            field=self._target.scope.field, tombstones=self.tombstones, erasures=erasures
         )
         if left_out.is_empty:
             return
-        named = self._bench.erasing.named(state, (label,), left_out)
+        named = self._context.erasing.named(state, (label,), left_out)
         newest = [gone for window, gone in lost if window[1] == self._head]
         if newest and all(gone.is_only_deletion for gone in newest):
             # Deleting rows is the only thing that happened since: no commit is lost by going on.
@@ -181,41 +181,41 @@ class _DeletionScan:
                 restore.model_copy(update={"partitions": (label,), "since_snapshot_id": self._head})
             )
         if named.rows:
-            found.named.append(named)
+            found.tombstoned.append(named)
             found.rewritten.append(label)
             found.erasures += erasures
         if named.rows or newest:
-            found.gone += [gone for _, gone in lost]
+            found.deleted += [gone for _, gone in lost]
             for (before, _), _ in lost:
-                self._name(before, label, found)
+                self._note_drifts(before, label, found)
 
-    def _name(self, since: int, label: str, found: _DeletionFindings) -> None:
+    def _note_drifts(self, since: int, label: str, found: _DeletionFindings) -> None:
         """Remember which live commits changed the partition, as far as history still tells."""
-        scope = Scope(field=self._way.scope.field, partitions=(label,))
+        scope = Scope(field=self._target.scope.field, partitions=(label,))
         with suppress(TargetChanged, NotFound):
-            for drift in self._bench.publisher.drifts(self._table, scope, since):
+            for drift in self._context.publisher.drifts(self._table, scope, since):
                 if not drift.writer.startswith("run ") and drift not in found.drifts:
                     found.drifts.append(drift)
 
-    def _lost(self, restore: PartitionRestore) -> list[tuple[tuple[int, int], DeletedRows]]:
+    def _windows_with_deletions(self, restore: PartitionRestore) -> list[tuple[tuple[int, int], DeletedRows]]:
         """Give the stretches of live commits in which partitions lost rows; one entry for each."""
-        scope = Scope(field=self._way.scope.field, partitions=restore.partitions)
+        scope = Scope(field=self._target.scope.field, partitions=restore.partitions)
         found = []
-        for window in self._windows(restore):
-            if self._gone(window, scope).rows:
+        for window in self._live_windows(restore):
+            if self._deleted_rows(window, scope).rows:
                 for label in restore.partitions:
                     one = Scope(field=scope.field, partitions=(label,))
-                    found.append((window, self._gone(window, one)))
+                    found.append((window, self._deleted_rows(window, one)))
         return [(window, gone) for window, gone in found if gone.rows]
 
-    def _gone(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
+    def _deleted_rows(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
         old, new = (TableState(table=self._table, snapshot_id=at) for at in window)
-        return self._bench.erasing.gone(old, new, scope, self._key)
+        return self._context.erasing.gone(old, new, scope, self._key)
 
-    def _windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
+    def _live_windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
         """Give the stretches between the acts on the partitions, and up to the head."""
         # Correction events went to a table of their own, whose snapshots say nothing here.
-        own = [row for row in self._way.undone if row.table == self._table]
+        own = [row for row in self._target.undone if row.table == self._table]
         acts = [row for row in reversed(own) if _is_touching(row, restore)]
         starts = [row.snapshot_id for row in acts]
         ends = [*(row.before_snapshot_id for row in acts[1:]), self._head]
@@ -333,7 +333,7 @@ def _restore_chunks(
                 shadow=shadow.table,
                 scope=Scope(field=way.scope.field, partitions=labels),
                 columns=_column_pairs(bench, row.table, restore.restore_snapshot_id, shadow),
-                left_out=way.left_out,
+                left_out=way.excluded_rows,
                 properties={
                     "lakehouse-backfill.rollback": row.token,
                     "lakehouse-backfill.reason": row.reason,

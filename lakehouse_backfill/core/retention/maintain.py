@@ -56,12 +56,12 @@ def gather_facts(
         runs=runs,
         shadows=shadows,
         leases=leases,
-        keeping=keeping,
+        version_retention=keeping,
         tags={table: found for table, found in tags.items() if found},
         fences=fences,
-        erased=_erased_tables(product, contracts, runs) if erasure else frozenset(),
+        erased_tables=_erased_tables(product, contracts, runs) if erasure else frozenset(),
         erasure=erasure,
-        written=_scratch_write_times(bench, shadows),
+        scratch_written_at=_scratch_write_times(bench, shadows),
     )
 
 
@@ -116,7 +116,7 @@ def _retention_of_product(
 
 def _version_tables(bench: Context, keeping: Iterable[VersionRetention]) -> set[str]:
     """Name the tables that versions are in, but for shadows: those that are left are known."""
-    found = {row.table for one in keeping for row in one.acts}
+    found = {row.table for one in keeping for row in one.accepted_rows}
     return {name for name in found if name.rpartition(".")[0] != bench.profile.shadow_namespace}
 
 
@@ -132,7 +132,7 @@ def find_leftovers(
     bench: Context, found: RetentionDecision, facts: RetentionFacts
 ) -> tuple[LeftoverFiles, ...]:
     """Name the files that no table lists once the shadows are gone: of runs never published."""
-    published = {row.run_id for one in facts.keeping.values() for row in one.acts}
+    published = {row.run_id for one in facts.version_retention.values() for row in one.accepted_rows}
     written = bench.upkeep.shadows()
     busy = {item.product for item in found.kept if item.kind == "shadow"}
     left = []
@@ -170,7 +170,7 @@ class MaintainResult:
 
     retired: tuple[RetentionItem, ...]
     kept: tuple[RetentionItem, ...]
-    left: tuple[LeftoverFiles, ...]
+    leftovers: tuple[LeftoverFiles, ...]
     litter: OrphanFiles
 
 
@@ -314,7 +314,7 @@ def _expire_versions(
     versions = [item for item in found.retired if item.kind == "version"]
     for product, items in groupby(versions, key=lambda item: item.product):
         expiring = {item.version or 0: item.because for item in items}
-        seen = facts.keeping[product].acts[0].token
+        seen = facts.version_retention[product].accepted_rows[0].token
         rows = retention.expiration_rows(product, expiring, bench.clock.now(), by)
 
         def decide(

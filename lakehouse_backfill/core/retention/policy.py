@@ -28,12 +28,12 @@ class RetentionFacts:
     runs: Mapping[str, RunFacts]
     shadows: tuple[str, ...]
     leases: tuple[PinLease, ...]
-    keeping: Mapping[str, VersionRetention]
+    version_retention: Mapping[str, VersionRetention]
     tags: Mapping[str, Mapping[str, int]]
     fences: tuple[str, ...] = ()
-    erased: frozenset[str] = frozenset()
+    erased_tables: frozenset[str] = frozenset()
     erasure: str = ""
-    written: Mapping[str, datetime] = field(default_factory=dict)
+    scratch_written_at: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,7 +115,7 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     run = _run_of_scratch(facts, table)
     if run is None:
         return None
-    written = facts.written.get(table)
+    written = facts.scratch_written_at.get(table)
     if written is None or written + SCRATCH_GRACE > facts.now:
         return f"a scratch table of {run.run_id}, written within a day: a command may be at work"
     return f"{_RETIRED_PREFIX}a scratch table of {run.run_id}, left behind by a command that was cut off"
@@ -127,7 +127,7 @@ def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> 
         return "no run of this lake is known to need it, and nobody said that it may go"
     if run.ends is None:
         return f"{run.run_id} is {run.state}: open runs keep everything ({run.reason})"
-    if facts.erased.intersection(tables):
+    if facts.erased_tables.intersection(tables):
         return f"{_RETIRED_PREFIX}{facts.erasure}"
     if run.ends > facts.now:
         return f"{run.run_id} is {run.state}, its lease ends on {run.ends:%Y-%m-%d}"
@@ -141,8 +141,8 @@ def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
         run = _run_of_shadow(facts, name)
         because = _lease_reason(facts, run, name, run.target if run else "")
         found[name] = (None if run else _scratch_reason(facts, name)) or because
-    for product, keeping in facts.keeping.items():
-        for row in keeping.acts[: keeping.last + 1]:
+    for product, keeping in facts.version_retention.items():
+        for row in keeping.accepted_rows[: keeping.last_kept + 1]:
             if _is_retired(found.get(row.table, "")):
                 found[row.table] = f"it is version {row.version} of {product}, which is kept"
     for run in facts.runs.values():
@@ -168,7 +168,7 @@ def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
 
 
 def _decide_versions(facts: RetentionFacts, found: RetentionDecision) -> None:
-    for product, keeping in facts.keeping.items():
+    for product, keeping in facts.version_retention.items():
         for version, because in sorted(keeping.kept.items()):
             found.kept.append(_version_item(product, version, because))
         for version, because in sorted(keeping.expiring.items()):
@@ -194,13 +194,13 @@ def _version_item(product: str, version: int, because: str) -> RetentionItem:
 
 
 def _product_of_tag(facts: RetentionFacts, tag: str) -> str:
-    return next((name for name, one in facts.keeping.items() if one.knows(tag)), "")
+    return next((name for name, one in facts.version_retention.items() if one.has_made_tag(tag)), "")
 
 
 def _tag_reason(facts: RetentionFacts, table: str, tag: str) -> str | None:
-    reasons = (keeping.tag_reason(tag) for keeping in facts.keeping.values())
+    reasons = (keeping.tag_reason(tag) for keeping in facts.version_retention.values())
     found = next((reason for reason in reasons if reason), None)
-    if found is None and not any(keeping.knows(tag) for keeping in facts.keeping.values()):
+    if found is None and not any(keeping.has_made_tag(tag) for keeping in facts.version_retention.values()):
         return f"no product of this lake is known to have made it on {table}"
     return found
 
@@ -265,8 +265,8 @@ def _dependency_reason(
     is_base = table == run.target and tag == f"{PIN_PREFIX}{run.run_id}"
     if is_base and run.shadow in shadows and _run_of_shadow(facts, table) is None:
         return f"what was cloned by {run.run_id} is kept, and shares its files"
-    for product, keeping in facts.keeping.items():
-        if (table, snapshot_id) in keeping.snapshots and not _has_kept_tag(
+    for product, keeping in facts.version_retention.items():
+        if (table, snapshot_id) in keeping.kept_snapshots and not _has_kept_tag(
             facts, table, snapshot_id
         ):
             return f"it alone keeps a version of {product} that is kept"

@@ -176,14 +176,14 @@ class Context:
         """When a lease that is given now ends."""
         return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
 
-    def is_driven(self, status: RunStatus) -> bool:
+    def is_driven_elsewhere(self, status: RunStatus) -> bool:
         """Tell whether another process works on the run: it lives, and its lease has not ended."""
         if status.driver is None or status.driver == self.driver:
             return False
         is_over = status.lease_until is not None and status.lease_until < self.clock.now()
         return not is_over and self.is_alive(status.driver)
 
-    def is_acting(self, pending: Publication) -> bool:
+    def is_pending_elsewhere(self, pending: Publication) -> bool:
         """Tell whether another process works on a pending act of the pointer."""
         if pending.driver is None or pending.driver == self.driver:
             return False
@@ -192,7 +192,7 @@ class Context:
 
     def require_no_other_driver(self, status: RunStatus) -> None:
         """Raise RunMoved while another process drives the run, unless it is to be taken over."""
-        if self.take_over or not self.is_driven(status):
+        if self.take_over or not self.is_driven_elsewhere(status):
             return
         until = f", its lease ends {status.lease_until:%H:%M:%S}Z" if status.lease_until else ""
         raise RunMoved(
@@ -215,7 +215,7 @@ class RenewedLease:
     """
 
     def __init__(self, bench: Context, status: RunStatus) -> None:
-        self._bench = bench
+        self._context = bench
         self._run_id = status.run_id
         self.epoch = status.epoch
         self._lost: RunMoved | None = None
@@ -235,19 +235,19 @@ class RenewedLease:
         self._is_over.set()
         self._thread.join()
 
-    def require(self) -> None:
+    def require_held(self) -> None:
         """Raise RunMoved when the run was taken over or moved: going on would be for nothing."""
         if self._lost is not None:
             raise self._lost
 
     def _renew(self) -> None:
-        pause_s = self._bench.profile.lease_seconds / RENEWALS_PER_LEASE
+        pause_s = self._context.profile.lease_seconds / RENEWALS_PER_LEASE
         while not self._is_over.wait(pause_s):
             try:
-                self._bench.runs.renew(self._run_id, self.epoch, self._bench.lease_end())
+                self._context.runs.renew(self._run_id, self.epoch, self._context.lease_end())
             except RunMoved as error:
                 self._lost = error
                 return
             except Exception as error:  # noqa: BLE001 (whatever it is, the next turn may do)
                 # The catalog may be back at the next turn; until then the lease just runs on.
-                self._bench.journal.log("lease not renewed", problem=str(error))
+                self._context.journal.log("lease not renewed", problem=str(error))

@@ -201,7 +201,7 @@ class AuditVerdict:
     products: int = 0
 
     @property
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether nothing is wrong."""
         return self.first_bad is None
 

@@ -151,24 +151,24 @@ class ChunkChecks:
         plan: Plan,
         waived: tuple[decisions.Waiver, ...],
     ) -> None:
-        self._bench = bench
+        self._context = bench
         self._compute = compute
         self._plan = plan
         self._waived = waived
-        self._seen: dict[str, tuple[CheckResult, ...]] = {}
+        self._results: dict[str, tuple[CheckResult, ...]] = {}
         self._records: dict[str, ChunkRecord] = {}
         self._parameters: dict[str, dict[str, list[Any]]] = {}
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Give the chunk's row for the ledger: done, or failed with its problem."""
         plan = self._plan
-        with self._bench.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
+        with self._context.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
             facts = self._compute.inspecting.chunk(plan, chunk, record.snapshot_id)
             empty = empty_chunk_partitions(record, facts)
-            emptied = tuple(label for label in empty if label in self._before)
+            emptied = tuple(label for label in empty if label in self._partitions_with_rows)
             results = [
                 *judge_chunk(plan, record, facts, rows_before, emptied),
-                *self._rows(chunk, record),
+                *self._row_suite_results(chunk, record),
             ]
         checks = tuple(
             gate_registry.apply_gate_choices(results, plan.resolved.manifest.validation.gates)
@@ -183,7 +183,7 @@ class ChunkChecks:
                 "epoch": epoch,
             }
         )
-        self._seen[chunk.chunk_id], self._records[chunk.chunk_id] = checks, judged
+        self._results[chunk.chunk_id], self._records[chunk.chunk_id] = checks, judged
         return judged
 
     def require_passed(self, record: ChunkRecord) -> None:
@@ -191,32 +191,32 @@ class ChunkChecks:
         if record.status == "done":
             return
         judged, run_id = decisions.chunk_subject(record), record.run_id
-        closed = decisions.unwaived_failures(self._seen[record.chunk_id], judged, self._waived)
+        closed = decisions.unwaived_failures(self._results[record.chunk_id], judged, self._waived)
         raise ChecksFailed(
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
             fix=f"correct job or input: {errors.plan_command(self._plan.manifest_file, run_id)}; "
             f"or let it pass, for the record: {decisions.waive_instructions(run_id, closed)}",
-            stop=decisions.stop_detail(judged, self._keep(record.epoch), closed),
+            stop=decisions.stop_detail(judged, self._store_verdicts(record.epoch), closed),
         )
 
-    def is_kept(self, record: ChunkRecord) -> bool:
+    def is_verdict_stored(self, record: ChunkRecord) -> bool:
         """Tell whether the verdict on a chunk is stored: it is not when its process was killed."""
-        earlier = self._earlier.get(record.chunk_id, {})
+        earlier = self._earlier_verdicts.get(record.chunk_id, {})
         return bool(earlier.get("checksum") == record.checksum)
 
     @cached_property
-    def _earlier(self) -> dict[str, dict[str, Any]]:
-        before = self._bench.evidence.newest(self._plan.run_id, CHUNK_CHECKS)
+    def _earlier_verdicts(self) -> dict[str, dict[str, Any]]:
+        before = self._context.evidence.newest(self._plan.run_id, CHUNK_CHECKS)
         return {item["chunk_id"]: item for item in before[1]["chunks"]} if before else {}
 
     def finish(self, epoch: int) -> None:
         """Store what was judged; nothing when every chunk had been before."""
-        if self._seen:
-            self._keep(epoch)
+        if self._results:
+            self._store_verdicts(epoch)
 
-    def _keep(self, epoch: int) -> str:
+    def _store_verdicts(self, epoch: int) -> str:
         """Store what was judged, together with what earlier attempts did; give the digest."""
         found = {
             chunk_id: {
@@ -225,15 +225,15 @@ class ChunkChecks:
                 "status": self._records[chunk_id].status,
                 "checks": [to_json_value(check.model_dump(mode="json")) for check in checks],
             }
-            for chunk_id, checks in self._seen.items()
+            for chunk_id, checks in self._results.items()
         }
         wanted = [chunk.chunk_id for chunk in self._plan.resolved.chunks]
         if len(found) < len(wanted):
-            found = self._earlier | found
+            found = self._earlier_verdicts | found
         document = {"chunks": [found[name] for name in wanted if name in found]}
-        return self._bench.evidence.record(self._plan.run_id, CHUNK_CHECKS, document, epoch)
+        return self._context.evidence.record(self._plan.run_id, CHUNK_CHECKS, document, epoch)
 
-    def _rows(self, chunk: Chunk, record: ChunkRecord) -> list[CheckResult]:
+    def _row_suite_results(self, chunk: Chunk, record: ChunkRecord) -> list[CheckResult]:
         """What the suites of the output say of single rows."""
         wanted = [suite for suite in declared_suites(self._plan) if suite.on == "output"]
         if self._plan.resolved.manifest.validation.chunk_checks == "counts" or not wanted:
@@ -250,9 +250,9 @@ class ChunkChecks:
         return results
 
     @cached_property
-    def _before(self) -> frozenset[str]:
+    def _partitions_with_rows(self) -> frozenset[str]:
         """The partitions that hold rows in what readers see; from metadata, and only if asked."""
-        files = base_files(self._bench, self._plan)
+        files = base_files(self._context, self._plan)
         return frozenset(file.partition or "" for file in files if file.rows)
 
 

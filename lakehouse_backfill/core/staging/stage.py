@@ -193,10 +193,10 @@ def _stage_chunks(
     done: list[ChunkRecord] = []
     rows = 0
     for chunk in plan.resolved.chunks:
-        lease.require()
+        lease.require_held()
         known = recorded.get(chunk.chunk_id)
-        record = work.landed(chunk, committed.get(chunk.chunk_id), known)
-        if record is not known or record.status == "failed" or not checks.is_kept(record):
+        record = work.stage_chunk(chunk, committed.get(chunk.chunk_id), known)
+        if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
             record = checks.judge(chunk, record, rows, lease.epoch)
             bench.ledger.record(record)
             checks.require_passed(record)
@@ -213,20 +213,20 @@ def _stage_chunks(
 class _ChunkStager:
     """Brings chunks into the shadow."""
 
-    bench: Context
+    context: Context
     compute: ComputePorts
     plan: Plan
     lease: RenewedLease
 
-    def landed(
+    def stage_chunk(
         self, chunk: Chunk, commit: ChunkCommit | None, known: ChunkRecord | None
     ) -> ChunkRecord:
         """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
         source = find_carried_chunk(self.plan, chunk)
         if source is not None:
-            return carry_chunk(self.bench, self.plan, chunk, source, known, epoch)
-        journal = self.bench.journal.bind(**self.plan.labels)
+            return carry_chunk(self.context, self.plan, chunk, source, known, epoch)
+        journal = self.context.journal.bind(**self.plan.labels)
         if commit is None:
             span = {
                 "chunk_id": chunk.chunk_id,

@@ -97,7 +97,7 @@ class ValidationTiming(NamedTuple):
         return round(self.suites_s / self.run_s, 4) if self.run_s else None
 
     @property
-    def plain(self) -> dict[str, float | None]:
+    def json_form(self) -> dict[str, float | None]:
         """The form in which the run's log and the CLI hold it."""
         return {**self._asdict(), "suites_share": self.share}
 
@@ -155,7 +155,7 @@ class Stopwatch:
     def __post_init__(self) -> None:
         self._since = self.clock.now()
 
-    def spent(self, bench: Context, run_id: str) -> ValidationTiming:
+    def timing_until_now(self, bench: Context, run_id: str) -> ValidationTiming:
         """Give what was spent until now, and on the chunks of the run before that."""
         staged = sum(chunk.seconds for chunk in bench.ledger.chunks(run_id))
         took = (self.clock.now() - self._since).total_seconds()

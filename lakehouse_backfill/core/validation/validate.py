@@ -50,27 +50,27 @@ class KnownBase:
     """What is known of the base without reading a row; `before` are partitions of its history."""
 
     base: fingerprints.FingerprintedState
-    is_whole: bool
-    before: tuple[str, ...]
+    is_fully_known: bool
+    history_labels: tuple[str, ...]
     #: Values by partition and measure; None: they have to be read.
     counts: dict[str, tuple[int, ...]] | None
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def unread_labels(self) -> tuple[str, ...]:
         """The partitions of its history whose measures have to be read."""
-        return self.before if self.counts is None else ()
+        return self.history_labels if self.counts is None else ()
 
-    def history(
+    def earlier_measures(
         self, measures: Sequence[Measure], read: anomalies.MeasuresByLabel
     ) -> anomalies.MeasuresByLabel:
         """Give rows and measures of the earlier partitions: what was read, if it had to be."""
         if measures and self.counts is None:
             return read
         return anomalies.rows_by_partition(
-            self.before, self.base.files, measures, self.counts or {}
+            self.history_labels, self.base.files, measures, self.counts or {}
         )
 
-    def counts_of(self, scope: Scope) -> dict[str, tuple[int, ...]] | None:
+    def scope_counts(self, scope: Scope) -> dict[str, tuple[int, ...]] | None:
         """Give the values of the scope's own partitions."""
         if self.counts is None:
             return None
@@ -116,13 +116,13 @@ def sum_chunk_counts(bench: Context, plan: Plan) -> ChunkCounts:
     """Add up what the chunks of the run carried over and merged."""
     records = _counted_chunks(bench, plan)
     return reduce(
-        ChunkCounts.__add__, (ChunkCounts.of(record) for record in records), ChunkCounts()
+        ChunkCounts.__add__, (ChunkCounts.from_record(record) for record in records), ChunkCounts()
     )
 
 
 def _counted_chunks(bench: Context, plan: Plan) -> list[ChunkRecord]:
     records = bench.ledger.chunks(plan.run_id)
-    return [record for record in records if ChunkCounts.of(record).known]
+    return [record for record in records if ChunkCounts.from_record(record).known]
 
 
 def _check_other_rows(
@@ -166,7 +166,7 @@ def validate(bench: Context, run_id: str, by: str) -> tuple[RunStatus, Validatio
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
     # Not in the document: the same result has the same digest, however long it took.
-    spent = watch.spent(bench, run_id).plain
+    spent = watch.timing_until_now(bench, run_id).json_form
     status = bench.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
     if failed:
         # The same result as one that was waived before: the waivers still hold for it.
@@ -269,8 +269,8 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
             (*LINEAGE_NAMES, *table.added_column_names(change)), change,
-            old_is_known=known.is_whole,
-            old_measures=known.counts_of(scope), earlier=known.unread if measures else (),
+            old_is_known=known.is_fully_known,
+            old_measures=known.scope_counts(scope), earlier=known.unread_labels if measures else (),
         )  # fmt: skip
         looks_beyond = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
         edge = probe_run_edges(bench, compute.staging, plan) if looks_beyond else None
@@ -291,14 +291,14 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
         shadow=shadow,
         old_files=base.files,
         new_files=candidate.files,
-        old=base.known.checksums if known.is_whole else measured.old,
+        old=base.known.checksums if known.is_fully_known else measured.old,
         new=measured.new,
         stored=fingerprints.checksums_by_label(by_file),
         diff=diff,
         totals=measured.totals[: len(measured.totals) - len(lineage)],
         lineage=measured.totals[len(measured.totals) - len(lineage) :],
         edge=edge,
-        earlier=known.history(measures, measured.earlier),
+        earlier=known.earlier_measures(measures, measured.earlier),
     )
 
 

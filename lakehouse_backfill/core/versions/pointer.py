@@ -124,15 +124,15 @@ class RollbackTarget:
     scope: Scope
     restores: tuple[PartitionRestore, ...]
     undone: tuple[Publication, ...]
-    established: Publication
-    leaving: tuple[str, ...]
-    returning: tuple[str, ...]
+    publication: Publication
+    runs_rolled_back: tuple[str, ...]
+    runs_reinstated: tuple[str, ...]
     #: How many versions had been let go when this was worked out.
     expirations: int = 0
     #: Partitions that cannot go back by their own files; found later, by looking at the table.
     rewrites: tuple[RequiredRewrite, ...] = ()
     #: What names rows that were deleted since, and do not come back; found with them.
-    left_out: ExcludedRows | None = None
+    excluded_rows: ExcludedRows | None = None
 
 
 def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
@@ -229,9 +229,9 @@ def resolve_rollback(
             [row for row in undone if row.table == accepted[-1].table], labels
         ),
         undone=tuple(undone),
-        established=established,
-        leaving=() if is_partial else tuple(sorted(before - after)),
-        returning=() if is_partial else tuple(sorted(after - before)),
+        publication=established,
+        runs_rolled_back=() if is_partial else tuple(sorted(before - after)),
+        runs_reinstated=() if is_partial else tuple(sorted(after - before)),
     )
 
 

@@ -93,8 +93,8 @@ def when_pointer_is_free(
 def is_reservation_active(bench: Context, pending: Publication) -> bool:
     """Tell whether a reservation will go away by itself: somebody works on it."""
     if pending.run_id is None:
-        return bench.is_acting(pending)
-    return bench.is_driven(bench.runs.status(pending.run_id))
+        return bench.is_pending_elsewhere(pending)
+    return bench.is_driven_elsewhere(bench.runs.status(pending.run_id))
 
 
 def may_release(reserved: Publication, wanted: Publication, error: BackfillError) -> bool:

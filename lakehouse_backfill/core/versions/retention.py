@@ -24,39 +24,39 @@ class VersionRetention:
     `acts` are the accepted rows, newest first; those up to number `last` belong to kept versions.
     """
 
-    acts: PublicationHistory
-    last: int
+    accepted_rows: PublicationHistory
+    last_kept: int
     kept: dict[int, str]
     expiring: dict[int, str]
-    gone: frozenset[int]
+    expired: frozenset[int]
     pending: str = ""
     #: The beginnings of the tokens of all rows, also of those that were given back.
     tokens: frozenset[str] = frozenset()
 
     @property
-    def snapshots(self) -> frozenset[tuple[str, int | None]]:
+    def kept_snapshots(self) -> frozenset[tuple[str, int | None]]:
         """The tables and snapshots of the versions that are kept."""
-        return frozenset((row.table, row.snapshot_id) for row in self.acts[: self.last + 1])
+        return frozenset((row.table, row.snapshot_id) for row in self.accepted_rows[: self.last_kept + 1])
 
     def tag_reason(self, tag: str) -> str | None:
         """Say why a tag of a publication or rollback is kept; None: nothing needs it."""
         token = tag[-_TOKEN_LENGTH:]
-        for number, row in enumerate(self.acts):
+        for number, row in enumerate(self.accepted_rows):
             if row.token[:_TOKEN_LENGTH] != token or row.token.endswith("-baseline"):
                 continue
             is_before = tag.startswith(_BEFORE)
-            if number < self.last or (number == self.last and not is_before):
+            if number < self.last_kept or (number == self.last_kept and not is_before):
                 what = "what was there before" if is_before else "the content of"
-                return f"{what} version {row.version}: {self._because(row.version)}"
+                return f"{what} version {row.version}: {self._kept_reason(row.version)}"
             return None
         return f"{self.pending} is under way" if token == self.pending[:_TOKEN_LENGTH] else None
 
-    def knows(self, tag: str) -> bool:
+    def has_made_tag(self, tag: str) -> bool:
         """Tell whether an act of the product has made the tag, or began to."""
         return tag[-_TOKEN_LENGTH:] in self.tokens
 
-    def _because(self, version: int) -> str:
-        oldest = self.acts[self.last].version
+    def _kept_reason(self, version: int) -> str:
+        oldest = self.accepted_rows[self.last_kept].version
         return self.kept.get(version) or f"it lies on the way back to version {oldest}"
 
 

@@ -133,7 +133,7 @@ class ConnectLab:
         for name, text in JOBS.items():
             (self.folder / "jobs" / name).write_text(text, encoding="utf-8")
         self.project = Project.open(self.folder)
-        self.project.wiring.make_lake()
+        self.project.wiring.create_lake()
         return self.project
 
     def fill(self, version: int) -> Rows:

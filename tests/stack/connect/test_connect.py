@@ -98,7 +98,7 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
     assert lab.rows() == before
     beside = lab.files(*BESIDE)
     run = staged(project, has_checks=kind.has_checks)
-    assert project.wiring.bench.runs.plan(run).way.way == kind.way
+    assert project.wiring.context.runs.plan(run).way.way == kind.way
     assert lab.rows() == before
     compared = project.diff(run, engine="spark")
     told = compared["summary"]
@@ -155,4 +155,4 @@ def test_a_server_that_does_not_answer_is_said_so_soon(
     profile = Profile(catalog=CATALOG, spark={"spark.remote": address})
 
     with pytest.raises(EnvironmentDown, match=f"{address} does not answer: nothing came in 0.5 s"):
-        client.connect_to_server(SparkSettings.of(profile, lake_folder))
+        client.connect_to_server(SparkSettings.from_profile(profile, lake_folder))

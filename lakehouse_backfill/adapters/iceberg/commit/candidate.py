@@ -44,9 +44,9 @@ class ShadowCandidate:
         self._shadow = shadow
         self._request = request
         self._reader = ScopedReader(shadow, request.scope, cache)
-        self._within = ScopedReader(shadow, request.within or request.scope, cache)
+        self._allowed_reader = ScopedReader(shadow, request.within or request.scope, cache)
         self._run = request.properties.get(RUN_ID_PROPERTY, "RUN")
-        self.verb = ErrorWording(
+        self.wording = ErrorWording(
             "published", _NOTHING_PUBLISHED, errors.plan_command(revise=self._run)
         )
 
@@ -56,7 +56,7 @@ class ShadowCandidate:
         return self._shadow.schema()
 
     @cached_property
-    def evolved(self) -> SchemaEvolution | None:
+    def schema_evolution(self) -> SchemaEvolution | None:
         """The columns before and after; raises Unsupported when they are not as declared."""
         return verify_schema_evolution(self._shadow, self._request)
 
@@ -73,23 +73,23 @@ class ShadowCandidate:
             raise Unsupported(
                 f"{self._request.shadow} is not a shadow of ours",
                 state=_NOTHING_PUBLISHED,
-                fix=self.verb.fix,
+                fix=self.wording.fix,
             )
         return uuid
 
-    def files(self, target: Table) -> LiveEntries:
+    def files_to_adopt(self, target: Table) -> LiveEntries:
         """Give the files to adopt, those new to the target without sequence numbers.
 
         Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
         the scope changed, Unsupported when a file's spec or sort order is not the target's.
         """
         self._refuse_incomplete()
-        _ = self.evolved
-        old, new = self._differing()
+        _ = self.schema_evolution
+        old, new = self._differing_manifests()
         self._refuse_outside(old, new)
-        before = self._reader.in_scope(self._base).data
-        after = self._reader.in_scope(self._head).data
-        self._refuse_foreign(target, after)
+        before = self._reader.scope_files(self._base).data
+        after = self._reader.scope_files(self._head).data
+        self._refuse_foreign_specs(target, after)
         return {
             path: e if path in before else without_sequence_numbers(e) for path, e in after.items()
         }
@@ -125,7 +125,7 @@ class ShadowCandidate:
                 fix=f"lakehouse-backfill stage {self._run}",
             )
 
-    def _differing(self) -> tuple[list[ManifestFile], list[ManifestFile]]:
+    def _differing_manifests(self) -> tuple[list[ManifestFile], list[ManifestFile]]:
         """Give the manifests that only one of base and shadow has: the others list the same.
 
         All of them, if delete files are gone that may have hidden rows outside the scope.
@@ -135,21 +135,21 @@ class ShadowCandidate:
         shared = {m.manifest_path for m in old} & {m.manifest_path for m in new}
         own_old = [m for m in old if m.manifest_path not in shared]
         own_new = [m for m in new if m.manifest_path not in shared]
-        return (old, new) if self._lost_deletes(own_old, own_new) else (own_old, own_new)
+        return (old, new) if self._has_lost_deletes(own_old, own_new) else (own_old, own_new)
 
     def _refuse_outside(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
         """Files outside the scope must be those of the base, under the same delete files."""
         self._refuse_own_deletes(old, new)
-        before, after = self._outside(old), self._outside(new)
+        before, after = self._files_outside(old), self._files_outside(new)
         changed = {
             path
-            for path in before.hidden_by.keys() | after.hidden_by.keys()
-            if before.hidden_by.get(path) != after.hidden_by.get(path)
+            for path in before.deletes_by_file.keys() | after.deletes_by_file.keys()
+            if before.deletes_by_file.get(path) != after.deletes_by_file.get(path)
         }
         if changed:
             found = {**before.data, **after.data}
             key = label_sort_key(self._request.scope.field)
-            labels = sorted({self._reader.labels.of(found[p].data_file) for p in changed}, key=key)
+            labels = sorted({self._reader.labels.file_label(found[p].data_file) for p in changed}, key=key)
             raise WriteForbidden(
                 f"{self._request.shadow} changed {len(changed)} files outside the run's "
                 f"partitions: {describe_labels(tuple(labels))}",
@@ -168,9 +168,9 @@ class ShadowCandidate:
                 fix="set write.delete.mode and write.update.mode to copy-on-write, and restage",
             )
 
-    def _lost_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> bool:
+    def _has_lost_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> bool:
         before, after = self._deletes(old), self._deletes(new)
-        knows = self._reader.labels.knows
+        knows = self._reader.labels.can_label
         lost = (before[path] for path in before.keys() - after.keys())
         return any(not knows(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
 
@@ -182,17 +182,17 @@ class ShadowCandidate:
                 found.update((unique_file_name(entry.data_file), entry) for entry in live)
         return found
 
-    def _outside(self, manifests: list[ManifestFile]) -> ScopeFiles:
+    def _files_outside(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Give the data files outside the scope of these manifests, and all their delete files."""
         found = ScopeFiles(deletes=self._deletes(manifests))
         for manifest in manifests:
             if manifest.content == ManifestContent.DATA:
-                for entry in self._reader.live(manifest):
-                    if not self._within.holds(entry):
+                for entry in self._reader.live_entries(manifest):
+                    if not self._allowed_reader.holds(entry):
                         found.data[entry.data_file.file_path] = entry
         return found
 
-    def _refuse_foreign(self, target: Table, files: LiveEntries) -> None:
+    def _refuse_foreign_specs(self, target: Table, files: LiveEntries) -> None:
         """Specs and sort orders are numbered per table: the same number must mean the same."""
         ours, theirs = target.specs(), self._shadow.specs()
         orders, their_orders = target.sort_orders(), self._shadow.sort_orders()
@@ -207,5 +207,5 @@ class ShadowCandidate:
             raise Unsupported(
                 f"{problem} of {path} is not the target's",
                 state=_NOTHING_PUBLISHED,
-                fix=self.verb.fix,
+                fix=self.wording.fix,
             )

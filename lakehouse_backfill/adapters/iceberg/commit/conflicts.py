@@ -72,13 +72,13 @@ def compaction_violation(
     """
     for label in sorted({*_file_labels(then, label_of), *_file_labels(now, label_of)}):
         sides = [_files_of_label(side, label, label_of) for side in (then, now)]
-        (fewest, most), (least, largest) = (side.rows for side in sides)
+        (fewest, most), (least, largest) = (side.row_count_range for side in sides)
         if largest < fewest or most < least:
             return (
                 f"compactions left {_format_range(least, largest)} of {_format_range(fewest, most)} rows"
                 + (f" in {label}")
             )
-        if not any(side.hiding for side in sides):
+        if not any(side.effective_deletes for side in sides):
             files = [[e.data_file for e in side.data.values()] for side in sides]
             changed = _changed_column(files[0], files[1], schema)
             if changed:
@@ -170,7 +170,7 @@ class CommitWindow:
     since_id: int | None
     head: Snapshot | None
 
-    def changes(self) -> list[Snapshot]:
+    def commits(self) -> list[Snapshot]:
         """List the commits, newest first."""
         since = next((s for s in self.metadata.snapshots if s.snapshot_id == self.since_id), None)
         found = []
@@ -185,7 +185,7 @@ class CommitWindow:
             found.append(snapshot)
         return found
 
-    def is_whole(self, changes: list[Snapshot]) -> bool:
+    def is_gapless(self, changes: list[Snapshot]) -> bool:
         """Tell whether the commits lead back to where the window starts, without a gap."""
         if not changes:
             return self.since_id == (self.head.snapshot_id if self.head else None)
@@ -231,9 +231,9 @@ def find_drifts(
     Raises TargetChanged when no commit can be named for what changed: history in between is gone,
     or a compaction did not keep the rows.
     """
-    if then.hidden_by == now.hidden_by:
+    if then.deletes_by_file == now.deletes_by_file:
         return ()
-    changes = window.changes()
+    changes = window.commits()
     found = tuple(
         drift
         for snapshot in reversed(changes)
@@ -242,11 +242,11 @@ def find_drifts(
     )
     if found:
         return found
-    if not window.is_whole(changes):
+    if not window.is_gapless(changes):
         raise _target_changed_error(
             window, verb, "the history in between is gone: expired or rolled back"
         )
-    broken = compaction_violation(then, now, reader.labels.of, window.metadata.schema())
+    broken = compaction_violation(then, now, reader.labels.file_label, window.metadata.schema())
     if broken:
         raise _target_changed_error(window, verb, broken)
     return ()
@@ -262,7 +262,7 @@ def _target_changed_error(window: CommitWindow, verb: ErrorWording, what: str) -
 
 
 def _describe_changed(drift: Drift, reader: ScopedReader) -> str:
-    is_all = len(drift.partitions) == len(reader.wanted) > 1
+    is_all = len(drift.partitions) == len(reader.scope_labels) > 1
     return _EVERY_PARTITION if is_all else describe_labels(drift.partitions)
 
 
@@ -302,10 +302,10 @@ def _own_entries(
 
 
 def _touched_labels(entry: ManifestEntry, reader: ScopedReader) -> frozenset[str]:
-    if reader.labels.knows(entry.data_file.spec_id):
-        return reader.labels.spanned(entry.data_file) & reader.wanted
+    if reader.labels.can_label(entry.data_file.spec_id):
+        return reader.labels.labels_spanned(entry.data_file) & reader.scope_labels
     # E.g. an equality delete of an unpartitioned spec: it applies to all rows.
-    return reader.wanted
+    return reader.scope_labels
 
 
 def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEntry) -> bool:
@@ -331,7 +331,7 @@ def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
 
     Also when history in between is gone: nobody can tell then what came.
     """
-    changes = window.changes()
+    changes = window.commits()
     for snapshot in changes:
         if PUBLICATION_PROPERTY not in snapshot_summary(snapshot):
             what = (
@@ -340,7 +340,7 @@ def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
             )
             break
     else:
-        if window.is_whole(changes):
+        if window.is_gapless(changes):
             return
         what = "the history in between is gone"
     raise TargetChanged(

@@ -94,7 +94,7 @@ class IcebergChunkCarrier(Carrying):
         if landed is not None:
             return landed
         cache = ManifestCache()
-        intent = self._intent(table, request, cache)
+        intent = self._swap_request(table, request, cache)
         try:
             self._swapper.run(intent, cache)
         except TargetChanged:
@@ -110,12 +110,12 @@ class IcebergChunkCarrier(Carrying):
             )
         return found
 
-    def _intent(self, table: Table, request: CarryRequest, cache: ManifestCache) -> SwapRequest:
+    def _swap_request(self, table: Table, request: CarryRequest, cache: ManifestCache) -> SwapRequest:
         """Ask for the source's files of the partitions; they get new sequence numbers."""
         source = load_table(self._catalog, request.source)
         with translate_errors():
             state = find_snapshot(source.metadata, request.source_snapshot_id, request.source)
-            content = ScopedReader(source, request.scope, cache).in_scope(state)
+            content = ScopedReader(source, request.scope, cache).scope_files(state)
         wanted = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
         return SwapRequest(
             target=request.shadow,
@@ -131,7 +131,7 @@ class IcebergChunkCarrier(Carrying):
             token=f"{request.properties.get(RUN_ID_PROPERTY, '')} {request.chunk_id}",
             tags={},
             properties={**request.properties, CHUNK_ID_PROPERTY: request.chunk_id},
-            verb=_CARRY_WORDING,
+            wording=_CARRY_WORDING,
             columns=column_ids(source.schema()),
             sources=((request.source, request.source_snapshot_id),),
         )
@@ -191,8 +191,8 @@ class IcebergPublisher(Publisher):
         `settling` finishes swaps by rows, whoever made them.
         """
         self._catalog = catalog
-        self._settling = settling
-        self._by_rows = commits is not None and commits.writes_rows
+        self._finalizer = settling
+        self._writes_rows = commits is not None and commits.writes_rows
         self._swapper = Swapper(catalog, budget_s, commits)
 
     def adopt(self, request: AdoptRequest) -> CommitResult:
@@ -205,13 +205,13 @@ class IcebergPublisher(Publisher):
         """
         started = time.monotonic()
         target = load_table(self._catalog, request.target)
-        done = self._landed(request.target, target, request.token)
+        done = self._find_and_finalise(request.target, target, request.token)
         if done is not None:
             return read_commit_result(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
         candidate = ShadowCandidate(load_table(self._catalog, request.shadow), request, cache)
         with translate_errors():
-            wanted, change = candidate.files(target), candidate.evolved
+            wanted, change = candidate.files_to_adopt(target), candidate.schema_evolution
         intent = SwapRequest(
             target=request.target,
             uuid=candidate.target_uuid,
@@ -221,15 +221,15 @@ class IcebergPublisher(Publisher):
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties=request.properties,
-            verb=candidate.verb,
+            wording=candidate.wording,
             columns=change.before if change else column_ids(candidate.schema),
-            evolved=change,
+            schema_evolution=change,
             sources=_existing_sources((request.shadow, request.shadow_snapshot_id)),
             operation=Operation(request.operation),
             spec_id=candidate.spec_id,
             is_frozen=request.is_frozen,
         )
-        return self._run(intent, cache)
+        return self._run_swap(intent, cache)
 
     def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
@@ -238,7 +238,7 @@ class IcebergPublisher(Publisher):
             load_table(self._catalog, request.shadow),
         )
         with translate_errors():
-            ShadowCandidate(shadow, request, ManifestCache()).files(target)
+            ShadowCandidate(shadow, request, ManifestCache()).files_to_adopt(target)
 
     def revert(self, request: RevertRequest) -> CommitResult:
         """Put partitions back to earlier contents, with their original sequence numbers.
@@ -249,20 +249,20 @@ class IcebergPublisher(Publisher):
         """
         started = time.monotonic()
         target = load_table(self._catalog, request.target)
-        done = self._landed(request.target, target, request.token)
+        done = self._find_and_finalise(request.target, target, request.token)
         if done is not None:
             return read_commit_result(request.target, done, time.monotonic() - started)
         cache = ManifestCache()
         columns = None
         with translate_errors():
-            returning = self._returning(target, request.target, request.scope.field, cache)
-            parts = returning.parts(request)
+            returning = self._revert_planner(target, request.target, request.scope.field, cache)
+            parts = returning.restored_parts(request)
             if request.rewritten is not None:
                 shadow = load_table(self._catalog, request.rewritten.shadow)
                 candidate = ShadowCandidate(
                     shadow, rewritten_adopt_request(request, request.rewritten), cache
                 )
-                parts += returning.rewritten_parts(request, candidate.files(target))
+                parts += returning.rewritten_parts(request, candidate.files_to_adopt(target))
                 columns = column_ids(candidate.schema)
         intent = SwapRequest(
             target=request.target,
@@ -271,11 +271,11 @@ class IcebergPublisher(Publisher):
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties={key: str(value) for key, value in request.properties.items()},
-            verb=_ROLLBACK_WORDING,
+            wording=_ROLLBACK_WORDING,
             sources=_revert_sources(request),
             columns=columns,
         )
-        return self._run(intent, cache)
+        return self._run_swap(intent, cache)
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
@@ -287,11 +287,11 @@ class IcebergPublisher(Publisher):
         """
         table = load_table(self._catalog, target)
         with translate_errors():
-            return self._returning(table, target, field, ManifestCache()).rewrites(restores)
+            return self._revert_planner(table, target, field, ManifestCache()).required_rewrites(restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
-        seen = self._seen(target, scope, since_snapshot_id)
+        seen = self._read_window(target, scope, since_snapshot_id)
         with translate_errors():
             try:
                 refuse_row_changes(*seen, _READ_WORDING)
@@ -305,11 +305,11 @@ class IcebergPublisher(Publisher):
         Compactions are none. Empty when the partitions hold the same files under the same delete
         files. Raises TargetChanged when no commit can be named for what changed, NotFound.
         """
-        seen = self._seen(target, scope, since_snapshot_id)
+        seen = self._read_window(target, scope, since_snapshot_id)
         with translate_errors():
             return find_drifts(*seen, _READ_WORDING)
 
-    def _seen(
+    def _read_window(
         self, target: str, scope: Scope, since_id: int | None
     ) -> tuple[CommitWindow, ScopedReader, ScopeFiles, ScopeFiles]:
         """Read the scope at the snapshot and at the head."""
@@ -318,7 +318,7 @@ class IcebergPublisher(Publisher):
         head = table.metadata.snapshot_by_name(MAIN_BRANCH)
         with translate_errors():
             since = None if since_id is None else find_snapshot(table.metadata, since_id, target)
-            then, now = reader.in_scope(since), reader.in_scope(head)
+            then, now = reader.scope_files(since), reader.scope_files(head)
         return CommitWindow(target, table.metadata, since_id, head), reader, then, now
 
     def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
@@ -327,41 +327,41 @@ class IcebergPublisher(Publisher):
         With `settle=False` one by rows that was cut off is left as it is: nothing is written.
         """
         table = load_table_or_none(self._catalog, target)
-        done = None if table is None else self._landed(target, table, token, settle=settle)
+        done = None if table is None else self._find_and_finalise(target, table, token, settle=settle)
         return None if done is None else read_commit_result(target, done, 0.0)
 
-    def _run(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:
-        if intent.is_frozen and self._by_rows:
+    def _run_swap(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:
+        if intent.is_frozen and self._writes_rows:
             raise Unsupported(
                 f"{intent.target} is written by Spark row by row, whose commit cannot be refused "
                 "for commits of others to other partitions",
-                state=intent.verb.state,
+                state=intent.wording.state,
                 fix="remove safety.freeze, or run the command with a Spark of its own: remove "
                 "spark.remote from the profile",
             )
         started = time.monotonic()
         done = self._swapper.run(intent, cache)
         swap = read_commit_result(intent.target, done, time.monotonic() - started)
-        self._settle(intent.target, done)
+        self._finalise_row_rewrite(intent.target, done)
         return swap
 
-    def _landed(
+    def _find_and_finalise(
         self, target: str, table: Table, token: str, *, settle: bool = True
     ) -> Snapshot | None:
         """Find what the token committed, and finish it."""
         done = find_publication_snapshot(table.metadata, token)
         if settle and done is not None:
-            self._settle(target, done)
+            self._finalise_row_rewrite(target, done)
         return done
 
-    def _settle(self, target: str, done: Snapshot) -> None:
-        if self._settling is not None:
-            self._settling.settle(target, done)
+    def _finalise_row_rewrite(self, target: str, done: Snapshot) -> None:
+        if self._finalizer is not None:
+            self._finalizer.finalise(target, done)
 
-    def _returning(
+    def _revert_planner(
         self, table: Table, name: str, field: ScopeField, cache: ManifestCache
     ) -> RevertPlanner:
-        return RevertPlanner(table, name, field, cache, by_rows=self._by_rows)
+        return RevertPlanner(table, name, field, cache, by_rows=self._writes_rows)
 
 
 def _shadow_source(request: AdoptRequest) -> tuple[str, int] | None:

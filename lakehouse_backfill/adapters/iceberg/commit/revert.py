@@ -50,17 +50,17 @@ class RevertPlanner:
         by_rows: bool = False,
     ) -> None:
         """`by_rows`: what goes back is written as rows, and no file comes back."""
-        self._by_rows = by_rows
+        self._writes_rows = by_rows
         self._table = table
         self._name = name
         self._field = field
         self._cache = cache
 
-    def rewrites(self, restores: tuple[PartitionRestore, ...]) -> tuple[RequiredRewrite, ...]:
+    def required_rewrites(self, restores: tuple[PartitionRestore, ...]) -> tuple[RequiredRewrite, ...]:
         """Say which partitions have to be rewritten, grouped by why."""
         found: dict[str, list[str]] = {}
         for restore in restores:
-            for label, why in self._reasons(restore).items():
+            for label, why in self._rewrite_reasons(restore).items():
                 found.setdefault(why, []).append(label)
         return tuple(
             RequiredRewrite(
@@ -69,7 +69,7 @@ class RevertPlanner:
             for why, labels in found.items()
         )
 
-    def parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
+    def restored_parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
         """Give the partitions that go back by their own files; raises Unsupported if one cannot."""
         done = frozenset(request.rewritten.partitions if request.rewritten else ())
         found = []
@@ -78,14 +78,14 @@ class RevertPlanner:
             if not labels:
                 continue
             scope = Scope(field=self._field, partitions=labels)
-            then = self._then(restore, scope)
-            for label, why in self._hidden(restore, scope, then).items():
+            then = self._restored_files(restore, scope)
+            for label, why in self._delete_file_reasons(restore, scope, then).items():
                 raise Unsupported(
                     f"{self._name}: partition {label} has to be rewritten: {why}",
                     state=_NOTHING_ROLLED_BACK,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            found.append(SwapPart(scope, restore.since_snapshot_id, then.data, self._at(restore)))
+            found.append(SwapPart(scope, restore.since_snapshot_id, then.data, self._restore_source(restore)))
         return tuple(found)
 
     def rewritten_parts(self, request: RevertRequest, files: LiveEntries) -> tuple[SwapPart, ...]:
@@ -102,39 +102,39 @@ class RevertPlanner:
                 found.append(SwapPart(scope, restore.since_snapshot_id, mine, source))
         return tuple(found)
 
-    def _at(self, restore: PartitionRestore) -> tuple[str, int] | None:
+    def _restore_source(self, restore: PartitionRestore) -> tuple[str, int] | None:
         number = restore.restore_snapshot_id
         return None if number is None else (self._name, number)
 
-    def _reasons(self, restore: PartitionRestore) -> dict[str, str]:
+    def _rewrite_reasons(self, restore: PartitionRestore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
             return {}
         scope = Scope(field=self._field, partitions=restore.partitions)
-        then = self._then(restore, scope)
-        renamed = self._renamed(restore) if self._by_rows else ""
-        why = renamed or self._untagged(restore)
+        then = self._restored_files(restore, scope)
+        renamed = self._changed_columns_reason(restore) if self._writes_rows else ""
+        why = renamed or self._untagged_reason(restore)
         if why and then.data:
             return dict.fromkeys(restore.partitions, why)
-        return self._hidden(restore, scope, then)
+        return self._delete_file_reasons(restore, scope, then)
 
-    def _then(self, restore: PartitionRestore, scope: Scope) -> ScopeFiles:
+    def _restored_files(self, restore: PartitionRestore, scope: Scope) -> ScopeFiles:
         if restore.restore_snapshot_id is None:
             return ScopeFiles()
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id, self._name)
-        return ScopedReader(self._table, scope, self._cache).in_scope(state)
+        return ScopedReader(self._table, scope, self._cache).scope_files(state)
 
-    def _hidden(self, restore: PartitionRestore, scope: Scope, then: ScopeFiles) -> dict[str, str]:
+    def _delete_file_reasons(self, restore: PartitionRestore, scope: Scope, then: ScopeFiles) -> dict[str, str]:
         """Say of which partitions delete files hid rows then, or would hide rows now."""
         reader = ScopedReader(self._table, scope, self._cache)
         found: dict[str, str] = {}
         for label, path in _label_paths(reader, then):
-            if then.hidden_by[path]:
-                count = len(then.hidden_by[path])
+            if then.deletes_by_file[path]:
+                count = len(then.deletes_by_file[path])
                 found[label] = (
                     f"delete files hid rows of it in snapshot {restore.restore_snapshot_id}, "
                     f"{count} of {path.rpartition('/')[2]} for one"
                 )
-        now = reader.in_scope(self._table.metadata.current_snapshot())
+        now = reader.scope_files(self._table.metadata.current_snapshot())
         swapped = plan_swap(now, then.data)
         left = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
         would = applicable_deletes(then.data, left)
@@ -143,7 +143,7 @@ class RevertPlanner:
                 found.setdefault(label, "delete files are live that may hide rows of its files")
         return found
 
-    def _renamed(self, restore: PartitionRestore) -> str:
+    def _changed_columns_reason(self, restore: PartitionRestore) -> str:
         """Say that rows cannot be read under the columns of now; empty when they can."""
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
         then = self._table.schemas().get(state.schema_id or 0)
@@ -151,11 +151,11 @@ class RevertPlanner:
             return f"the columns changed since snapshot {restore.restore_snapshot_id}"
         return ""
 
-    def _untagged(self, restore: PartitionRestore) -> str:
+    def _untagged_reason(self, restore: PartitionRestore) -> str:
         """Say which snapshot no tag of ours holds; empty when both sides are held."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
-                what = "what its rows are proven by" if self._by_rows else "files that come back"
+                what = "what its rows are proven by" if self._writes_rows else "files that come back"
                 return (
                     f"no tag holds snapshot {snapshot_id} any more, so that an expiry could delete "
                     f"{what}"
@@ -180,7 +180,7 @@ def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) 
 
 def _label_paths(reader: ScopedReader, content: ScopeFiles) -> Iterator[tuple[str, str]]:
     for path, entry in content.data.items():
-        for label in sorted(reader.labels.spanned(entry.data_file)):
+        for label in sorted(reader.labels.labels_spanned(entry.data_file)):
             yield label, path
 
 

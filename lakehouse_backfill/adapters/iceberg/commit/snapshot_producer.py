@@ -135,18 +135,18 @@ class SwapProducer:
     def __init__(self, cache: ManifestCache) -> None:
         self._cache = cache
         self._commit_uuid = uuid.uuid4()
-        self._written = 0
+        self._manifest_count = 0
         self._rewritten: dict[tuple[str, frozenset[str]], ManifestFile] = {}
         self._added: dict[frozenset[str], list[ManifestFile]] = {}
         self.snapshot_id: int | None = None
 
-    def snapshot(
+    def write_snapshot(
         self, table: Table, change: SnapshotChange, properties: dict[str, str], attempt: int
     ) -> Snapshot:
         """Write what the snapshot needs, for the table as it was just loaded."""
         if self.snapshot_id is None:
             self.snapshot_id = table.metadata.new_snapshot_id()
-        manifests = self._add(table, change.added) + self._keep(table, change)
+        manifests = self._added_manifests(table, change.added) + self._kept_manifests(table, change)
         sequence_number = table.metadata.next_sequence_number()
         name = f"snap-{self.snapshot_id}-{attempt}-{self._commit_uuid}.avro"
         path = table.location_provider().new_metadata_location(name)
@@ -173,7 +173,7 @@ class SwapProducer:
             }
         )
 
-    def _add(self, table: Table, added: dict[str, ManifestEntry]) -> list[ManifestFile]:
+    def _added_manifests(self, table: Table, added: dict[str, ManifestEntry]) -> list[ManifestFile]:
         """Write one manifest per spec: under another spec, filtered reads would miss the files."""
         paths = frozenset(added)
         if paths not in self._added:
@@ -183,29 +183,29 @@ class SwapProducer:
                     _entry_with_status(entry, ManifestEntryStatus.ADDED, self.snapshot_id)
                 )
             self._added[paths] = [
-                self._write(table, spec_id, entries) for spec_id, entries in by_spec.items()
+                self._write_manifest(table, spec_id, entries) for spec_id, entries in by_spec.items()
             ]
         return self._added[paths]
 
-    def _keep(self, table: Table, change: SnapshotChange) -> list[ManifestFile]:
+    def _kept_manifests(self, table: Table, change: SnapshotChange) -> list[ManifestFile]:
         """Give the head's manifests without the removed files.
 
         Manifests without live files are dropped: they would slow every read for ever.
         """
         kept = filter(has_live_files, change.manifests)
-        return [self._without(table, manifest, change.removed) for manifest in kept]
+        return [self._rewrite_without(table, manifest, change.removed) for manifest in kept]
 
-    def _without(
+    def _rewrite_without(
         self, table: Table, manifest: ManifestFile, removed: dict[str, ManifestEntry]
     ) -> ManifestFile:
-        entries = self._cache.known(manifest)
+        entries = self._cache.cached_entries(manifest)
         gone = frozenset(e.data_file.file_path for e in entries if _is_removed(removed, e))
         if not gone:
             return manifest
         key = (manifest.manifest_path, gone)
         if key not in self._rewritten:
             live = [e for e in entries if e.status != ManifestEntryStatus.DELETED]
-            self._rewritten[key] = self._write(
+            self._rewritten[key] = self._write_manifest(
                 table,
                 manifest.partition_spec_id,
                 [
@@ -218,7 +218,7 @@ class SwapProducer:
             )
         return self._rewritten[key]
 
-    def _write(
+    def _write_manifest(
         self,
         table: Table,
         spec_id: int,
@@ -233,9 +233,9 @@ class SwapProducer:
                 fix="rewrite its files to the current spec first: CALL system.rewrite_data_files",
             )
         path = table.location_provider().new_metadata_location(
-            f"{self._commit_uuid}-m{self._written}.avro"
+            f"{self._commit_uuid}-m{self._manifest_count}.avro"
         )
-        self._written += 1
+        self._manifest_count += 1
         output, snapshot_id = table.io.new_output(path), self.snapshot_id or 0
         with (
             DeleteManifestWriter(spec, schema, output, snapshot_id, _AVRO_COMPRESSION)

@@ -76,7 +76,7 @@ class FileExistenceCheck:
     """Checks each file once."""
 
     def __init__(self, verb: ErrorWording) -> None:
-        self._verb = verb
+        self._wording = verb
         self._seen: set[str] = set()
 
     def check(self, io: FileIO, entries: dict[str, ManifestEntry]) -> None:
@@ -91,8 +91,8 @@ class FileExistenceCheck:
         if faults:
             raise NotFound(
                 f"{len(faults)} of {len(files)} files are not as the table lists them: {faults[0]}",
-                state=self._verb.state,
-                fix=self._verb.fix,
+                state=self._wording.state,
+                fix=self._wording.fix,
             )
         self._seen.update(entries)
 
@@ -120,7 +120,7 @@ class SwapPart:
     source: tuple[str, int] | None = None
 
     @property
-    def rows(self) -> PartitionContent:
+    def row_content(self) -> PartitionContent:
         """The same as rows of the source, which is None where there is nothing to read."""
         if self.source is None or not self.wanted:
             return PartitionContent(scope=self.scope)
@@ -137,7 +137,7 @@ class SwapRequest:
     token: str
     tags: dict[str, str]
     properties: dict[str, str]
-    verb: ErrorWording
+    wording: ErrorWording
     columns: ColumnIds | None = None
     #: The snapshots (table, id) that list the files wanted.
     sources: tuple[tuple[str, int], ...] = ()
@@ -147,16 +147,16 @@ class SwapRequest:
     #: Whether any commit of others since the base is a conflict.
     is_frozen: bool = False
     #: The columns that it gets by the same commit; None: it keeps its own.
-    evolved: SchemaEvolution | None = None
+    schema_evolution: SchemaEvolution | None = None
 
 
 @dataclass
 class _Attempts:
     """What is kept over attempts."""
 
-    intent: SwapRequest
+    request: SwapRequest
     cache: ManifestCache
-    lander: SnapshotWriter
+    writer: SnapshotWriter
     files: FileExistenceCheck
 
 
@@ -178,20 +178,20 @@ class Swapper:
         commit that was reported as failed may still have landed.
         """
         way = choose_snapshot_writer(self._catalog, cache, self._commits)
-        state = _Attempts(intent, cache, way, FileExistenceCheck(intent.verb))
+        state = _Attempts(intent, cache, way, FileExistenceCheck(intent.wording))
         for number in retry_attempts(self._budget_s):
             done = self._attempt(state, number)
             if done is not None:
                 return done
         raise TooBusy(
             f"other writers kept winning on {intent.target} for {self._budget_s:.0f} s",
-            state=intent.verb.state,
+            state=intent.wording.state,
             fix="try again, pause the live writer, or use a quiet window",
         )
 
     def _attempt(self, state: _Attempts, number: int) -> Snapshot | None:
         """Try once; None when another writer was faster."""
-        intent = state.intent
+        intent = state.request
         table = load_table(self._catalog, intent.target)
         done = find_publication_snapshot(table.metadata, intent.token)
         if done is not None:
@@ -201,7 +201,7 @@ class Swapper:
             change = _plan_snapshot_change(state, table)
             marks = _commit_markers(intent, _before_tag(intent, table, change.head), number)
             try:
-                land = state.lander.prepare(table, change, marks)
+                land = state.writer.prepare(table, change, marks)
             except TooBusy:
                 return None
         try:
@@ -209,9 +209,9 @@ class Swapper:
         except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
             if is_lost_race(error):
                 return None
-            return self._look(intent, error)
+            return self._resolve_outcome(intent, error)
 
-    def _look(self, intent: SwapRequest, cause: Exception) -> Snapshot:
+    def _resolve_outcome(self, intent: SwapRequest, cause: Exception) -> Snapshot:
         """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
         try:
             done = find_publication_snapshot(
@@ -261,14 +261,14 @@ def _refuse_changed_table(intent: SwapRequest, table: Table) -> None:
             {column[0] for _, column in found.items() ^ intent.columns.items()},
         )
         problem = f"its columns changed: {', '.join(names)}"
-    if not problem and intent.evolved is not None:
-        problem = intent.evolved.taken(table.metadata)
+    if not problem and intent.schema_evolution is not None:
+        problem = intent.schema_evolution.taken_ids_problem(table.metadata)
     problem = problem or partitioning_change(table, intent.spec_id)
     if problem:
         raise TargetChanged(
-            f"{intent.target} cannot be {intent.verb.name}: {problem}",
-            state=intent.verb.state,
-            fix=intent.verb.fix,
+            f"{intent.target} cannot be {intent.wording.name}: {problem}",
+            state=intent.wording.state,
+            fix=intent.wording.fix,
         )
 
 
@@ -278,45 +278,45 @@ def _plan_snapshot_change(state: _Attempts, table: Table) -> SnapshotChange:
     manifests: list[ManifestFile] = [] if head is None else head.manifests(table.io)
     removed: dict[str, ManifestEntry] = {}
     added: dict[str, ManifestEntry] = {}
-    for part in state.intent.parts:
+    for part in state.request.parts:
         reader = ScopedReader(table, part.scope, state.cache)
-        now = reader.in_scope_of(manifests)
+        now = reader.scope_files_in(manifests)
         _refuse_conflict(state, table, part, reader, now)
         swapped = plan_swap(now, part.wanted)
-        _refuse_ambiguous(state.intent, swapped)
+        _refuse_ambiguous(state.request, swapped)
         removed.update(swapped.removed)
         added.update(swapped.added)
-    _refuse_removal_on_append(state.intent, removed)
+    _refuse_removal_on_append(state.request, removed)
     state.files.check(table.io, added)
-    after = state.intent.evolved.after if state.intent.evolved else None
-    return SnapshotChange(head, tuple(manifests), removed, added, state.intent.operation, after)
+    after = state.request.schema_evolution.after if state.request.schema_evolution else None
+    return SnapshotChange(head, tuple(manifests), removed, added, state.request.operation, after)
 
 
 def _refuse_conflict(
     state: _Attempts, table: Table, part: SwapPart, reader: ScopedReader, now: ScopeFiles
 ) -> None:
     head = _main_head(table)
-    window = CommitWindow(state.intent.target, table.metadata, part.since_id, head)
-    if state.intent.is_frozen:
-        refuse_foreign_commits(window, state.intent.verb)
+    window = CommitWindow(state.request.target, table.metadata, part.since_id, head)
+    if state.request.is_frozen:
+        refuse_foreign_commits(window, state.request.wording)
     if part.since_id is None:
         then = ScopeFiles()
     elif head is not None and head.snapshot_id == part.since_id:
         return
     else:
-        since = find_snapshot(table.metadata, part.since_id, state.intent.target)
-        then = reader.in_scope(since)
-    refuse_row_changes(window, reader, then, now, state.intent.verb)
+        since = find_snapshot(table.metadata, part.since_id, state.request.target)
+        then = reader.scope_files(since)
+    refuse_row_changes(window, reader, then, now, state.request.wording)
 
 
 def _refuse_removal_on_append(intent: SwapRequest, removed: LiveEntries) -> None:
     """An append takes nothing away: a streaming reader would not hear of it."""
     if intent.operation == Operation.APPEND and removed:
         raise TargetChanged(
-            f"{intent.target} cannot be {intent.verb.name}: its partitions hold {len(removed)} "
+            f"{intent.target} cannot be {intent.wording.name}: its partitions hold {len(removed)} "
             f"files, e.g. {min(removed)}, but the run only appends",
-            state=intent.verb.state,
-            fix=intent.verb.fix,
+            state=intent.wording.state,
+            fix=intent.wording.fix,
         )
 
 
@@ -325,9 +325,9 @@ def _refuse_ambiguous(intent: SwapRequest, swapped: FileSwap) -> None:
     if swapped.ambiguous:
         path, deletes = next(iter(swapped.ambiguous.items()))
         raise Unsupported(
-            f"{intent.target} cannot be {intent.verb.name} by adding files again: live delete file "
+            f"{intent.target} cannot be {intent.wording.name} by adding files again: live delete file "
             f"{min(deletes)} may hide rows of {path}",
-            state=intent.verb.state,
+            state=intent.wording.state,
             fix="repeat the command: partitions with delete files are rewritten",
         )
 
@@ -348,7 +348,7 @@ def _before_tag(intent: SwapRequest, table: Table, head: Snapshot | None) -> dic
         if ref.snapshot_ref_type != SnapshotRefType.TAG or wanted.get(name) != ref.snapshot_id:
             raise Conflict(
                 f"{intent.target}: {name} already names snapshot {ref.snapshot_id}",
-                state=intent.verb.state,
+                state=intent.wording.state,
                 fix="use a new publication token",
             )
     return wanted
@@ -358,8 +358,8 @@ def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -
     return CommitMarkers(
         target=intent.target,
         token=intent.token,
-        before=before,
-        after=intent.tags.get("after"),
+        before_tags=before,
+        after_tag=intent.tags.get("after"),
         summary={
             **intent.properties,
             PUBLICATION_PROPERTY: intent.token,
@@ -368,5 +368,5 @@ def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -
         attempt=attempt,
         sources=intent.sources,
         ranges=tuple(one for part in intent.parts for one in scope_row_ranges(part.scope)),
-        contents=tuple(part.rows for part in intent.parts),
+        contents=tuple(part.row_content for part in intent.parts),
     )

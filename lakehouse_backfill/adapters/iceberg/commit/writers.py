@@ -67,8 +67,8 @@ class CommitMarkers:
 
     target: str
     token: str
-    before: dict[str, int]
-    after: str | None
+    before_tags: dict[str, int]
+    after_tag: str | None
     summary: dict[str, str]
     attempt: int
     sources: tuple[tuple[str, int], ...]
@@ -100,11 +100,11 @@ class PyIcebergSnapshotWriter(SnapshotWriter):
     ) -> Callable[[], Snapshot]:
         """Write manifests and manifest list; those of earlier attempts are used again."""
         refuse_unwritable_format(marks.target, table.metadata)
-        snapshot = self._producer.snapshot(table, change, marks.summary, marks.attempt)
-        after = {marks.after: snapshot.snapshot_id} if marks.after else {}
+        snapshot = self._producer.write_snapshot(table, change, marks.summary, marks.attempt)
+        after = {marks.after_tag: snapshot.snapshot_id} if marks.after_tag else {}
 
         def land() -> Snapshot:
-            commit_snapshot(table, snapshot, {**marks.before, **after}, marks.token, change.schema)
+            commit_snapshot(table, snapshot, {**marks.before_tags, **after}, marks.token, change.schema)
             return snapshot
 
         return land
@@ -169,8 +169,8 @@ def _swap_commit(table: Table, change: SnapshotChange, marks: CommitMarkers) -> 
         removed_deletes=tuple(name for name, e in change.removed.items() if not _is_data_file(e)),
         added=tuple(AddedFile(n, e.sequence_number) for n, e in change.added.items()),
         sources=marks.sources,
-        tags=marks.before,
-        after=marks.after,
+        tags=marks.before_tags,
+        after=marks.after_tag,
         tag_age_ms=NEVER_EXPIRES_MS,
         summary=marks.summary,
         properties={PUBLICATION_PROPERTY: marks.token},
@@ -192,7 +192,7 @@ class RowRewriteFinalizer:
         self._proof = proof
         self._pins = IcebergPins(catalog, tags)
 
-    def settle(self, target: str, snapshot: Snapshot) -> None:
+    def finalise(self, target: str, snapshot: Snapshot) -> None:
         """Prove the snapshot and tag it, unless that is done; other snapshots need nothing.
 
         The state before is tagged at once, lest it expires while rows are compared; one that has

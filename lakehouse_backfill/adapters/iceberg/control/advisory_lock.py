@@ -40,14 +40,14 @@ class FileAdvisoryLock:
     """
 
     #: Held by a process that is stopped, it seems: waited for once, and then not again.
-    _stuck: ClassVar[set[Path]] = set()
+    _timed_out: ClassVar[set[Path]] = set()
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._left_at = 0.0
+        self._released_at = 0.0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock file while the block runs, if there is one and it comes free in time."""
         try:
             handle = self._path.open("w") if self._path else None
@@ -58,17 +58,17 @@ class FileAdvisoryLock:
             yield
             return
         with handle:  # closing it also gives the lock back
-            self._wait_for(handle.fileno(), Path(handle.name))
+            self._wait_for_lock(handle.fileno(), Path(handle.name))
             yield
-        self._left_at = time.monotonic()
+        self._released_at = time.monotonic()
 
-    def _wait_for(self, descriptor: int, path: Path) -> None:
-        if time.monotonic() - self._left_at < _YIELD_S:
+    def _wait_for_lock(self, descriptor: int, path: Path) -> None:
+        if time.monotonic() - self._released_at < _YIELD_S:
             time.sleep(_YIELD_S)
         if _try_lock(descriptor):
-            self._stuck.discard(path)
+            self._timed_out.discard(path)
             return
-        if path in self._stuck:
+        if path in self._timed_out:
             return
         # Blocking in the kernel wakes waiters in order; a thread, because it knows no time-out.
         # If we leave before it has the lock, closing the file gives that lock back at once.
@@ -76,7 +76,7 @@ class FileAdvisoryLock:
         waiter.start()
         waiter.join(LOCK_TIMEOUT_S)
         if waiter.is_alive():
-            self._stuck.add(path)
+            self._timed_out.add(path)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -90,7 +90,7 @@ def _try_lock(descriptor: int) -> bool:
 class AdvisoryLock(Protocol):
     """Lets one process at a time commit, for fairness only."""
 
-    def turn(self) -> AbstractContextManager[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Hold the place while the block runs, if it comes free in time."""
         ...
 
@@ -111,7 +111,7 @@ class PostgresAdvisoryLock:
     """
 
     #: Held by a process that is stopped, it seems: waited for once, and then not again.
-    _stuck: ClassVar[set[int]] = set()
+    _timed_out: ClassVar[set[int]] = set()
 
     def __init__(self, engine: Any, name: str) -> None:
         self._engine = engine
@@ -119,21 +119,21 @@ class PostgresAdvisoryLock:
         self._key = int.from_bytes(digest[:8], "big", signed=True)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock while the block runs; without it after a while, or without a database."""
-        connection = self._locked()
+        connection = self._connect_and_lock()
         try:
             yield
         finally:
             if connection is not None:
                 connection.close()
 
-    def _locked(self) -> Any:
+    def _connect_and_lock(self) -> Any:
         """Give the connection whose transaction holds the lock, or waited for it in vain."""
         from sqlalchemy import text
         from sqlalchemy.exc import SQLAlchemyError
 
-        is_stuck = self._key in self._stuck
+        is_stuck = self._key in self._timed_out
         wait_ms = 1 if is_stuck else int(LOCK_TIMEOUT_S * 1000)
         connection = None
         try:
@@ -143,7 +143,7 @@ class PostgresAdvisoryLock:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._key})
         except SQLAlchemyError:
             # Who cannot have the lock costs others fairness, not safety.
-            self._stuck.add(self._key)
+            self._timed_out.add(self._key)
         else:
-            self._stuck.discard(self._key)
+            self._timed_out.discard(self._key)
         return connection

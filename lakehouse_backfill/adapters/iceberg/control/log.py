@@ -55,8 +55,8 @@ class LogAppend(Generic[T]):
 
     result: T
     rows: tuple[dict[str, Any], ...] = ()
-    set: Mapping[str, str] = field(default_factory=dict)
-    remove: tuple[str, ...] = ()
+    set_properties: Mapping[str, str] = field(default_factory=dict)
+    remove_properties: tuple[str, ...] = ()
     moves_head: bool = False
 
 
@@ -109,7 +109,7 @@ class ControlLog:
         self._declared = table
         self._create = create
         self._budget_s = budget_s
-        self._turns = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
+        self._advisory_lock = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
     def head(self) -> LogHead:
         """Load the current state; an absent table gives an empty one, and is not created.
@@ -142,7 +142,7 @@ class ControlLog:
         import_arrow_writer()
         effort: _Retry[T] = _Retry(self._name, self._budget_s)
         while True:
-            with self._turns.turn():
+            with self._advisory_lock.hold():
                 done = self._attempt(effort, decide)
             if done is not None:
                 return done.result
@@ -152,13 +152,13 @@ class ControlLog:
         self, effort: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
     ) -> LogAppend[T] | None:
         try:
-            head = self._existing()
+            head = self._ensure_head()
         except CatalogDown as error:
-            if effort.is_settled:
+            if effort.is_outcome_known:
                 raise
-            effort.note(error)
+            effort.record_error(error)
             return None
-        done = effort.settle(head)
+        done = effort.find_landed(head)
         if done is not None:
             return done
         change = decide(head)
@@ -168,9 +168,9 @@ class ControlLog:
         transaction = self._stage(head, change, token)
         return change if self._commit(transaction, effort, change, token, head) else None
 
-    def _existing(self) -> LogHead:
+    def _ensure_head(self) -> LogHead:
         head = self.head()
-        if head.table is None or self._declared.missing(head.table.schema()):
+        if head.table is None or self._declared.missing_columns(head.table.schema()):
             self._create()
             head = self.head()
         return head
@@ -182,7 +182,7 @@ class ControlLog:
                 fix="lakehouse-backfill doctor",
             )
         with _translate_outages(self._name):
-            return stage_commit(head.table, change.rows, dict(change.set), change.remove, token)
+            return stage_commit(head.table, change.rows, dict(change.set_properties), change.remove_properties, token)
 
     def _commit(
         self,
@@ -199,9 +199,9 @@ class ControlLog:
             is_refused = is_lost_race(error) or isinstance(error, ValidationException)
             if not is_refused and not is_outage(error):
                 raise
-            effort.note(error)
+            effort.record_error(error)
             if not is_refused:
-                effort.doubts[token] = (head.snapshot_id, change)
+                effort.unknown_commits[token] = (head.snapshot_id, change)
             return False
         return True
 
@@ -214,50 +214,50 @@ class _Retry(Generic[T]):
         self._deadline = time.monotonic() + budget_s
         self._budget_s = budget_s
         self._attempts = 0
-        self._last: Exception | None = None
+        self._last_error: Exception | None = None
         #: Commits of unknown outcome by token: the head that they need, and what they hold.
-        self.doubts: dict[str, tuple[int | None, LogAppend[T]]] = {}
+        self.unknown_commits: dict[str, tuple[int | None, LogAppend[T]]] = {}
 
     @property
-    def is_settled(self) -> bool:
+    def is_outcome_known(self) -> bool:
         """Whether no commit is of unknown outcome."""
-        return not self.doubts
+        return not self.unknown_commits
 
-    def note(self, error: Exception) -> None:
+    def record_error(self, error: Exception) -> None:
         """Remember why an attempt failed."""
-        self._last = error
+        self._last_error = error
 
-    def settle(self, head: LogHead) -> LogAppend[T] | None:
+    def find_landed(self, head: LogHead) -> LogAppend[T] | None:
         """Look for commits of unknown outcome; give the one that landed.
 
         Once the head has moved, one that is not there can never land any more.
         """
-        for token, (needed, change) in list(self.doubts.items()):
+        for token, (needed, change) in list(self.unknown_commits.items()):
             if head.snapshot_id == needed:
                 continue
             # A change without rows is decided again: what it set says whether it landed.
             if change.rows and head.rows({LOG_ID: token}, (LOG_ID,)):
                 return change
-            del self.doubts[token]
+            del self.unknown_commits[token]
         return None
 
     def pause(self) -> None:
         """Wait a little longer than the last time; raises when the time is up."""
         self._attempts += 1
         if time.monotonic() >= self._deadline:
-            raise self._verdict() from self._last
+            raise self._final_error() from self._last_error
         longest = min(0.02 * self._attempts, 0.5)
         time.sleep(random.uniform(0, longest))  # noqa: S311 (jitter, not a secret)
 
-    def _verdict(self) -> BackfillError:
-        if self.doubts:
+    def _final_error(self) -> BackfillError:
+        if self.unknown_commits:
             return OutcomeUnknown(
                 f"a commit to the control table {self._name} may or may not have landed "
-                f"({self._last})",
+                f"({self._last_error})",
                 state="everything is kept",
                 fix="lakehouse-backfill status",
             )
-        last = self._last
+        last = self._last_error
         if last is not None and (is_sqlite_locked(last) or not is_lost_race(last)):
             return _unreachable_error(self._name, last)
         return TooBusy(

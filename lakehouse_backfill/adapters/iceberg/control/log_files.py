@@ -46,14 +46,14 @@ class _CachingTransaction(Transaction):
     of the time of a pointer move.
     """
 
-    _seen: tuple[Any, TableMetadata] | None = None
+    _cached_metadata: tuple[Any, TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
         """The table's metadata with the updates so far; only ever read."""
-        if self._seen is None or self._seen[0] is not self._updates:
-            self._seen = (self._updates, super().table_metadata)
-        return self._seen[1]
+        if self._cached_metadata is None or self._cached_metadata[0] is not self._updates:
+            self._cached_metadata = (self._updates, super().table_metadata)
+        return self._cached_metadata[1]
 
 
 def import_arrow_writer() -> None:
@@ -211,7 +211,7 @@ class _ReadCache(Generic[T]):
     """What was read of files that never change; the oldest is forgotten first."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._max_size = most
         self._found: dict[str, T] = {}
         self._lock = threading.Lock()
 
@@ -221,7 +221,7 @@ class _ReadCache(Generic[T]):
         if found is None:
             found = read_it()
             with self._lock:
-                while len(self._found) >= self._most:
+                while len(self._found) >= self._max_size:
                     del self._found[next(iter(self._found))]
                 self._found[name] = found
         return found

@@ -352,7 +352,7 @@ def _append_event(head: LogHead, event: Event, lease: Lease | None) -> LogAppend
 
 def _renew_lease(head: LogHead, run_id: str, epoch: int, until: datetime) -> LogAppend[None]:
     status = event_log.extend_lease(_require_status(head, run_id), epoch, until)
-    return LogAppend(result=None, set={status_key(run_id): status_text(status)}, moves_head=True)
+    return LogAppend(result=None, set_properties={status_key(run_id): status_text(status)}, moves_head=True)
 
 
 def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[RunStatus]:
@@ -361,8 +361,8 @@ def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[R
     return LogAppend(
         result=status,
         rows=(event_row(event),),
-        set=seal | ({key: status_text(status)} if is_open else {}),
-        remove=() if is_open else (key,),
+        set_properties=seal | ({key: status_text(status)} if is_open else {}),
+        remove_properties=() if is_open else (key,),
     )
 
 

@@ -81,7 +81,7 @@ class ControlTable:
         """Give the table properties."""
         return {**CONTROL_TABLE_PROPERTIES, "comment": self.comment}
 
-    def missing(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
+    def missing_columns(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
         """Name the columns, with type and meaning, that a table of an older release lacks."""
         known = set(schema.column_names)
         return tuple(

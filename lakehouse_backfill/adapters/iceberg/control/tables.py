@@ -109,7 +109,7 @@ class ControlTables:
     def _add_columns(self, table: ControlTable) -> None:
         """Add the columns that are missing, as nullable ones; rows that are there have null."""
         found = self._catalog.load_table((self._namespace, table.name))
-        missing = table.missing(found.schema())
+        missing = table.missing_columns(found.schema())
         if missing:
             with commit_window("Catalog.update_schema"), found.update_schema() as update:
                 for name, kind, doc in missing:
@@ -141,7 +141,7 @@ class IcebergFences:
 def _raise_fence(head: LogHead, run_id: str, epoch: int) -> LogAppend[None]:
     if _current_fence(head, run_id) >= epoch:
         return LogAppend(result=None)
-    return LogAppend(result=None, set={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True)
+    return LogAppend(result=None, set_properties={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True)
 
 
 def _current_fence(head: LogHead, run_id: str) -> int:
@@ -167,7 +167,7 @@ def lift_fences(tables: ControlTables, run_ids: tuple[str, ...]) -> None:
 
     def change(head: LogHead) -> LogAppend[None]:
         held = tuple(key for key in keys if key in head.properties)
-        return LogAppend(result=None, remove=held, moves_head=bool(held))
+        return LogAppend(result=None, remove_properties=held, moves_head=bool(held))
 
     for table in _FENCED_TABLES:
         tables.log(table).append(change)
@@ -208,13 +208,13 @@ class IcebergControlUpkeep:
 
     def litter(self, before: datetime) -> OrphanFiles:
         """Count the files that no snapshot of a control table reaches, written before then."""
-        return self._sweep(before, delete=False)
+        return self._sweep_orphans(before, delete=False)
 
     def sweep(self, before: datetime) -> OrphanFiles:
         """Delete them. Only inside the control tables' own folders: no other table lists them."""
-        return self._sweep(before, delete=True)
+        return self._sweep_orphans(before, delete=True)
 
-    def _sweep(self, before: datetime, *, delete: bool) -> OrphanFiles:
+    def _sweep_orphans(self, before: datetime, *, delete: bool) -> OrphanFiles:
         files = size = 0
         with translate_errors():
             for control in CONTROL_TABLES:

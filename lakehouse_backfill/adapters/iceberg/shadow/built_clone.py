@@ -57,7 +57,7 @@ class BuiltClone:
 
     def __init__(self, catalog: Catalog, made: Callable[[Table], None] | None = None) -> None:
         self._catalog = catalog
-        self._made = made
+        self._on_created = made
 
     def build(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
         """Make the table `shadow` with the content that `wanted` describes, and compare it.
@@ -66,26 +66,26 @@ class BuiltClone:
         a drop does to files is found out before, on a table of its own. Raises Unsupported, and
         drops the table, when the catalog does not keep what it was given.
         """
-        table = self._begun(shadow, wanted, because)
+        table = self._load_or_create(shadow, wanted, because)
         if BEING_BUILT_PROPERTY in table.metadata.properties:
-            table = self._filled(shadow, table, wanted)
+            table = self._fill_table(shadow, table, wanted)
         if EPOCH_PROPERTY in table.metadata.properties:
             # Another process found it, and drives the run by now: it is not ours to judge.
             return table
         faults = _metadata_differences(table.metadata, wanted)
         if faults:
-            raise self._given_up(shadow, table, f"{', '.join(faults)} differ from the target's")
+            raise self._abandon_clone(shadow, table, f"{', '.join(faults)} differ from the target's")
         return table
 
-    def _begun(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
+    def _load_or_create(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
         try:
             return self._catalog.load_table(shadow)
         except NoSuchTableError:
             pass
         try:
             marks = {BUILT_BECAUSE_PROPERTY: because, BEING_BUILT_PROPERTY: "yes"}
-            deletes = "yes" if self._drop_deletes(shadow, wanted) else "no"
-            return self._created(shadow, wanted, {**marks, DROP_DELETES_PROPERTY: deletes})
+            deletes = "yes" if self._probe_drop_deletes(shadow, wanted) else "no"
+            return self._create_table(shadow, wanted, {**marks, DROP_DELETES_PROPERTY: deletes})
         except TableAlreadyExistsError:
             return self._catalog.load_table(shadow)
         except Exception as error:
@@ -95,7 +95,7 @@ class BuiltClone:
                 shadow, because, f"create_table: {first_error_line(error)}"
             ) from error
 
-    def _created(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
+    def _create_table(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
         form = {"format-version": str(wanted.format_version)}
         with commit_window("Shadows.create"):
             table = self._catalog.create_table(
@@ -104,18 +104,18 @@ class BuiltClone:
                 partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
                 properties={**wanted.properties, **marks, **form},
             )
-        if self._made is not None:
-            self._made(table)
+        if self._on_created is not None:
+            self._on_created(table)
         return table
 
-    def _drop_deletes(self, shadow: str, wanted: TableMetadata) -> bool:
+    def _probe_drop_deletes(self, shadow: str, wanted: TableMetadata) -> bool:
         """Find out what a drop does to files, on a table that lists none and that nobody else has.
 
         SeaweedFS deletes all that lies under the table: once files of a shadow are published, it
         must not be dropped any more. Cut off in between, the table is left as a scratch table.
         """
         name = f"{shadow}__drop_{uuid4().hex[:8]}"
-        table = self._created(name, wanted, {})
+        table = self._create_table(name, wanted, {})
         with commit_window("Shadows.drop"):
             self._catalog.drop_table(name)
         if not table.io.new_input(table.metadata_location).exists():
@@ -125,7 +125,7 @@ class BuiltClone:
             table.io.delete(table.metadata_location)
         return False
 
-    def _filled(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
+    def _fill_table(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
         """Give the table the state of `wanted`, unless somebody else did meanwhile."""
         requirements = (
             AssertTableUUID(uuid=table.metadata.table_uuid),
@@ -141,10 +141,10 @@ class BuiltClone:
         except Exception as error:
             if not is_unsupported_by_server(error):
                 raise
-            raise self._given_up(shadow, table, first_error_line(error)) from error
+            raise self._abandon_clone(shadow, table, first_error_line(error)) from error
         return self._catalog.load_table(shadow)
 
-    def _given_up(self, shadow: str, table: Table, why: str) -> Unsupported:
+    def _abandon_clone(self, shadow: str, table: Table, why: str) -> Unsupported:
         """Take away what was made, where that deletes no file that the target may list.
 
         Not what another process drives by now, and not where it is unknown what a drop does.

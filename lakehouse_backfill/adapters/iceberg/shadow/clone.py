@@ -149,7 +149,7 @@ class FileCloneCommitter(CloneCommitter):
             with commit_window("Shadows.fence"):
                 self._catalog.commit_table(loaded, (requirement,), updates)
         elif isinstance(self._catalog, SqlCatalog):
-            self._replace(self._catalog, loaded, uuid, properties)
+            self._swap_metadata_file(self._catalog, loaded, uuid, properties)
         else:
             raise Unsupported(
                 f"{table} has a table format whose shadows need a REST or an SQL catalog where "
@@ -165,7 +165,7 @@ class FileCloneCommitter(CloneCommitter):
             fix="run this command with a Spark of its own: remove spark.remote",
         )
 
-    def _replace(
+    def _swap_metadata_file(
         self, catalog: SqlCatalog, table: Table, uuid: str, properties: dict[str, str]
     ) -> None:
         """Point the catalog to an edited copy of the metadata, unless it moved meanwhile."""

@@ -156,9 +156,9 @@ class IcebergShadows(Shadows):
         }
         found = self._existing(shadow, marks)
         if found is None:
-            found = self._clone(source, snapshot_id, shadow, marks)
+            found = self._create_clone(source, snapshot_id, shadow, marks)
         else:
-            found = self._taken_up(found, source, snapshot_id, marks)
+            found = self._resume_clone(found, source, snapshot_id, marks)
         return describe_table(shadow, found)
 
     def fence(self, shadow: str, epoch: int) -> None:
@@ -268,7 +268,7 @@ class IcebergShadows(Shadows):
             )
         return found
 
-    def _clone(
+    def _create_clone(
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
     ) -> Table:
         if self._commits is None:
@@ -282,21 +282,21 @@ class IcebergShadows(Shadows):
             wanted = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, wanted.properties)
             file = provider.new_table_metadata_file_location()
-            self._write(source, wanted, file, marks[TARGET_PROPERTY])
+            self._write_metadata_file(source, wanted, file, marks[TARGET_PROPERTY])
             try:
                 with commit_window("Shadows.register"):
                     self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
                 found = self._existing(shadow, marks) or load_table(self._catalog, shadow)
-                return self._taken_up(found, source, snapshot_id, marks)
+                return self._resume_clone(found, source, snapshot_id, marks)
             except Exception as error:
                 if not is_unsupported_by_server(error):
                     raise
                 because = f"the catalog refuses to register a table: {first_error_line(error)}"
                 return BuiltClone(self._catalog).build(shadow, wanted, because)
-            return self._verified(shadow, wanted)
+            return self._verify_registered(shadow, wanted)
 
-    def _taken_up(
+    def _resume_clone(
         self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
     ) -> Table:
         """Give back a clone that was there; before its first fence it is built on, or compared."""
@@ -312,7 +312,7 @@ class IcebergShadows(Shadows):
         require_clone(shadow, found.metadata, wanted)
         return found
 
-    def _write(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
+    def _write_metadata_file(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
         if self._commits is None:
             with commit_window("Shadows.metadata_file"):
                 ToOutputFile.table_metadata(wanted, source.io.new_output(file))
@@ -328,7 +328,7 @@ class IcebergShadows(Shadows):
         )
         self._commits.write_clone(order)
 
-    def _verified(self, shadow: str, wanted: TableMetadata) -> Table:
+    def _verify_registered(self, shadow: str, wanted: TableMetadata) -> Table:
         """Compare what the catalog kept with what was registered.
 
         SeaweedFS's REST catalog answers 200 and gives an empty table: an adopt from that would

@@ -63,7 +63,7 @@ class DiffColumn:
     tolerance: Tolerance | None = None
 
     @property
-    def present(self) -> NestedField:
+    def known_field(self) -> NestedField:
         """The new side's field, else the old side's: a column stands on at least one."""
         return cast(NestedField, self.new or self.old)
 
@@ -77,7 +77,7 @@ class DiffColumn:
         return "category" if texts else "other"
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether the values of both sides are whole numbers."""
         fields = [field for field in (self.old, self.new) if field is not None]
         return all(isinstance(field.field_type, (IntegerType, LongType)) for field in fields)
@@ -92,14 +92,14 @@ class DiffColumn:
         """Give the side's own field."""
         return self.old if side == "old" else self.new
 
-    def sql(self, side: Literal["old", "new"], prefix: str = "") -> str:
+    def comparable_sql(self, side: Literal["old", "new"], prefix: str = "") -> str:
         """Give the SQL of the side's value, comparable with the other side's.
 
         The value is read from the slot's column, whose name may have a prefix.
         """
         own, other = (self.old, self.new) if side == "old" else (self.new, self.old)
-        own_type = (own or self.present).field_type
-        name, other_type = f"{prefix}{self.slot}", (other or self.present).field_type
+        own_type = (own or self.known_field).field_type
+        name, other_type = f"{prefix}{self.slot}", (other or self.known_field).field_type
         return _comparable_sql(name, own_type, other_type, depth=0)
 
 

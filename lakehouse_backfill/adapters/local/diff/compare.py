@@ -72,33 +72,33 @@ class ChangeCollector:
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
 
-    def count(self) -> None:
+    def count_changes(self) -> None:
         """Count rows by partition and kind, and the changed ones by column."""
-        partitions, kinds = self._pairs[PARTITION_SLOT].to_numpy(), self._kinds
+        partitions, kinds = self._pairs[PARTITION_SLOT].to_numpy(), self._kind_indices
         for place, kind in enumerate(CHANGE_KINDS):
             for partition, count in rows_by_number([partitions[kinds == place]]).items():
-                self._add(partition, kind, count)
+                self._add_count(partition, kind, count)
         is_changed = kinds == CHANGE_KINDS.index("changed")
         for slot in (column.slot for column in self._compared):
             flags = self._pairs[f"d_{slot}"].to_numpy() & is_changed
             for partition, count in rows_by_number([partitions[flags]]).items():
-                self._tally.changed[partition, slot] += count
+                self._tally.changed_cells[partition, slot] += count
         if self._has_bags:
             self._count_bags()
 
-    def sample(self) -> None:
+    def collect_samples(self) -> None:
         """Keep the first rows of each kind by partition and key, up to the tally's limit."""
         if self._has_bags:
-            self._matched.show()
+            self._matched.register_pairs()
             for kind, side in _WHOLE_ROW_KINDS:
-                self._sample_whole(kind, side)
+                self._sample_whole_rows(kind, side)
             self._sample_pairs("changed")
         else:
             for kind in CHANGE_KINDS:
                 self._sample_pairs(kind)
 
     @cached_property
-    def _kinds(self) -> np.ndarray:
+    def _kind_indices(self) -> np.ndarray:
         """Give the place of each pair's kind in KINDS."""
         found = pc.index_in(self._pairs["kind"], pa.array(CHANGE_KINDS, self._pairs["kind"].type))
         return np.asarray(found.to_numpy())
@@ -108,18 +108,18 @@ class ChangeCollector:
             f"SELECT {PARTITION_SLOT}, sum(added), sum(removed) FROM bags GROUP BY {PARTITION_SLOT}"
         )
         for partition, added, removed in self._engine.db.execute(query).fetchall():
-            self._add(partition, "added", added)
-            self._add(partition, "removed", removed)
+            self._add_count(partition, "added", added)
+            self._add_count(partition, "removed", removed)
 
-    def _add(self, partition: int, kind: ChangeKind, count: int) -> None:
-        rows = self._tally.at(partition)
+    def _add_count(self, partition: int, kind: ChangeKind, count: int) -> None:
+        rows = self._tally.counts_of(partition)
         setattr(rows, kind, getattr(rows, kind) + int(count))
 
     def _sample_pairs(self, kind: ChangeKind) -> None:
-        limit = self._tally.wanted(kind)
+        limit = self._tally.missing_samples(kind)
         if limit <= 0:
             return
-        places = np.flatnonzero(self._kinds == CHANGE_KINDS.index(kind))
+        places = np.flatnonzero(self._kind_indices == CHANGE_KINDS.index(kind))
         partitions = self._pairs[PARTITION_SLOT].to_numpy()[places]
         if len(places) > limit:
             # Partitions are few: what comes first lies in the first ones.
@@ -134,16 +134,16 @@ class ChangeCollector:
         kind: ChangeKind = row["kind"]
         shown = [c for c in self._compared if kind != "changed" or row[f"d_{c.slot}"]]
         old, new = ({c.name: row[f"{side}_{c.slot}"] for c in shown} for side in ("o", "n"))
-        self._tally.sample(
+        self._tally.add_sample(
             kind,
             self._key(row),
             None if kind == "added" else old,
             None if kind == "removed" else new,
         )
 
-    def _sample_whole(self, kind: ChangeKind, side: str) -> None:
+    def _sample_whole_rows(self, kind: ChangeKind, side: str) -> None:
         """Keep rows of one side, those of repeated keys as often as they are there."""
-        limit = self._tally.wanted(kind)
+        limit = self._tally.missing_samples(kind)
         if limit <= 0:
             return
         keys = [key.slot for key in self._keys]
@@ -156,16 +156,16 @@ class ChangeCollector:
             f"SELECT {paired}, 1 AS times FROM pairs WHERE kind = '{kind}' UNION ALL "
             f"SELECT {bagged}, {kind} FROM bags WHERE {kind} > 0"
         )
-        for row in self._rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
+        for row in self._fetch_rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
             values = {column.name: row[column.slot] for column in self._compared}
             old, new = (None, values) if kind == "added" else (values, None)
             for _ in range(min(int(row["times"]), limit)):
-                self._tally.sample(kind, self._key(row), old, new)
+                self._tally.add_sample(kind, self._key(row), old, new)
 
     def _key(self, row: dict[str, Any]) -> dict[str, Any]:
         return {key.name: row[key.slot] for key in self._keys}
 
-    def _rows(self, query: str) -> list[dict[str, Any]]:
+    def _fetch_rows(self, query: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._engine.db.sql(query).to_arrow_table().to_pylist()
         return rows
 
@@ -244,21 +244,21 @@ class BatchComparison:
 
     def __init__(self, engine: LazyDuckDB, tally: Tally, condition: str | None) -> None:
         keep_freed_memory()
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="count")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._engine = engine
         self._tally = tally
         self._condition = condition
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
-        self._matching = HashJoin(engine, tally)
+        self._hash_join = HashJoin(engine, tally)
         self._pending = BinAccumulators(BinAccumulator)
-        self._needs_engine = bool(condition or tally.coming) or not are_sortable(tally.columns)
+        self._needs_duckdb = bool(condition or tally.added_columns) or not are_sortable(tally.columns)
 
     def close(self) -> None:
         """Hand over what is counted, and let go of the rows: an idle engine holds none."""
-        self._beside.shutdown(cancel_futures=True)
+        self._background.shutdown(cancel_futures=True)
         for place, bins in self._pending.items():
-            bins.add_to(self._tally.spreads[place].histogram)
+            bins.flush_to(self._tally.profiles[place].histogram)
         if not self._engine.is_started:
             return
         for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs"):
@@ -266,11 +266,11 @@ class BatchComparison:
         tables = ("bags", "duplicates")
         self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))
 
-    def check(self, old: pa.Table, new: pa.Table, text: str) -> None:
+    def check_condition(self, old: pa.Table, new: pa.Table, text: str) -> None:
         """Prove on empty tables that the condition is a boolean; raises ConfigError."""
         for name, rows in (("old_rows", old), ("new_rows", new)):
             self._db.register(name, rows)
-            with self._translated(text):
+            with self._translate_errors(text):
                 query = f"DESCRIBE SELECT ({self._condition}) AS met FROM {name}"
                 kind = self._db.execute(query).fetchall()[0][1]
             if kind != "BOOLEAN":
@@ -279,59 +279,59 @@ class BatchComparison:
                     fix="compare the value with something, e.g. flights > 3",
                 )
 
-    def count(self, rows: pa.Table) -> None:
+    def count_shared_rows(self, rows: pa.Table) -> None:
         """Count rows that both sides share, where the condition holds, as unchanged."""
         self._db.register("shared_rows", rows)
-        with self._translated():
-            counts = self._counts("shared_rows" + self._where)
+        with self._translate_errors():
+            counts = self._count_by_partition("shared_rows" + self._where)
         for partition, count in counts:
             self._tally.add_shared(partition, count)
 
-    def compare(self, old: pa.Table, new: pa.Table) -> None:
+    def compare_batch(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
         plain = ArrowProfiler(self._tally, raw, self._pending)
         # How values are spread is counted while rows are matched.
-        with self._translated():
+        with self._translate_errors():
             counting = [
-                self._beside.submit(plain.count_values),
-                self._beside.submit(plain.count_numbers),
+                self._background.submit(plain.count_values),
+                self._background.submit(plain.count_numbers),
             ]
             old, new = prepare_sides(old, new)
-            pairs = None if self._needs_engine else sorted_pairs(old, new, self._tally.columns)
+            pairs = None if self._needs_duckdb else sorted_pairs(old, new, self._tally.columns)
             if pairs is None:
-                found = self._matched(old, new, raw)
+                found = self._match_by_join(old, new, raw)
             else:
                 self._count_rows(raw)
-                found = self._matching.take(pairs, old, new)
-            counting.append(self._beside.submit(plain.finish, found))
-            changes = ChangeCollector(self._engine, self._tally, self._matching)
-            changes.count()
-            changes.sample()
+                found = self._hash_join.take_pairs(pairs, old, new)
+            counting.append(self._background.submit(plain.profile_old_side, found))
+            changes = ChangeCollector(self._engine, self._tally, self._hash_join)
+            changes.count_changes()
+            changes.collect_samples()
             for each in counting:
                 each.result()
 
-    def _matched(self, old: pa.Table, new: pa.Table, raw: _Sides) -> _Sides | None:
+    def _match_by_join(self, old: pa.Table, new: pa.Table, raw: _Sides) -> _Sides | None:
         """Match by a join; gives the rows that may differ, None when they are not known."""
-        self._view("old", old)
-        self._view("new", new)
-        pairs = self._matching.join(old.column_names, self._count_rows(raw))
-        found = self._matching.match(pairs, old, new)
+        self._create_view("old", old)
+        self._create_view("new", new)
+        pairs = self._hash_join.join_unique_keys(old.column_names, self._count_rows(raw))
+        found = self._hash_join.match_rows(pairs, old, new)
         profile_in_duckdb(self._db, self._tally, raw)
-        self._add_filled()
+        self._count_filled_columns()
         return found
 
-    def differing(self, old: pa.Table, new: pa.Table) -> Iterator[DifferingRow]:
+    def iterate_differing(self, old: pa.Table, new: pa.Table) -> Iterator[DifferingRow]:
         """Yield the rows of some partitions that differ, by partition and key."""
-        with self._translated():
+        with self._translate_errors():
             old, new = prepare_sides(old, new)
-            self._view("old", old)
-            self._view("new", new)
-            pairs = self._matching.join(old.column_names, (old.num_rows, new.num_rows))
-            self._matching.match(pairs, old, new)
-            self._matching.show()
+            self._create_view("old", old)
+            self._create_view("new", new)
+            pairs = self._hash_join.join_unique_keys(old.column_names, (old.num_rows, new.num_rows))
+            self._hash_join.match_rows(pairs, old, new)
+            self._hash_join.register_pairs()
             yield from iterate_differing_rows(
-                self._db, self._tally, has_bags=self._matching.has_bags
+                self._db, self._tally, has_bags=self._hash_join.has_bags
             )
 
     @property
@@ -342,9 +342,9 @@ class BatchComparison:
     def _where(self) -> str:
         return f" WHERE {self._condition}" if self._condition else ""
 
-    def _view(self, side: SideName, rows: pa.Table) -> None:
+    def _create_view(self, side: SideName, rows: pa.Table) -> None:
         self._db.register(f"{side}_rows", rows)
-        slots = [f"{c.sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
+        slots = [f"{c.comparable_sql(side)} AS {c.slot}" for c in [*self._keys, *self._compared]]
         others = [name for name in rows.column_names if not name.startswith("c")]
         self._db.execute(
             f"CREATE OR REPLACE TEMP VIEW {side} AS "
@@ -353,35 +353,35 @@ class BatchComparison:
 
     def _count_rows(self, raw: _Sides) -> tuple[int, int]:
         """Add the rows of both views to the tally; gives how many they are."""
-        old, new = (dict(self._rows_of(side, raw)) for side in _SIDES)
+        old, new = (dict(self._partition_counts(side, raw)) for side in _SIDES)
         for partition, count in old.items():
-            self._tally.at(partition).old_rows += count
+            self._tally.counts_of(partition).old_rows += count
         for partition, count in new.items():
-            self._tally.at(partition).new_rows += count
+            self._tally.counts_of(partition).new_rows += count
         return sum(old.values()), sum(new.values())
 
-    def _counts(self, relation: str) -> list[tuple[int, int]]:
+    def _count_by_partition(self, relation: str) -> list[tuple[int, int]]:
         query = f"SELECT {PARTITION_SLOT}, count(*) FROM {relation} GROUP BY {PARTITION_SLOT}"
         return self._db.execute(query).fetchall()
 
-    def _rows_of(self, side: SideName, raw: _Sides) -> Iterable[tuple[int, int]]:
+    def _partition_counts(self, side: SideName, raw: _Sides) -> Iterable[tuple[int, int]]:
         return (
             rows_by_partition_number(raw[side][PARTITION_SLOT]).items()
             if raw
-            else self._counts(side)
+            else self._count_by_partition(side)
         )
 
-    def _add_filled(self) -> None:
-        coming = [column for column in self._tally.columns if column.name in self._tally.coming]
-        if not coming:
+    def _count_filled_columns(self) -> None:
+        added = [column for column in self._tally.columns if column.name in self._tally.added_columns]
+        if not added:
             return
-        counts = ", ".join(f"count({column.slot})" for column in coming)
+        counts = ", ".join(f"count({column.slot})" for column in added)
         found = self._db.execute(f"SELECT {counts} FROM new_rows{self._where}").fetchall()[0]
-        names = [column.name for column in coming]
-        self._tally.filled.update(dict(zip(names, map(int, found), strict=True)))
+        names = [column.name for column in added]
+        self._tally.filled_rows.update(dict(zip(names, map(int, found), strict=True)))
 
     @contextmanager
-    def _translated(self, text: str | None = None) -> Iterator[None]:
+    def _translate_errors(self, text: str | None = None) -> Iterator[None]:
         try:
             yield
         except Exception as error:

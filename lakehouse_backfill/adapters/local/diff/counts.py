@@ -163,7 +163,7 @@ class BinnedNumbers:
         """How wide the equal bins are."""
         return bin_exponent(self.low, self.high)
 
-    def taken(self) -> BinnedNumbers:
+    def negated(self) -> BinnedNumbers:
         """Give the bins of rows that are to be taken off others."""
         scaled, equal = (
             NumberCounts(each.numbers, -each.rows) for each in (self.scaled, self.equal)
@@ -190,7 +190,7 @@ class BinAccumulator:
             # What does not get any smaller is left alone for as long as it took to come.
             self._limit = 2 * self._size
 
-    def add_to(self, histogram: Histogram) -> None:
+    def flush_to(self, histogram: Histogram) -> None:
         """Hand over what has come so far."""
         if self.batches:
             found = _sum_bins(self.batches)
@@ -298,7 +298,7 @@ _MAX_DAY_SPAN = 1 << 16
 def is_countable_in_arrow(column: DiffColumn, side: SideName) -> bool:
     """Tell whether the side's values can be measured as they stand in Arrow."""
     field = column.field(side)
-    if field is None or column.sql(side) != column.slot:
+    if field is None or column.comparable_sql(side) != column.slot:
         return False
     if column.kind == "number":
         return has_exact_doubles(field.field_type)

@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 
 def build_preview(asked: DiffPlan) -> DiffPreview:
     """Add up what is shared, what is known to be equal, and what would be read."""
-    request, how, split = asked.request, asked.how, asked.split
-    equal = request.known_equal if how.is_split else frozenset()
+    request, how, split = asked.request, asked.layout, asked.split
+    equal = request.known_equal if how.is_partition_aligned else frozenset()
     shared = [piece for piece in split.shared if piece.label not in equal]
     known = [piece for piece in split.shared if piece.label in equal]
     partitions = tuple(
         one
-        for label in (asked.labels if how.is_split else [None])
+        for label in (asked.labels if how.is_partition_aligned else [None])
         if (
             one := _preview_partition(
-                label, split, is_equal=label in equal, all_of=not how.is_split
+                label, split, is_equal=label in equal, all_of=not how.is_partition_aligned
             )
         )
     )
     return DiffPreview(
-        old=asked.old.text,
-        new=asked.new.text,
+        old=asked.old.display_name,
+        new=asked.new.display_name,
         key=request.key,
         identical=not split.old and not split.new,
         shared=_sum_load(shared),
@@ -68,7 +68,7 @@ def build_preview(asked: DiffPlan) -> DiffPreview:
         old_to_read=_sum_load(split.old),
         new_to_read=_sum_load(split.new),
         partitions=partitions,
-        shared_to_count=_sum_load(asked.shared()[1]),
+        shared_to_count=_sum_load(asked.split_shared_files()[1]),
     )
 
 
@@ -128,21 +128,21 @@ class LocalDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
-        asked = self.asked(request)
-        tally = asked.tally()
-        unread = self.begin(asked, tally)
+        asked = self.plan_diff(request)
+        tally = asked.new_tally()
+        unread = self.count_shared_rows(asked, tally)
         if unread or asked.split.old or asked.split.new:
-            self._compare(asked, tally, unread)
+            self._compare_batches(asked, tally, unread)
         return build_diff(asked, tally, "local")
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
         plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
-        asked = self.asked(plain)
+        asked = self.plan_diff(plain)
         comparison = BatchComparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
         try:
-            for old, new in self._batches(asked, asked.columns):
-                yield from comparison.differing(old, new)
+            for old, new in self._read_batches(asked, asked.columns):
+                yield from comparison.iterate_differing(old, new)
         finally:
             comparison.close()
 
@@ -155,42 +155,42 @@ class LocalDiffer:
 
         A condition leaves rows out only while they are read: for it shared files are read too.
         """
-        return build_preview(self.asked(request))
+        return build_preview(self.plan_diff(request))
 
-    def asked(self, request: DiffRequest) -> DiffPlan:
+    def plan_diff(self, request: DiffRequest) -> DiffPlan:
         """List what is compared, and by what. Raises as `diff` does."""
         rows = scope_row_ranges(request.scope) if request.scope else ()
-        listed = self._listing.both(
+        listed = self._listing.list_both(
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
             rows,
         )
-        return DiffPlan.of(request, *listed, rows)
+        return DiffPlan.for_request(request, *listed, rows)
 
-    def begin(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
+    def count_shared_rows(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
         """Count the shared rows that metadata tells; gives the files whose rows must be counted.
 
         Raises ConfigError when the condition is none.
         """
-        old, new = asked.sources()
-        counted, unread = asked.shared()
+        old, new = asked.side_readers()
+        counted, unread = asked.split_shared_files()
         for piece in counted:
-            tally.add_shared(old.numbers[piece.label], piece.rows)
-        if asked.condition:
-            comparison = BatchComparison(self._engine, tally, asked.condition)
+            tally.add_shared(old.partition_numbers[piece.label], piece.rows)
+        if asked.condition_sql:
+            comparison = BatchComparison(self._engine, tally, asked.condition_sql)
             try:
-                empty = [source.gather([], tally.columns) for source in (old, new)]
-                comparison.check(empty[0], empty[1], asked.request.where or "")
+                empty = [source.read_pieces([], tally.columns) for source in (old, new)]
+                comparison.check_condition(empty[0], empty[1], asked.request.where or "")
             finally:
                 comparison.close()
         return unread
 
-    def _batches(
+    def _read_batches(
         self, asked: DiffPlan, columns: tuple[DiffColumn, ...]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; the next ones while the last are compared."""
-        old, new = asked.sources()
-        groups = batch_partitions(asked.split.old, asked.split.new, asked.how, self._batch_rows)
+        old, new = asked.side_readers()
+        groups = batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
             for mine, theirs in groups:
@@ -201,14 +201,14 @@ class LocalDiffer:
             if reading is not None:
                 yield reading.result()
 
-    def _compare(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
-        comparison = BatchComparison(self._engine, tally, asked.condition)
+    def _compare_batches(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
+        comparison = BatchComparison(self._engine, tally, asked.condition_sql)
         try:
-            _, new = asked.sources()
+            _, new = asked.side_readers()
             for group in batch_files(unread, self._batch_rows):
-                comparison.count(new.gather(group, asked.counted_by))
-            for one, other in self._batches(asked, asked.columns):
-                comparison.compare(one, other)
+                comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
+            for one, other in self._read_batches(asked, asked.columns):
+                comparison.compare_batch(one, other)
         finally:
             comparison.close()
 
@@ -223,16 +223,16 @@ def _start_with_spill_folder() -> duckdb.DuckDBPyConnection:
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
     """Give the diff that a tally of all that was asked adds up to."""
     return Diff(
-        old=asked.old.text,
-        new=asked.new.text,
+        old=asked.old.display_name,
+        new=asked.new.display_name,
         key=asked.request.key,
         summary=tally.summary(),
-        partitions=tally.partitions(),
+        partitions=tally.partition_diffs(),
         columns=tally.column_diffs(),
         samples=tally.all_samples(),
         files=asked.split.files,
         engine=engine,
         duplicate_keys=tally.duplicate_keys,
-        cells=tally.cells(),
-        added_columns=tally.added_columns(),
+        cells=tally.cell_diffs(),
+        added_columns=tally.added_column_counts(),
     )

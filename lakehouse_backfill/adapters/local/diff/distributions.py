@@ -65,16 +65,16 @@ class ArrowProfiler:
     def count_values(self) -> None:
         """Count the values of the new side; of the old one nulls."""
         for column in self._others:
-            for side in self._sides(column):
+            for side in self._countable_sides(column):
                 values = self._raw[side][column.slot]
-                self._tally.spread(column, side).nulls += values.null_count
+                self._tally.profile_of(column, side).nulls += values.null_count
             if self._is_measured(column, "new"):
                 self._add_values(column, "new")
 
     def count_numbers(self) -> None:
         """Measure the numbers of the new side; of the old one their moments."""
         for column in self._numbers:
-            read = {side: self._add_moments(column, side) for side in self._sides(column)}
+            read = {side: self._add_moments(column, side) for side in self._countable_sides(column)}
             ends = [each for one in read.values() for each in (one.low, one.high)]
             known = [end for end in ends if end is not None]
             if known and self._tally.distributions:
@@ -83,7 +83,7 @@ class ArrowProfiler:
                     self._bins[column.slot] = bin_numbers(read["new"], low, high)
                     self._pending[column.slot, "new"].add(self._bins[column.slot])
 
-    def finish(self, found: _Sides | None) -> None:
+    def profile_old_side(self, found: _Sides | None) -> None:
         """Measure the old side: by all rows that differ, or by its own (None: they are not known).
 
         Rows of `found` may be alike on both sides; those that are left out have to be.
@@ -95,25 +95,25 @@ class ArrowProfiler:
                 continue
             known = found if _has_same_type(column) else None
             if column.kind != "number":
-                self._finish_values(column, known)
+                self._profile_old_values(column, known)
             elif column.slot in self._ranges:
-                self._finish_bins(column, known)
+                self._profile_old_numbers(column, known)
 
     def _is_measured(self, column: DiffColumn, side: SideName) -> bool:
         return side in self._raw and is_countable_in_arrow(column, side)
 
-    def _sides(self, column: DiffColumn) -> list[SideName]:
+    def _countable_sides(self, column: DiffColumn) -> list[SideName]:
         return [side for side in self._raw if is_countable_in_arrow(column, side)]
 
     def _add_moments(self, column: DiffColumn, side: SideName) -> counts.FiniteNumbers:
-        values, spread = self._raw[side][column.slot], self._tally.spread(column, side)
+        values, spread = self._raw[side][column.slot], self._tally.profile_of(column, side)
         found, nulls = counts.read_numbers(values), values.null_count
         spread.nulls += nulls
         spread.moments += replace(found.moments, nulls=nulls)
         return found
 
-    def _finish_values(self, column: DiffColumn, found: _Sides | None) -> None:
-        spread, known = self._tally.spread(column, "old"), self._values.get(column.slot)
+    def _profile_old_values(self, column: DiffColumn, found: _Sides | None) -> None:
+        spread, known = self._tally.profile_of(column, "old"), self._values.get(column.slot)
         if found is None or known is None or spread.counts is None:
             self._add_values(column, "old")
             return
@@ -124,29 +124,29 @@ class ArrowProfiler:
         if gone is None or come is None:
             self._add_values(column, "old")
         else:
-            spread.count(apply_count_changes(known, gone, come))
+            spread.add_counts(apply_count_changes(known, gone, come))
 
-    def _finish_bins(self, column: DiffColumn, found: _Sides | None) -> None:
+    def _profile_old_numbers(self, column: DiffColumn, found: _Sides | None) -> None:
         known = self._bins.get(column.slot)
         if found is None or known is None:
-            self._pending[column.slot, "old"].add(self._counted(column, self._raw["old"]))
+            self._pending[column.slot, "old"].add(self._bin_column(column, self._raw["old"]))
         else:
-            gone, come = (self._counted(column, found[side]) for side in _NEW_AND_OLD)
-            self._pending[column.slot, "old"].add(known, gone.taken(), come)
+            gone, come = (self._bin_column(column, found[side]) for side in _NEW_AND_OLD)
+            self._pending[column.slot, "old"].add(known, gone.negated(), come)
 
-    def _counted(self, column: DiffColumn, rows: pa.Table) -> BinnedNumbers:
+    def _bin_column(self, column: DiffColumn, rows: pa.Table) -> BinnedNumbers:
         # Both sides of a batch are counted in the bins of what they span together.
         return bin_numbers(counts.read_numbers(rows[column.slot]), *self._ranges[column.slot])
 
     def _add_values(self, column: DiffColumn, side: SideName) -> None:
-        spread = self._tally.spread(column, side)
+        spread = self._tally.profile_of(column, side)
         if spread.counts is None:
             return
         found = count_values(self._raw[side][column.slot])
         if found is None:
             spread.counts = None
             return
-        spread.count(found)
+        spread.add_counts(found)
         if side == "new":
             self._values[column.slot] = found
 
@@ -180,7 +180,7 @@ def profile_in_duckdb(
         ]
         _add_nulls_and_moments(connection, tally, left, side)
         others = [column for column in left if column.kind != "number"]
-        spreads = {column.slot: tally.spread(column, side) for column in others}
+        spreads = {column.slot: tally.profile_of(column, side) for column in others}
         _stop_counting_wide_columns(connection, spreads, side)
         _count_values(connection, spreads, side)
 
@@ -199,7 +199,7 @@ def _add_nulls_and_moments(
     row = list(connection.execute(f"SELECT {', '.join(parts)} FROM {side}").fetchall()[0])
     ranges: dict[str, tuple[ColumnProfile, Moments]] = {}
     for column in columns:
-        spread, nulls = tally.spread(column, side), row.pop(0)
+        spread, nulls = tally.profile_of(column, side), row.pop(0)
         spread.nulls += nulls
         if column.kind == "number":
             moments = Moments(nulls, *row[:5])
@@ -282,7 +282,7 @@ def _count_values(
     for slot, value, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
         found.setdefault(slot, {})[value] = rows
     for slot, values in found.items():
-        spreads[slot].count(values)
+        spreads[slot].add_counts(values)
 
 
 def _stop_counting_wide_columns(

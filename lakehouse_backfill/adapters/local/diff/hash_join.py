@@ -80,8 +80,8 @@ class HashJoin:
         self._tally = tally
         self._keys = [column for column in tally.columns if column.use == "key"]
         self._compared = [column for column in tally.columns if column.use == "compared"]
-        self._by = [PARTITION_SLOT, *(key.slot for key in self._keys)]
-        self._coded: set[str] = set()
+        self._join_slots = [PARTITION_SLOT, *(key.slot for key in self._keys)]
+        self._encoded_slots: set[str] = set()
         #: Whether the last match put rows into `bags`, which else is not there.
         self.has_bags = False
         self.pairs = pa.table({})
@@ -90,64 +90,64 @@ class HashJoin:
     def _db(self) -> duckdb.DuckDBPyConnection:
         return self._engine.db
 
-    def join(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
+    def join_unique_keys(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
         """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
 
         `prepared` names the columns that the views are made of; `rows` counts the rows of both.
         """
-        self._coded = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
+        self._encoded_slots = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
         # -0.0 and 0.0 are one key, whatever their hashes.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
         # A key that both sides have, and one repeats, joins a row of the other more than once: no
         # more of these pairs are made than unique keys could give.
-        pairs, joined = self._candidates("{side}", f" LIMIT {sum(rows) + 1}")
+        pairs, joined = self._candidate_pairs("{side}", f" LIMIT {sum(rows) + 1}")
         return pairs if joined == rows else None
 
-    def take(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
+    def take_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
         """Fill `pairs` from pairs of unique keys; gives the rows that were looked at."""
         self.has_bags = False
-        return self._pair(pairs, old, new)
+        return self._compare_pairs(pairs, old, new)
 
-    def match(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+    def match_rows(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
 
         Gives the rows of each side that may differ; None when there are rows in `bags`.
         """
         self.has_bags = False
         found = None if pairs is None else self._pair_unique(pairs, old, new)
-        return self._pair_apart(old, new) if found is None else found
+        return self._pair_without_duplicates(old, new) if found is None else found
 
-    def show(self) -> None:
+    def register_pairs(self) -> None:
         """Let queries of the connection name `pairs`."""
         self._db.register("pairs", self.pairs)
 
     def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair all rows by key; None when a side repeats one that the other lacks."""
-        found = self._pair(pairs, old, new)
+        found = self._compare_pairs(pairs, old, new)
         alone = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
-        keys = alone.group_by(["kind", *self._by]).aggregate([])
+        keys = alone.group_by(["kind", *self._join_slots]).aggregate([])
         return found if keys.num_rows == alone.num_rows else None
 
-    def _pair_apart(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+    def _pair_without_duplicates(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
         nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
-        duplicates = self._duplicates() if self._keys else 0
+        duplicates = self._store_duplicate_keys() if self._keys else 0
         self._tally.duplicate_keys += duplicates
         if self._keys and not duplicates:
-            return self._pair(self._candidates(everything)[0], old, new)
+            return self._compare_pairs(self._candidate_pairs(everything)[0], old, new)
         self.has_bags = True
         if not self._keys:
-            self._pair(self._candidates(nothing)[0], old, new)
-            self._bags(everything)
+            self._compare_pairs(self._candidate_pairs(nothing)[0], old, new)
+            self._store_bags(everything)
             return None
-        inside = _equal_keys_sql("r", "k", self._by)
+        inside = _equal_keys_sql("r", "k", self._join_slots)
         once = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
-        self._pair(self._candidates(once)[0], old, new)
-        self._bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
+        self._compare_pairs(self._candidate_pairs(once)[0], old, new)
+        self._store_bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
         return None
 
-    def _pair(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
+    def _compare_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
         """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
         found: RowsBySide = {}
         beside: dict[str, pa.ChunkedArray] = {}
@@ -159,28 +159,28 @@ class HashJoin:
             names = [f"{prefix}{name}" for name in placed.column_names]
             beside |= dict(zip(names, placed.columns, strict=True))
         if are_arrow_comparable(self._tally.columns):
-            self.pairs = differing_pairs(beside, self._by, self._compared)
+            self.pairs = differing_pairs(beside, self._join_slots, self._compared)
         else:
             self._db.register("found", pa.table(beside))
-            self.pairs = self._fill_pairs()
+            self.pairs = self._compare_in_duckdb()
             self._db.unregister("found")
         return found
 
-    def _candidates(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
+    def _candidate_pairs(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
         """Give the pairs that seem to differ, and how many pairs of all have each side.
 
         A pair is the number of its old row above that of its new one; 0: it has none.
         """
         sides = [
-            f"(SELECT {', '.join([*self._by, ROW_NUMBER_SLOT, *self._exact()])}, {self._hash()} AS h "
+            f"(SELECT {', '.join([*self._join_slots, ROW_NUMBER_SLOT, *self._unhashed_slots()])}, {self._hash_sql()} AS h "
             f"FROM {relation.format(side=side)})"
             for side in _SIDES
         ]
         differing = ["o.h IS DISTINCT FROM n.h"]
-        differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._exact()]
+        differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._unhashed_slots()]
         joined = (
             f"SELECT o.{ROW_NUMBER_SLOT} AS o, n.{ROW_NUMBER_SLOT} AS n, {' OR '.join(differing)} AS differs "
-            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_equal_keys_sql('o', 'n', self._by)}{limit}"
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_equal_keys_sql('o', 'n', self._join_slots)}{limit}"
         )
         query = (
             f"SELECT list(coalesce(o, 0)::BIGINT << {ROW_NUMBER_BITS} | coalesce(n, 0)) FILTER (differs) "
@@ -190,14 +190,14 @@ class HashJoin:
         pairs = answer["pairs"].combine_chunks().flatten().to_numpy()
         return np.sort(pairs), (answer["old"][0].as_py(), answer["new"][0].as_py())
 
-    def _fill_pairs(self) -> pa.Table:
+    def _compare_in_duckdb(self) -> pa.Table:
         columns = [*self._keys, *self._compared]
         values = [
-            f"{column.sql(side, prefix)} AS {prefix}{column.slot}"
+            f"{column.comparable_sql(side, prefix)} AS {prefix}{column.slot}"
             for side, prefix in zip(_SIDES, _PREFIXES, strict=True)
             for column in columns
         ]
-        place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._by]
+        place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._join_slots]
         flags = {c.slot: differs_sql(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
         flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
         kind = f"CASE WHEN o_{ROW_NUMBER_SLOT} IS NULL THEN 'added' WHEN n_{ROW_NUMBER_SLOT} IS NULL THEN 'removed' "
@@ -209,15 +209,15 @@ class HashJoin:
             f"WHERE o_{ROW_NUMBER_SLOT} IS NULL OR n_{ROW_NUMBER_SLOT} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
         ).to_arrow_table()
 
-    def _duplicates(self) -> int:
+    def _store_duplicate_keys(self) -> int:
         """Count the keys that a side holds more than once, and keep them."""
-        by = ", ".join(self._by)
+        by = ", ".join(self._join_slots)
         side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
         both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {both}")
         return int(self._db.execute("SELECT count(*) FROM duplicates").fetchall()[0][0])
 
-    def _bags(self, relation: str) -> None:
+    def _store_bags(self, relation: str) -> None:
         old, new = (relation.format(side=side) for side in _SIDES)
         by = ", ".join([PARTITION_SLOT, *(c.slot for c in [*self._keys, *self._compared])])
         self._db.execute(
@@ -227,12 +227,12 @@ class HashJoin:
             f"UNION ALL SELECT {by}, 0, 1 FROM {new}) GROUP BY {by} HAVING sum(o) <> sum(m)"
         )
 
-    def _hash(self) -> str:
+    def _hash_sql(self) -> str:
         slots = [column.slot for column in self._compared if _is_hashed(column)]
-        slots = [f"{CODE_PREFIX}{slot}" if slot in self._coded else slot for slot in slots]
+        slots = [f"{CODE_PREFIX}{slot}" if slot in self._encoded_slots else slot for slot in slots]
         return f"hash({', '.join(slots)})" if slots else "0"
 
-    def _exact(self) -> list[str]:
+    def _unhashed_slots(self) -> list[str]:
         """Name the columns that are compared by value at once."""
         return [column.slot for column in self._compared if not _is_hashed(column)]
 

@@ -46,7 +46,7 @@ class FilePiece:
         return int(self.task.file.record_count)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """The size of the file."""
         return int(self.task.file.file_size_in_bytes)
 
@@ -60,7 +60,7 @@ class PartitionLayout:
     """
 
     field: ScopeField | None
-    is_split: bool
+    is_partition_aligned: bool
 
 
 def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> PartitionLayout:
@@ -70,17 +70,17 @@ def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> 
     kinds = [(side, task) for side, tasks in by_spec for task in tasks.values()]
     if scope is not None:
         whole = all(_field_position(side, task, scope.field) is not None for side, task in kinds)
-        return PartitionLayout(scope.field, is_split=whole)
+        return PartitionLayout(scope.field, is_partition_aligned=whole)
     shapes = {_spec_shape(side, task) for side, task in kinds}
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
-        return PartitionLayout(None, is_split=False)
-    return PartitionLayout(_as_scope_field(new if new.tasks else old, shape), is_split=True)
+        return PartitionLayout(None, is_partition_aligned=False)
+    return PartitionLayout(_as_scope_field(new if new.tasks else old, shape), is_partition_aligned=True)
 
 
 def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -> list[FilePiece]:
     """Label the files of a side; those of partitions outside the scope are left out."""
-    inside = set(scope.partitions) if scope is not None and how.is_split else None
+    inside = set(scope.partitions) if scope is not None and how.is_partition_aligned else None
     # Partitions are few beside files.
     labels: dict[Hashable, str | None] = {}
     labelled: list[FilePiece] = []
@@ -106,7 +106,7 @@ class SchemaReading:
             if mine is None or other is None
         ]
 
-    def is_alike(self, task: FileScanTask) -> bool:
+    def is_read_alike(self, task: FileScanTask) -> bool:
         """Tell whether both sides see the same values in the file."""
         return self._same_ids and all(
             _is_absent_from_file(column, other, task) for column, other in self._single
@@ -123,7 +123,7 @@ class FileIdentity:
         # A partition is slow to hash; they are few beside files.
         self._partitions: dict[Hashable, int] = {}
 
-    def key(self, task: FileScanTask) -> Hashable:
+    def identity_of(self, task: FileScanTask) -> Hashable:
         """Give what is equal for two files of the same rows."""
         file = task.file
         place = file.spec_id, file.partition
@@ -185,10 +185,10 @@ def sort_labels(labels: Iterable[str | None], how: PartitionLayout) -> list[str 
 
 
 def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout) -> str | None:
-    if not how.is_split:
+    if not how.is_partition_aligned:
         return None
     if how.field is None:
-        return str(side.spec(task).partition_to_path(task.file.partition, side.schema))
+        return str(side.spec_of(task).partition_to_path(task.file.partition, side.schema))
     position = _field_position(side, task, how.field)
     # A split layout knows the field of every file.
     return (
@@ -220,7 +220,7 @@ def stored_partition_label(field: ScopeField, value: Any) -> str:
 
 def _field_position(side: SnapshotScan, task: FileScanTask, field: ScopeField) -> int | None:
     column = _find_column(side.schema, field.column)
-    for position, part in enumerate(side.spec(task).fields):
+    for position, part in enumerate(side.spec_of(task).fields):
         same = column is not None and part.source_id == column.field_id
         if same and str(part.transform) == field.transform:
             return position
@@ -231,7 +231,7 @@ def _spec_shape(side: SnapshotScan, task: FileScanTask) -> tuple[tuple[str, str]
     names = {column.field_id: column.name for column in side.schema.fields}
     return tuple(
         (names.get(part.source_id, f"#{part.source_id}"), str(part.transform))
-        for part in side.spec(task).fields
+        for part in side.spec_of(task).fields
         if str(part.transform) != "void"
     )
 
@@ -280,34 +280,34 @@ class SideReader:
     side: SnapshotScan
     name: SideName
     layout: PartitionLayout
-    numbers: dict[str | None, int]
-    rows: BooleanExpression | None
+    partition_numbers: dict[str | None, int]
+    row_filter: BooleanExpression | None
 
-    def gather(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
+    def read_pieces(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
         """Read the pieces; a column that this side lacks is null, of the other side's type."""
         own = [column.name for column in columns if column.field(self.name) is not None]
         field = self.layout.field
-        by_row = field is not None and not self.layout.is_split
+        by_row = field is not None and not self.layout.is_partition_aligned
         if by_row and field is not None and field.column not in own:
             own.append(field.column)
         # A file without any wanted column still has rows to count.
         wanted = own or [self.side.schema.fields[0].name] if pieces else []
-        tables = read_file_columns(self.side, [piece.task for piece in pieces], wanted, self.rows)
+        tables = read_file_columns(self.side, [piece.task for piece in pieces], wanted, self.row_filter)
         parts = [
-            self._shaped(table, columns, self._partition(table, piece, field if by_row else None))
+            self._with_slots(table, columns, self._partition_column(table, piece, field if by_row else None))
             for table, piece in zip(tables, pieces, strict=True)
         ]
         if not parts:
-            return self._empty(columns)
+            return self._empty_table(columns)
         rows = pa.concat_tables(_align_dictionaries(parts), promote_options="permissive")
         return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
 
-    def _partition(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:
+    def _partition_column(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:
         if field is not None:
-            return _number_partitions(table[field.column], field, self.numbers)
-        return pa.repeat(pa.scalar(self.numbers[piece.label], pa.int32()), table.num_rows)
+            return _number_partitions(table[field.column], field, self.partition_numbers)
+        return pa.repeat(pa.scalar(self.partition_numbers[piece.label], pa.int32()), table.num_rows)
 
-    def _shaped(self, table: pa.Table, columns: tuple[DiffColumn, ...], partition: Any) -> pa.Table:
+    def _with_slots(self, table: pa.Table, columns: tuple[DiffColumn, ...], partition: Any) -> pa.Table:
         arrays = [
             table[column.name]
             if column.field(self.name) is not None
@@ -317,7 +317,7 @@ class SideReader:
         names = [column.slot for column in columns]
         return pa.table([*arrays, partition], names=[*names, PARTITION_SLOT])
 
-    def _empty(self, columns: tuple[DiffColumn, ...]) -> pa.Table:
+    def _empty_table(self, columns: tuple[DiffColumn, ...]) -> pa.Table:
         fields = [
             pa.field(column.slot, arrow_type(column, column.field(self.name))) for column in columns
         ]
@@ -331,7 +331,7 @@ def read_both_sides(
 ) -> tuple[pa.Table, pa.Table]:
     """Read both sides at the same time."""
     sides = thread_pool("side", _MAX_SIDE_READERS)
-    reading = [sides.submit(source.gather, pieces, columns) for source, pieces in (old, new)]
+    reading = [sides.submit(source.read_pieces, pieces, columns) for source, pieces in (old, new)]
     wait(reading)
     return reading[0].result(), reading[1].result()
 
@@ -360,7 +360,7 @@ def _decode_dictionaries(table: pa.Table, which: list[bool]) -> pa.Table:
 
 def arrow_type(column: DiffColumn, own: Any = None) -> pa.DataType:
     """Give the Arrow type of the side's own field, else of the side that has the column."""
-    return Schema(own or column.present).as_arrow().field(0).type
+    return Schema(own or column.known_field).as_arrow().field(0).type
 
 
 def _number_partitions(values: Any, field: ScopeField, numbers: dict[str | None, int]) -> Any:

@@ -77,7 +77,7 @@ def divide_into_parts(
         yield DiffPart([], [], group)
     split = asked.split
     shares = batch_partitions(
-        split.old, split.new, asked.how, 1, lambda each: max(each.rows / rows, each.bytes / size)
+        split.old, split.new, asked.layout, 1, lambda each: max(each.rows / rows, each.size_bytes / size)
     )
     for old, new in shares:
         yield DiffPart(old, new, [])
@@ -98,16 +98,16 @@ def serialise_plan(asked: DiffPlan) -> bytes:
 def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
     """Compare parts; gives their sums, or the error that ended it, for `received`."""
     asked: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
-    tally = asked.tally()
-    comparison = BatchComparison(_worker_engine(), tally, asked.condition)
+    tally = asked.new_tally()
+    comparison = BatchComparison(_worker_engine(), tally, asked.condition_sql)
     try:
-        old, new = asked.sources()
+        old, new = asked.side_readers()
         for each in parts:
             part: DiffPart = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
             if part.shared:
-                comparison.count(new.gather(part.shared, asked.counted_by))
+                comparison.count_shared_rows(new.read_pieces(part.shared, asked.condition_columns))
             if part.old or part.new:
-                comparison.compare(
+                comparison.compare_batch(
                     *read_both_sides((old, part.old), (new, part.new), asked.columns)
                 )
     except BackfillError as error:
@@ -177,18 +177,18 @@ class ParallelDiffer:
         self._differ = differ
         self._workers = workers
         self._limit_bytes = limit_bytes
-        self._least_rows = least_rows
+        self._min_part_rows = least_rows
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare as LocalDiffer does.
 
         Raises Unsupported too where a partition is too large for a worker, or there are none.
         """
-        asked = self._differ.asked(request)
-        self._require_small(asked)
+        asked = self._differ.plan_diff(request)
+        self._require_fitting_partitions(asked)
         count = self._workers.count(compare_parts)
-        tally = asked.tally()
-        parts = list(self._parts(asked, self._differ.begin(asked, tally), count))
+        tally = asked.new_tally()
+        parts = list(self._divide_plan(asked, self._differ.count_shared_rows(asked, tally), count))
         tasks = list(_group_into_tasks(parts, count * _TASKS_PER_WORKER))
         merge_tallies(
             self._workers.answers(compare_parts, serialise_plan(asked), tasks), tally, len(parts)
@@ -196,17 +196,17 @@ class ParallelDiffer:
         how = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
         return build_diff(asked, tally, "spark").model_copy(update={"how": how})
 
-    def _require_small(self, asked: DiffPlan) -> None:
+    def _require_fitting_partitions(self, asked: DiffPlan) -> None:
         sizes: Counter[str | None] = Counter()
         for piece in (*asked.split.old, *asked.split.new):
-            sizes[piece.label] += piece.bytes
+            sizes[piece.label] += piece.size_bytes
         for label, size in sizes.most_common(1):
             if size > self._limit_bytes:
                 raise _partition_too_large(label, size, self._limit_bytes)
 
-    def _parts(self, asked: DiffPlan, unread: list[FilePiece], count: int) -> Iterator[DiffPart]:
+    def _divide_plan(self, asked: DiffPlan, unread: list[FilePiece], count: int) -> Iterator[DiffPart]:
         rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
-        wanted = max(self._least_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
+        wanted = max(self._min_part_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
         return divide_into_parts(asked, unread, wanted, max(self._limit_bytes, 1))
 
 

@@ -59,15 +59,15 @@ def split_files(
     """Leave out files that both sides read alike, and partitions that are known to be equal."""
     contents = FileIdentity()
     mine, theirs = (
-        [(contents.key(piece.task), piece) for piece in label_files(side, how, scope)]
+        [(contents.identity_of(piece.task), piece) for piece in label_files(side, how, scope)]
         for side in (old, new)
     )
-    equal = known_equal if how.is_split else frozenset()
+    equal = known_equal if how.is_partition_aligned else frozenset()
     in_old, in_new = (Counter(key for key, _ in each) for each in (mine, theirs))
     # A file that one side lists more often than the other has more rows there.
     common = {key: count for key, count in in_old.items() if in_new[key] == count}
     reading = SchemaReading(old.schema, new.schema, [column.name for column in columns])
-    skipped = {key for key, piece in theirs if key in common and reading.is_alike(piece.task)}
+    skipped = {key for key, piece in theirs if key in common and reading.is_read_alike(piece.task)}
     shared = sum(common.values())
     same = [key in skipped or piece.label in equal for key, piece in theirs]
     return FileSplit(
@@ -92,7 +92,7 @@ def partition_labels(
 
 def is_counted_by_metadata(piece: FilePiece, how: PartitionLayout, where: str | None) -> bool:
     """Tell whether metadata alone says how many rows that are meant the file holds."""
-    return not (where or piece.task.delete_files) and (how.is_split or how.field is None)
+    return not (where or piece.task.delete_files) and (how.is_partition_aligned or how.field is None)
 
 
 def columns_in_condition(where: str | None, old: SnapshotScan, new: SnapshotScan) -> frozenset[str]:
@@ -110,13 +110,13 @@ class DiffPlan:
     old: SnapshotScan
     new: SnapshotScan
     columns: tuple[DiffColumn, ...]
-    how: PartitionLayout
+    layout: PartitionLayout
     split: FileSplit
     labels: list[str | None]
-    rows: tuple[RowRange, ...]
+    row_ranges: tuple[RowRange, ...]
 
     @classmethod
-    def of(
+    def for_request(
         cls, request: DiffRequest, old: SnapshotScan, new: SnapshotScan, rows: tuple[RowRange, ...]
     ) -> DiffPlan:
         """Work out what is compared; columns that the run adds are read, but not compared.
@@ -125,10 +125,10 @@ class DiffPlan:
         """
         old = _as_new_schema(request, old, new)
         asked = columns_in_condition(request.where, old, new)
-        coming = added_column_names(request.change)
-        ignore = (*request.ignore, *coming)
+        added = added_column_names(request.change)
+        ignore = (*request.ignore, *added)
         columns = resolve_diff_columns(
-            old.schema, new.schema, request.key, ignore, asked | set(coming), request.tolerances
+            old.schema, new.schema, request.key, ignore, asked | set(added), request.tolerances
         )
         how = choose_layout(old, new, request.scope)
         split = split_files(old, new, how, request.scope, columns, request.known_equal)
@@ -136,46 +136,46 @@ class DiffPlan:
         return cls(request, old, new, columns, how, split, labels, rows)
 
     @property
-    def conditional(self) -> frozenset[str]:
+    def condition_column_names(self) -> frozenset[str]:
         """The columns that the condition reads."""
         return columns_in_condition(self.request.where, self.old, self.new)
 
     @property
-    def condition(self) -> str | None:
+    def condition_sql(self) -> str | None:
         """The condition as DuckDB reads it, on the slots of the columns."""
         where = self.request.where
         slots = {column.name: column.slot for column in self.columns}
         return render_condition(where, slots, "duckdb") if where else None
 
-    def tally(self) -> Tally:
+    def new_tally(self) -> Tally:
         """Give a tally of nothing yet."""
         return Tally(
             self.labels,
             self.columns,
             self.request.samples,
-            coming=added_column_names(self.request.change),
+            added_columns=added_column_names(self.request.change),
             distributions=self.request.distributions,
         )
 
     @property
-    def counted_by(self) -> tuple[DiffColumn, ...]:
+    def condition_columns(self) -> tuple[DiffColumn, ...]:
         """The columns that are read of files whose rows are only counted: the condition's."""
-        asked = self.conditional
+        asked = self.condition_column_names
         return tuple(column for column in self.columns if column.name in asked)
 
-    def sources(self) -> tuple[SideReader, SideReader]:
+    def side_readers(self) -> tuple[SideReader, SideReader]:
         """Give where the rows of both sides come from."""
         numbers = {label: index for index, label in enumerate(self.labels)}
-        limit: BooleanExpression | None = None if self.how.is_split else filter_of_ranges(self.rows)
-        old = SideReader(self.old, "old", self.how, numbers, limit)
-        return old, SideReader(self.new, "new", self.how, numbers, limit)
+        limit: BooleanExpression | None = None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
+        old = SideReader(self.old, "old", self.layout, numbers, limit)
+        return old, SideReader(self.new, "new", self.layout, numbers, limit)
 
-    def shared(self) -> tuple[list[FilePiece], list[FilePiece]]:
+    def split_shared_files(self) -> tuple[list[FilePiece], list[FilePiece]]:
         """Give the shared files whose rows metadata counts, and those that have to be read."""
         counted: list[FilePiece] = []
         unread: list[FilePiece] = []
         for piece in self.split.shared:
-            is_known = is_counted_by_metadata(piece, self.how, self.request.where)
+            is_known = is_counted_by_metadata(piece, self.layout, self.request.where)
             (counted if is_known else unread).append(piece)
         return counted, unread
 

@@ -50,7 +50,7 @@ class PartitionCounts:
         self.removed += other.removed
         self.changed += other.changed
 
-    def as_diff(self, label: str | None) -> PartitionDiff:
+    def as_partition_diff(self, label: str | None) -> PartitionDiff:
         """Give the counts with the rest of the old side as unchanged."""
         unchanged = self.old_rows - self.removed - self.changed
         return PartitionDiff(
@@ -73,7 +73,7 @@ class ColumnProfile:
     counts: Counter[str] | None = field(default_factory=Counter)
     histogram: Histogram = field(default_factory=Histogram)
 
-    def count(self, values: Mapping[str, int]) -> None:
+    def add_counts(self, values: Mapping[str, int]) -> None:
         """Add counted values; beyond the limit nothing is counted any more."""
         if self.counts is None:
             return
@@ -88,7 +88,7 @@ class ColumnProfile:
         if other.counts is None:
             self.counts = None
         else:
-            self.count(other.counts)
+            self.add_counts(other.counts)
         more = other.histogram
         self.histogram.add(more.low, more.high, more.bins, more.scaled)
 
@@ -99,7 +99,7 @@ class ColumnProfile:
         return {**named, _NULL: self.nulls} if self.nulls else named
 
     @property
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """`nulls` and `distinct`; distinct is None for more than a thousand values."""
         distinct = None if self.counts is None else len(self.counts)
         return {"nulls": self.nulls, "distinct": distinct}
@@ -112,66 +112,66 @@ class Tally:
     labels: list[str | None]
     columns: tuple[DiffColumn, ...]
     sample_limit: int
-    rows: dict[int, PartitionCounts] = field(default_factory=dict)
+    partition_counts: dict[int, PartitionCounts] = field(default_factory=dict)
     #: Rows with equal key that changed in a column, by partition and the column's slot.
-    changed: Counter[tuple[int, str]] = field(default_factory=Counter)
-    spreads: dict[tuple[str, SideName], ColumnProfile] = field(default_factory=dict)
+    changed_cells: Counter[tuple[int, str]] = field(default_factory=Counter)
+    profiles: dict[tuple[str, SideName], ColumnProfile] = field(default_factory=dict)
     samples: dict[ChangeKind, list[DiffSample]] = field(default_factory=dict)
     duplicate_keys: int = 0
     #: Columns that only the new side has, of which rows with a value are counted.
-    coming: tuple[str, ...] = ()
-    filled: Counter[str] = field(default_factory=Counter)
+    added_columns: tuple[str, ...] = ()
+    filled_rows: Counter[str] = field(default_factory=Counter)
     #: Whether it is told how values are spread.
     distributions: bool = True
 
-    def at(self, partition: int) -> PartitionCounts:
+    def counts_of(self, partition: int) -> PartitionCounts:
         """Give the counts of a partition, made on first use."""
-        return self.rows.setdefault(partition, PartitionCounts())
+        return self.partition_counts.setdefault(partition, PartitionCounts())
 
     def merge(self, other: Tally) -> None:
         """Add what was counted elsewhere; of samples the first ones stay, so the order matters."""
-        for partition, rows in other.rows.items():
-            self.at(partition).merge(rows)
-        self.changed.update(other.changed)
-        for place, spread in other.spreads.items():
-            self.spreads.setdefault(place, ColumnProfile()).merge(spread)
+        for partition, rows in other.partition_counts.items():
+            self.counts_of(partition).merge(rows)
+        self.changed_cells.update(other.changed_cells)
+        for place, spread in other.profiles.items():
+            self.profiles.setdefault(place, ColumnProfile()).merge(spread)
         for kind, samples in other.samples.items():
-            self.samples.setdefault(kind, []).extend(samples[: self.wanted(kind)])
+            self.samples.setdefault(kind, []).extend(samples[: self.missing_samples(kind)])
         self.duplicate_keys += other.duplicate_keys
-        self.filled.update(other.filled)
+        self.filled_rows.update(other.filled_rows)
 
     def add_shared(self, partition: int, rows: int) -> None:
         """Count rows that both sides share as unchanged."""
-        self.at(partition).old_rows += rows
-        self.at(partition).new_rows += rows
+        self.counts_of(partition).old_rows += rows
+        self.counts_of(partition).new_rows += rows
 
-    def spread(self, column: DiffColumn, side: SideName) -> ColumnProfile:
+    def profile_of(self, column: DiffColumn, side: SideName) -> ColumnProfile:
         """Give the distribution of a column's side, made on first use."""
-        return self.spreads.setdefault((column.slot, side), ColumnProfile())
+        return self.profiles.setdefault((column.slot, side), ColumnProfile())
 
-    def wanted(self, kind: ChangeKind) -> int:
+    def missing_samples(self, kind: ChangeKind) -> int:
         """Tell how many samples of a kind are still wanted."""
         return self.sample_limit - len(self.samples.get(kind, []))
 
-    def sample(self, kind: ChangeKind, key: dict[str, Any], old: Any, new: Any) -> None:
+    def add_sample(self, kind: ChangeKind, key: dict[str, Any], old: Any, new: Any) -> None:
         """Keep one differing row, unless there are enough."""
-        if self.wanted(kind) > 0:
+        if self.missing_samples(kind) > 0:
             one = DiffSample(
                 kind=kind, key=to_json_value(key), old=to_json_value(old), new=to_json_value(new)
             )
             self.samples.setdefault(kind, []).append(one)
 
-    def partitions(self) -> tuple[PartitionDiff, ...]:
+    def partition_diffs(self) -> tuple[PartitionDiff, ...]:
         """Give the partitions that hold rows on a side, in order."""
-        held = sorted(index for index, rows in self.rows.items() if rows.old_rows or rows.new_rows)
-        return tuple(self.rows[index].as_diff(self.labels[index]) for index in held)
+        held = sorted(index for index, rows in self.partition_counts.items() if rows.old_rows or rows.new_rows)
+        return tuple(self.partition_counts[index].as_partition_diff(self.labels[index]) for index in held)
 
     def summary(self) -> PartitionDiff:
         """Give the sums over the partitions."""
         total = PartitionCounts()
-        for rows in self.rows.values():
+        for rows in self.partition_counts.values():
             total.merge(rows)
-        return total.as_diff(None)
+        return total.as_partition_diff(None)
 
     def all_samples(self) -> tuple[DiffSample, ...]:
         """Give added, removed, changed samples, in this order."""
@@ -181,32 +181,32 @@ class Tally:
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
         """Describe the compared columns, in table order."""
         compared = (column for column in self.columns if column.use == "compared")
-        return limit_columns_with_bars(tuple(map(self._column, compared)))
+        return limit_columns_with_bars(tuple(map(self._column_diff, compared)))
 
-    def cells(self) -> tuple[CellDiff, ...]:
+    def cell_diffs(self) -> tuple[CellDiff, ...]:
         """Give what changed by partition and column, in the order of both; never zero."""
         return tuple(
             CellDiff(partition=label, column=column.name, changed=changed)
             for index, label in enumerate(self.labels)
             for column in self.columns
-            if (changed := self.changed[index, column.slot])
+            if (changed := self.changed_cells[index, column.slot])
         )
 
-    def added_columns(self) -> tuple[AddedColumn, ...]:
+    def added_column_counts(self) -> tuple[AddedColumn, ...]:
         """Give the columns that come, each with the compared rows that hold a value."""
-        return tuple(AddedColumn(name=name, rows=self.filled[name]) for name in self.coming)
+        return tuple(AddedColumn(name=name, rows=self.filled_rows[name]) for name in self.added_columns)
 
-    def _column(self, column: DiffColumn) -> ColumnDiff:
-        old, new = self.spread(column, "old"), self.spread(column, "new")
+    def _column_diff(self, column: DiffColumn) -> ColumnDiff:
+        old, new = self.profile_of(column, "old"), self.profile_of(column, "new")
         shift = None
         if column.kind == "number":
             shift = mean_shift(old.moments, new.moments)
             sides = [describe_numbers(side.moments) for side in (old, new)]
         else:
-            sides = [side.described for side in (old, new)]
+            sides = [side.description for side in (old, new)]
         if column.kind == "category" and old.counts is not None and new.counts is not None:
             shift = population_shift(old.categories, new.categories)
-        changed = sum(self.changed[index, column.slot] for index in self.rows)
+        changed = sum(self.changed_cells[index, column.slot] for index in self.partition_counts)
         return ColumnDiff(
             name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift,
             distribution=self._distribution(column, old, new, changed),
@@ -216,12 +216,12 @@ class Tally:
         self, column: DiffColumn, old: ColumnProfile, new: ColumnProfile, changed: int
     ) -> Distribution | None:
         # Nothing is drawn of a column in which nothing moved.
-        draw = bool(changed or any(row.added or row.removed for row in self.rows.values()))
+        draw = bool(changed or any(row.added or row.removed for row in self.partition_counts.values()))
         if not self.distributions:
             return None
         if column.kind == "number":
             return number_distribution(
-                old.histogram, new.histogram, draw=draw, whole=column.is_whole
+                old.histogram, new.histogram, draw=draw, whole=column.is_integer
             )
         if column.kind == "category" and old.counts is not None and new.counts is not None:
             return category_distribution(old.categories, new.categories, draw=draw)

@@ -56,7 +56,7 @@ class SwappedInputs:
         for name, new in self._new.items():
             old = self._old.get(name)
             if old is not None and (old.table, old.snapshot_id) != (new.table, new.snapshot_id):
-                self._compare(spark, catalog, (old, new), request.keys.get(name, ()))
+                self._compare_pins(spark, catalog, (old, new), request.keys.get(name, ()))
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -68,38 +68,38 @@ class SwappedInputs:
         """Say in numbers what came to each input of which the pin moved."""
         return tuple(self._changes)
 
-    def plan(self, plan: Plan, swapped: Sequence[Factor]) -> Plan:
+    def plan_with_pins(self, plan: Plan, swapped: Sequence[Factor]) -> Plan:
         """Give the plan with the reference data that is new pinned, as its context names it."""
         wanted = {each.input for each in swapped if each.cause == "reference"}
-        pins = tuple(self._pin(pin, wanted) for pin in plan.resolved.sources)
+        pins = tuple(self._state_pin(pin, wanted) for pin in plan.resolved.sources)
         resolved = plan.resolved.model_copy(update={"sources": pins})
         return plan.model_copy(update={"resolved": resolved})
 
     def frames(self, plan: Plan, swapped: Sequence[Factor]) -> dict[str, DataFrame]:
         """Give every input that the plan reads; old ones, but for what is swapped."""
-        return {pin.name: self._frame(pin, swapped) for pin in plan.resolved.sources}
+        return {pin.name: self._input_frame(pin, swapped) for pin in plan.resolved.sources}
 
     def release(self) -> None:
         """Let go of what is kept in memory."""
         for parts in self._parts.values():
             parts.rows.unpersist()
 
-    def _pin(self, pin: SourcePin, new: set[str | None]) -> SourcePin:
+    def _state_pin(self, pin: SourcePin, new: set[str | None]) -> SourcePin:
         """Give the pin that a state reads; an input that only one run has keeps its own."""
         pins = self._new if pin.name in new else self._old
         return pins.get(pin.name, pin) if pin.role == "reference" else pin
 
-    def _frame(self, pin: SourcePin, swapped: Sequence[Factor]) -> DataFrame:
+    def _input_frame(self, pin: SourcePin, swapped: Sequence[Factor]) -> DataFrame:
         mine = {each.cause for each in swapped if each.input == pin.name}
         known = self._parts.get(pin.name)
         if known is not None:
-            return _restrict_to_pin(known.state(mine), pin, self._scope)
+            return _restrict_to_pin(known.state_rows(mine), pin, self._scope)
         pins = self._new if mine else self._old
         chosen = pins.get(pin.name, pin)
         read = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
-        return self._inputs.needed(read, self._scope)
+        return self._inputs.read_for_scope(read, self._scope)
 
-    def _compare(
+    def _compare_pins(
         self,
         spark: SparkSession,
         catalog: str,
@@ -108,19 +108,19 @@ class SwappedInputs:
     ) -> None:
         old, new = pins
         if new.role == "reference":
-            self._whole(pins, Factor(cause="reference", input=new.name), "swapped as a whole")
+            self._swap_whole(pins, Factor(cause="reference", input=new.name), "swapped as a whole")
             return
         frames = (self._window(old, pins), self._window(new, pins))
         if old.table != new.table or not row_changes.has_same_columns(*frames):
             factor = Factor(cause="upstream", input=new.name)
-            self._whole(pins, factor, "its columns changed: swapped as a whole")
+            self._swap_whole(pins, factor, "its columns changed: swapped as a whole")
             return
         parts = row_changes.split_input(spark, catalog, pins, frames, key)
         self._parts[new.name] = parts
-        self._changes.append(parts.change(old, new))
+        self._changes.append(parts.input_change(old, new))
         self._factors += [Factor(cause=cause, input=new.name) for cause in parts.causes]
 
-    def _whole(self, pins: tuple[SourcePin, SourcePin], factor: Factor, told_by: str) -> None:
+    def _swap_whole(self, pins: tuple[SourcePin, SourcePin], factor: Factor, told_by: str) -> None:
         old, new = pins
         self._factors.append(factor)
         self._changes.append(
@@ -134,7 +134,7 @@ class SwappedInputs:
         """Give what either of the two runs would read of the input at a pin."""
         old, new = pins
         if old.range is None or new.range is None:
-            return self._inputs.whole(pin)
+            return self._inputs.read_whole(pin)
         wide = new.range.model_copy(
             update={
                 "from_": min(old.range.from_, new.range.from_, key=str),
@@ -148,7 +148,7 @@ class SwappedInputs:
                 "cool_down_days": max(old.cool_down_days, new.cool_down_days),
             }
         )
-        return self._inputs.needed(widest, self._scope)
+        return self._inputs.read_for_scope(widest, self._scope)
 
 
 def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
@@ -179,9 +179,9 @@ class SparkAttributing:
         """`code` is the folder in which jobs lie, or gives that of a plan."""
         self._spark = spark
         self._catalog = catalog
-        self._computing = TransformRunner(spark, code, PinnedInputs(spark, catalog))
-        self._composing = ChunkComposer(spark, catalog)
-        self._leaving_out = DeletedRowFilter(spark, catalog)
+        self._transform_runner = TransformRunner(spark, code, PinnedInputs(spark, catalog))
+        self._chunk_composer = ChunkComposer(spark, catalog)
+        self._deleted_row_filter = DeletedRowFilter(spark, catalog)
 
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
         """Compute the states of a partition and compare them by key.
@@ -202,7 +202,7 @@ class SparkAttributing:
                 code = (Factor(cause="code"),)
             factors = (*code, *inputs.factors)
             frames, notes = self._states(request, scope, factors, inputs, (old, new), stack)
-            compared = self._compared(request, frames)
+            compared = self._comparable_states(request, frames)
             with spark_errors(f"comparing the states of {request.partition}"):
                 found = row_changes.find_patterns(compared)
         return InputSwapResult(factors, tuple(frames), found, inputs.changes, tuple(notes))
@@ -211,7 +211,7 @@ class SparkAttributing:
         target = dataframes.read_table(
             self._spark, self._catalog, like.table, like.snapshot_id
         ).schema
-        self._computing.load(plan)
+        self._transform_runner.load(plan)
         return _CodeSide(plan, target, is_old)
 
     def _states(
@@ -226,15 +226,15 @@ class SparkAttributing:
         """Give the frame of each state, oldest first, and what could not be computed."""
         has_code = any(factor.cause == "code" for factor in factors)
         whole = frozenset(range(len(factors)))
-        found = {ComparedState("replaced"): self._stored(request, request.replaced, scope)}
+        found = {ComparedState("replaced"): self._stored_rows(request, request.replaced, scope)}
         notes: list[str] = []
         if request.published is not None:
-            found[ComparedState("published")] = self._stored(request, request.published, scope)
+            found[ComparedState("published")] = self._stored_rows(request, request.published, scope)
         for state in attribution.states_to_compute(len(factors)):
             side = sides[0] if has_code and 0 not in state.swapped else sides[1]
             swapped = tuple(factors[place] for place in sorted(state.swapped))
             try:
-                rows = self._computed(side, scope, inputs, swapped, stack)
+                rows = self._computed_rows(side, scope, inputs, swapped, stack)
             except BackfillError as error:
                 if state.swapped in (frozenset(), whole):
                     raise
@@ -243,12 +243,12 @@ class SparkAttributing:
             change = plan.declared_schema_change(request.new) if side.is_old else ()
             found[state] = dataframes.apply_schema_change(rows, change)
         start, final = found[ComparedState("computed")], found[ComparedState("computed", whole)]
-        found |= self._kept(ComparedState("was_kept"), request.old, start)
-        found |= self._kept(ComparedState("kept"), request.new, final)
+        found |= self._without_excluded(ComparedState("was_kept"), request.old, start)
+        found |= self._without_excluded(ComparedState("kept"), request.new, final)
         found[ComparedState("candidate")] = self._read(request.candidate, scope)
         return found, notes
 
-    def _computed(
+    def _computed_rows(
         self,
         side: _CodeSide,
         scope: Scope,
@@ -257,23 +257,23 @@ class SparkAttributing:
         stack: ExitStack,
     ) -> DataFrame:
         """Give what a side's code makes of its inputs with those of `swapped` new."""
-        plan = inputs.plan(side.plan, swapped)
+        plan = inputs.plan_with_pins(side.plan, swapped)
         frames = inputs.frames(side.plan, swapped)
         with spark_errors(f"computing {scope.partitions[0]} again"):
-            output = self._computing.output(plan, scope, frames, side.target)
-        composed = stack.enter_context(self._composing.composed(plan, scope, output, side.target))
+            output = self._transform_runner.run(plan, scope, frames, side.target)
+        composed = stack.enter_context(self._chunk_composer.compose(plan, scope, output, side.target))
         return composed.rows.where(dataframes.range_filter(partitions.scope_row_ranges(scope)))
 
-    def _kept(
+    def _without_excluded(
         self, state: ComparedState, plan: Plan | None, rows: DataFrame
     ) -> dict[ComparedState, DataFrame]:
         """Give what is left of a run's rows without those that it had to leave out, if any."""
         left_out = catch_up.excluded_rows(plan.resolved) if plan else None
         if left_out is None or left_out.is_empty:
             return {}
-        return {state: self._leaving_out.kept(rows, left_out)}
+        return {state: self._deleted_row_filter.drop_excluded(rows, left_out)}
 
-    def _stored(self, request: InputSwapRequest, state: TableState, scope: Scope) -> DataFrame:
+    def _stored_rows(self, request: InputSwapRequest, state: TableState, scope: Scope) -> DataFrame:
         """Give stored rows under the candidate's columns."""
         if state.snapshot_id is None:
             schema = dataframes.read_table(
@@ -288,7 +288,7 @@ class SparkAttributing:
             self._spark, self._catalog, state.table, state.snapshot_id, scope
         )
 
-    def _compared(
+    def _comparable_states(
         self, request: InputSwapRequest, frames: Mapping[ComparedState, DataFrame]
     ) -> row_changes.ComparedStates:
         """Cut all states to the columns that each of them has; lineage tells of runs, not rows."""

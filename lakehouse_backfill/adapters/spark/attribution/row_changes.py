@@ -62,7 +62,7 @@ class InputParts:
 
     rows: DataFrame
     counts: dict[str, int]
-    told_by: str
+    determined_by: str
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -73,7 +73,7 @@ class InputParts:
             if any(self.counts.get(part, 0) for part in parts if part)
         )
 
-    def state(self, swapped: Collection[Cause]) -> DataFrame:
+    def state_rows(self, swapped: Collection[Cause]) -> DataFrame:
         """Give the input with only some factors as they are at the new pin."""
         wanted = {SHARED_PART}
         for cause, (goes, comes) in PARTS_BY_CAUSE.items():
@@ -81,7 +81,7 @@ class InputParts:
             wanted |= {part} if part else set()
         return self.rows.where(quoted_column(PART_COLUMN).isin(sorted(wanted))).drop(PART_COLUMN)
 
-    def change(self, old: SourcePin, new: SourcePin) -> InputChange:
+    def input_change(self, old: SourcePin, new: SourcePin) -> InputChange:
         """Say in numbers what came."""
         return InputChange(
             input=new.name,
@@ -94,7 +94,7 @@ class InputParts:
                 self.counts.get(CHANGED_OLD_PART, 0), self.counts.get(CHANGED_NEW_PART, 0)
             ),
             deleted_rows=self.counts.get(DELETED_PART, 0),
-            told_by=self.told_by,
+            told_by=self.determined_by,
         )
 
 

@@ -46,43 +46,43 @@ class JavaApi:
     """Tables of one catalog as Iceberg's own library holds them; the JVM starts on first use."""
 
     def __init__(self, spark: Callable[[], SparkSession], catalog: str) -> None:
-        self._open = spark
-        self._name = catalog
+        self._open_session = spark
+        self._catalog_name = catalog
 
     @cached_property
     def iceberg(self) -> Any:
         """The Java package `org.apache.iceberg`."""
-        return self.java.org.apache.iceberg
+        return self.jvm.org.apache.iceberg
 
     @cached_property
-    def java(self) -> Any:
+    def jvm(self) -> Any:
         """The names of the Java process."""
-        return self._classic._jvm
+        return self._classic_session._jvm
 
     @cached_property
     def catalog(self) -> Any:
         """The catalog of the session, as Iceberg's library knows it."""
         util = self.iceberg.spark.Spark3Util
-        with java_errors(f"opening catalog {self._name}"):
-            return util.loadIcebergCatalog(self._classic._jsparkSession, self._name)
+        with java_errors(f"opening catalog {self._catalog_name}"):
+            return util.loadIcebergCatalog(self._classic_session._jsparkSession, self._catalog_name)
 
-    def load(self, table: str) -> Any:
+    def load_table(self, table: str) -> Any:
         """Load a table afresh; raises NotFound, CatalogDown."""
         with java_errors(f"loading {table}"):
             loaded = self.catalog.loadTable(self.iceberg.catalog.TableIdentifier.parse(table))
             loaded.refresh()
             return loaded
 
-    def text_map(self, values: dict[str, str]) -> Any:
+    def string_map(self, values: dict[str, str]) -> Any:
         """Give a Java map."""
-        found = self.java.java.util.HashMap()
+        found = self.jvm.java.util.HashMap()
         for key, value in values.items():
             found.put(key, value)
         return found
 
-    def rows(self, ranges: Sequence[RowRange]) -> Any:
+    def any_range_expression(self, ranges: Sequence[RowRange]) -> Any:
         """Give the expression that is true for rows of any of the ranges; none: for all rows."""
-        every = [self._one(one) for one in ranges]
+        every = [self._range_expression(one) for one in ranges]
         if not every:
             return self._expressions.alwaysTrue()
         found = every[0]
@@ -93,16 +93,16 @@ class JavaApi:
     def call_protected(self, on: Any, name: str, *given: tuple[str, Any]) -> None:
         """Call a method that Iceberg keeps for its own snapshot producers; types by name."""
         loader = on.getClass().getClassLoader()
-        types = self._array(self.java.java.lang.Class, [self._type(t, loader) for t, _ in given])
-        values = self._array(self.java.java.lang.Object, [value for _, value in given])
+        types = self._java_array(self.jvm.java.lang.Class, [self._java_class(t, loader) for t, _ in given])
+        values = self._java_array(self.jvm.java.lang.Object, [value for _, value in given])
         producer = on.getClass().getSuperclass()
         method = producer.getDeclaredMethod(name, types)
         method.setAccessible(True)
         method.invoke(on, values)
 
     @cached_property
-    def _classic(self) -> Any:
-        session = self._open()
+    def _classic_session(self) -> Any:
+        session = self._open_session()
         if type(session).__module__.startswith("pyspark.sql.connect"):
             raise Unsupported(
                 "Iceberg's Java API is out of reach of a Spark Connect client",
@@ -114,7 +114,7 @@ class JavaApi:
     def _expressions(self) -> Any:
         return self.iceberg.expressions.Expressions
 
-    def _one(self, rows: RowRange) -> Any:
+    def _range_expression(self, rows: RowRange) -> Any:
         make, name = self._expressions, rows.column
         if rows.is_null:
             return make.isNull(name)
@@ -128,13 +128,13 @@ class JavaApi:
             found = getattr(make, "and")(found, below)
         return found
 
-    def _type(self, name: str, loader: Any) -> Any:
+    def _java_class(self, name: str, loader: Any) -> Any:
         if name == "long":
-            return self.java.java.lang.Long.TYPE
-        return self.java.java.lang.Class.forName(f"{_PACKAGE}.{name}", False, loader)  # noqa: FBT003
+            return self.jvm.java.lang.Long.TYPE
+        return self.jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", False, loader)  # noqa: FBT003
 
-    def _array(self, kind: Any, values: Sequence[Any]) -> Any:
-        found = self._classic.sparkContext._gateway.new_array(kind, len(values))
+    def _java_array(self, kind: Any, values: Sequence[Any]) -> Any:
+        found = self._classic_session.sparkContext._gateway.new_array(kind, len(values))
         for at, value in enumerate(values):
             found[at] = value
         return found

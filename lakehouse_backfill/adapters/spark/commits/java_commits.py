@@ -39,7 +39,7 @@ class JavaFileLookup:
     def __init__(self, api: JavaApi) -> None:
         self._api = api
 
-    def data(
+    def data_files(
         self, table: Any, snapshot_id: int, paths: Iterable[str], ranges: Sequence[RowRange]
     ) -> dict[str, Any]:
         """Give those of the data files that the snapshot lists, with all their statistics.
@@ -50,10 +50,10 @@ class JavaFileLookup:
         found: dict[str, Any] = {}
         for rows in (ranges, ()):
             if wanted - found.keys():
-                found.update(self._scan(table, snapshot_id, wanted, rows))
+                found.update(self._scan_data_files(table, snapshot_id, wanted, rows))
         return found
 
-    def deletes(self, table: Any, snapshot_id: int, names: Iterable[str]) -> dict[str, Any]:
+    def delete_files(self, table: Any, snapshot_id: int, names: Iterable[str]) -> dict[str, Any]:
         """Give those of the delete files that the snapshot lists."""
         wanted = set(names)
         found: dict[str, Any] = {}
@@ -69,12 +69,12 @@ class JavaFileLookup:
                     found.update({n: f for f in files if (n := delete_file_name(f)) in wanted})
         return found
 
-    def _scan(
+    def _scan_data_files(
         self, table: Any, snapshot_id: int, wanted: set[str], ranges: Sequence[RowRange]
     ) -> dict[str, Any]:
         with java_errors(f"reading the files of {table.name()}"):
             scan = table.newScan().useSnapshot(snapshot_id).includeColumnStats()
-            tasks = scan.filter(self._api.rows(ranges)).planFiles()
+            tasks = scan.filter(self._api.any_range_expression(ranges)).planFiles()
             with closing_iterable(tasks) as each:
                 files = (task.file() for task in each)
                 return {path: file for file in files if (path := str(file.location())) in wanted}
@@ -108,16 +108,16 @@ class JavaSwap:
     def __init__(self, api: JavaApi, order: SwapCommit) -> None:
         self._api = api
         self._order = order
-        self._files = JavaFileLookup(api)
-        self._table = api.load(order.base.table)
-        self._written = 0
+        self._file_lookup = JavaFileLookup(api)
+        self._table = api.load_table(order.base.table)
+        self._manifests_written = 0
 
     @property
     def operations(self) -> Any:
         """The table's operations: what it was at the last refresh."""
         return self._table.operations()
 
-    def is_for(self, order: SwapCommit) -> bool:
+    def is_same_swap(self, order: SwapCommit) -> bool:
         """Tell whether the order swaps the same files of the same table for the same act."""
         return _swap_identity(order) == _swap_identity(self._order)
 
@@ -125,7 +125,7 @@ class JavaSwap:
         """Load the table's newest metadata."""
         self._table.refresh()
 
-    def snapshot(self, order: SwapCommit) -> Any:
+    def write_snapshot(self, order: SwapCommit) -> Any:
         """Write manifests and manifest list on the head as it is now; nobody sees them yet."""
         for key, value in order.summary.items():
             self._producer.set(key, value)
@@ -135,28 +135,28 @@ class JavaSwap:
         text["summary"]["operation"] = order.operation
         if order.columns is not None:
             text["schema-id"] = order.columns.schema_id
-        self._require_whole(text["summary"])
+        self._require_file_counts(text["summary"])
         return self._api.iceberg.SnapshotParser.fromJson(json.dumps(text))
 
     @cached_property
     def _producer(self) -> Any:
         order, overwrite = self._order, self._table.newOverwrite()
-        self._remove(overwrite)
-        found = self._entering()
+        self._remove_files(overwrite)
+        found = self._find_added_files()
         for file in order.added:
             if file.sequence_number is None:
                 overwrite.addFile(found[file.path])
-        self._restore(overwrite, found)
+        self._readd_files(overwrite, found)
         return overwrite
 
-    def _remove(self, overwrite: Any) -> None:
+    def _remove_files(self, overwrite: Any) -> None:
         order, table = self._order, self._order.base.table
         if order.base.head_id is None:
             return
-        gone = self._files.data(self._table, order.base.head_id, order.removed, order.ranges)
+        gone = self._file_lookup.data_files(self._table, order.base.head_id, order.removed, order.ranges)
         require_all_listed(gone, order.removed, table)
         names = order.removed_deletes
-        hidden = self._files.deletes(self._table, order.base.head_id, names)
+        hidden = self._file_lookup.delete_files(self._table, order.base.head_id, names)
         require_all_listed(hidden, names, table)
         sets = self._api.iceberg.util
         data, deletes = sets.DataFileSet.create(), sets.DeleteFileSet.create()
@@ -166,7 +166,7 @@ class JavaSwap:
             deletes.add(file)
         overwrite.deleteFiles(data, deletes)
 
-    def _restore(self, overwrite: Any, found: dict[str, Any]) -> None:
+    def _readd_files(self, overwrite: Any, found: dict[str, Any]) -> None:
         """Add files with their old sequence numbers, in a manifest of each spec."""
         by_spec: dict[int, list[tuple[Any, int]]] = {}
         for file in self._order.added:
@@ -174,12 +174,12 @@ class JavaSwap:
                 one = found[file.path]
                 by_spec.setdefault(int(one.specId()), []).append((one, file.sequence_number))
         for spec_id, files in by_spec.items():
-            manifest = self._manifest(spec_id, files)
+            manifest = self._write_manifest(spec_id, files)
             self._api.call_protected(overwrite, "add", ("ManifestFile", manifest))
 
-    def _manifest(self, spec_id: int, files: list[tuple[Any, int]]) -> Any:
-        self._written += 1
-        name = f"{uuid.uuid4()}-r{self._written}.avro"
+    def _write_manifest(self, spec_id: int, files: list[tuple[Any, int]]) -> Any:
+        self._manifests_written += 1
+        name = f"{uuid.uuid4()}-r{self._manifests_written}.avro"
         output = self._table.io().newOutputFile(self.operations.metadataFileLocation(name))
         version = self.operations.current().formatVersion()
         writer = self._api.iceberg.ManifestFiles.write(
@@ -192,7 +192,7 @@ class JavaSwap:
             writer.close()
         return writer.toManifestFile()
 
-    def _entering(self) -> dict[str, Any]:
+    def _find_added_files(self) -> dict[str, Any]:
         """Find the files that come in, each in the first source that lists it."""
         wanted = [file.path for file in self._order.added]
         found: dict[str, Any] = {}
@@ -200,12 +200,12 @@ class JavaSwap:
             missing = [path for path in wanted if path not in found]
             if not missing:
                 break
-            table = self._api.load(name)
-            found.update(self._files.data(table, snapshot_id, missing, self._order.ranges))
+            table = self._api.load_table(name)
+            found.update(self._file_lookup.data_files(table, snapshot_id, missing, self._order.ranges))
         require_all_listed(found, wanted, self._order.base.table)
         return found
 
-    def _require_whole(self, summary: dict[str, str]) -> None:
+    def _require_file_counts(self, summary: dict[str, str]) -> None:
         """Compare what Iceberg counted with what was ordered, before anything is committed."""
         counted = [int(summary.get(f"{word}-data-files", "0")) for word in ("added", "deleted")]
         ordered = [len(self._order.added), len(self._order.removed)]
@@ -254,19 +254,19 @@ class JavaCommits(TableCommitter):
 
     def prepare(self, order: SwapCommit) -> PreparedCommit:
         """Write the manifests of a swap; those of an earlier attempt at the same are used again."""
-        if self._swap is None or not self._swap.is_for(order):
+        if self._swap is None or not self._swap.is_same_swap(order):
             self._swap = JavaSwap(self._api, order)
         with java_errors(f"preparing a commit on {order.base.table}"):
             self._swap.refresh()
             _require_as_inspected(self._swap.operations.current(), order.base)
-            snapshot = self._swap.snapshot(order)
+            snapshot = self._swap.write_snapshot(order)
             base = self._swap.operations.current()
             _require_as_inspected(base, order.base)
             return PreparedCommit(
                 table=order.base.table,
                 operations=self._swap.operations,
                 base=base,
-                metadata=self._metadata(base, snapshot, order),
+                metadata=self._swap_metadata(base, snapshot, order),
             )
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
@@ -275,7 +275,7 @@ class JavaCommits(TableCommitter):
         def change(builder: Any) -> Any:
             if snapshot_id is None:
                 return builder.removeRef(name)
-            return builder.setRef(name, self._tag(snapshot_id, max_age_ms))
+            return builder.setRef(name, self._tag_reference(snapshot_id, max_age_ms))
 
         self._commit(table, "Pins.tag", change, None)
 
@@ -287,9 +287,9 @@ class JavaCommits(TableCommitter):
         def change(builder: Any) -> Any:
             for name in tags:
                 builder = builder.removeRef(name)
-            ids = self._api.java.java.util.HashSet()
+            ids = self._api.jvm.java.util.HashSet()
             for snapshot_id in snapshots:
-                ids.add(self._api.java.java.lang.Long.valueOf(snapshot_id))
+                ids.add(self._api.jvm.java.lang.Long.valueOf(snapshot_id))
             return builder.removeSnapshots(ids)
 
         def require_same(base: Any) -> None:
@@ -303,7 +303,7 @@ class JavaCommits(TableCommitter):
         """Write the metadata file of a clone, checked by Iceberg's own reader before."""
         parser = self._api.iceberg.TableMetadataParser
         with java_errors(f"writing the clone of {order.table}"):
-            io = self._api.load(order.table).io()
+            io = self._api.load_table(order.table).io()
             text = parser.toJson(parser.read(io, order.metadata_location))
             metadata = parser.fromJson(json.dumps(clone_metadata(json.loads(text), order)))
             with commit_window("Shadows.metadata_file"):
@@ -313,7 +313,7 @@ class JavaCommits(TableCommitter):
         """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
 
         def change(builder: Any) -> Any:
-            return builder.assignUUID(uuid).setProperties(self._api.text_map(properties))
+            return builder.assignUUID(uuid).setProperties(self._api.string_map(properties))
 
         self._commit(table, "Shadows.fence", change, found_uuid)
 
@@ -329,7 +329,7 @@ class JavaCommits(TableCommitter):
         uuid: str | None,
         require: Callable[[Any], None] = lambda base: None,  # noqa: ARG005 (as every condition)
     ) -> None:
-        operations = self._api.load(table).operations()
+        operations = self._api.load_table(table).operations()
         with java_errors(f"committing to {table}"):
             base = operations.current()
             if uuid is not None and str(base.uuid()) != uuid:
@@ -339,7 +339,7 @@ class JavaCommits(TableCommitter):
             with commit_window(point):
                 operations.commit(base, metadata)
 
-    def _metadata(self, base: Any, snapshot: Any, order: SwapCommit) -> Any:
+    def _swap_metadata(self, base: Any, snapshot: Any, order: SwapCommit) -> Any:
         builder = self._api.iceberg.TableMetadata.buildFrom(base)
         if order.columns is not None:
             builder = self._with_columns(builder, order.columns)
@@ -348,8 +348,8 @@ class JavaCommits(TableCommitter):
         if order.after is not None:
             tags[order.after] = int(snapshot.snapshotId())
         for name, snapshot_id in tags.items():
-            builder = builder.setRef(name, self._tag(snapshot_id, order.tag_age_ms))
-        found = builder.setProperties(self._api.text_map(order.properties)).build()
+            builder = builder.setRef(name, self._tag_reference(snapshot_id, order.tag_age_ms))
+        found = builder.setProperties(self._api.string_map(order.properties)).build()
         if order.columns and int(found.currentSchemaId()) != order.columns.schema_id:
             raise TooBusy(f"{order.base.table} has other schemas by now", fix="try again")
         return found
@@ -359,7 +359,7 @@ class JavaCommits(TableCommitter):
         schema = self._api.iceberg.SchemaParser.fromJson(columns.schema)
         return builder.setCurrentSchema(schema, columns.last_column_id)
 
-    def _tag(self, snapshot_id: int, max_age_ms: int) -> Any:
+    def _tag_reference(self, snapshot_id: int, max_age_ms: int) -> Any:
         ref = self._api.iceberg.SnapshotRef
         return ref.tagBuilder(snapshot_id).maxRefAgeMs(max_age_ms).build()
 

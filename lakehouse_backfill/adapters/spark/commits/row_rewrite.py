@@ -62,22 +62,22 @@ class PreparedRewrite:
     """Rows that were worked out, not written yet."""
 
     table: str
-    name: str
+    quoted_name: str
     frame: DataFrame
-    rows: Column
+    row_filter: Column
     head_id: int | None
     summary: dict[str, str]
 
     def commit(self) -> None:
         """Write the rows in place of what the partitions hold, in one validated commit."""
-        writer = self.frame.writeTo(self.name).option("isolation-level", "serializable")
+        writer = self.frame.writeTo(self.quoted_name).option("isolation-level", "serializable")
         if self.head_id is not None:
             writer = writer.option("validate-from-snapshot-id", str(self.head_id))
         for key, text in self.summary.items():
             writer = writer.option(f"snapshot-property.{key}", text)
         try:
             with write_guard.allow_own_writes(), commit_window("Publisher.swap"):
-                writer.overwrite(self.rows)
+                writer.overwrite(self.row_filter)
         except Exception as error:
             if any(
                 words in str(error) for words in (*_CONFLICT_MESSAGES, *_TABLE_CHANGED_MESSAGES)
@@ -94,7 +94,7 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
     writes_rows = True
 
     def __init__(self, spark: Callable[[], SparkSession], catalog: str) -> None:
-        self._open = spark
+        self._open_session = spark
         self._catalog = catalog
 
     def prepare(self, order: SwapCommit) -> PreparedRewrite:
@@ -107,16 +107,16 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
             raise _unsupported_order(order, "an append, which streaming readers follow")
         name = quoted_table_name(self._catalog, order.base.table)
         with spark_errors(f"preparing {order.base.table}"):
-            held = self._fresh(name)
-            _require_as_inspected(self._shown(name), order.base)
-            frames = [self._rows(one, held) for one in order.contents if one.table is not None]
+            held = self._refresh_and_pin(name)
+            _require_as_inspected(self._table_properties(name), order.base)
+            frames = [self._content_rows(one, held) for one in order.contents if one.table is not None]
             frame = reduce(lambda left, right: left.unionByName(right), frames, held)
         left = PendingRewrite(contents=order.contents, before=_before_tag(order), after=order.after)
         return PreparedRewrite(
             table=order.base.table,
-            name=name,
+            quoted_name=name,
             frame=frame,
-            rows=dataframes.range_filter(_ranges(order.contents)),
+            row_filter=dataframes.range_filter(_ranges(order.contents)),
             head_id=order.base.head_id,
             summary={**order.summary, REWRITE_PROPERTY: left.model_dump_json()},
         )
@@ -137,7 +137,7 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
             write_guard.allow_own_writes(),
             commit_window("Pins.tag"),
         ):
-            self._open().sql(text)
+            self._open_session().sql(text)
 
     def require_equal(
         self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
@@ -145,8 +145,8 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
         """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
         for one in contents:
             with spark_errors(f"proving {table}"):
-                wanted = self._checksum(one, one.table, one.snapshot_id, table)
-                found = self._checksum(one, table, snapshot_id, table)
+                wanted = self._content_checksum(one, one.table, one.snapshot_id, table)
+                found = self._content_checksum(one, table, snapshot_id, table)
             if (wanted.rows, wanted.text) != (found.rows, found.text):
                 raise OutcomeUnknown(
                     f"{table}@{snapshot_id} holds {found.rows} rows ({found.text}) of "
@@ -156,22 +156,22 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
                     fix="look at who wrote to the table, and set it back by hand",
                 )
 
-    def _fresh(self, name: str) -> DataFrame:
+    def _refresh_and_pin(self, name: str) -> DataFrame:
         """Hold the table as it is now: a server may cache what it loaded before."""
-        spark = self._open()
+        spark = self._open_session()
         with write_guard.allow_own_writes():
             spark.catalog.refreshTable(name)
         return dataframes.pin_table_identity(spark, name)
 
-    def _shown(self, name: str) -> dict[str, str]:
+    def _table_properties(self, name: str) -> dict[str, str]:
         with write_guard.allow_own_writes():
-            shown = self._open().sql(f"SHOW TBLPROPERTIES {name}").collect()
+            shown = self._open_session().sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row["key"]: row["value"] for row in shown}
 
-    def _rows(self, one: PartitionContent, target: DataFrame) -> DataFrame:
+    def _content_rows(self, one: PartitionContent, target: DataFrame) -> DataFrame:
         """Read the rows, and no other: Spark would append those of other partitions."""
         table = str(one.table)
-        frame = dataframes.read_table(self._open(), self._catalog, table, one.snapshot_id)
+        frame = dataframes.read_table(self._open_session(), self._catalog, table, one.snapshot_id)
         if [(f.name, f.dataType) for f in frame.schema] != [
             (f.name, f.dataType) for f in target.schema
         ]:
@@ -181,13 +181,13 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
                 fix="repeat the command: it looks at the columns again",
             )
         ranges = partitions.scope_row_ranges(one.scope)
-        rows = dataframes.restrict_to_ranges(self._open(), self._catalog, table, frame, ranges)
+        rows = dataframes.restrict_to_ranges(self._open_session(), self._catalog, table, frame, ranges)
         return rows.select(*(quoted_column(name) for name in target.columns))
 
-    def _checksum(
+    def _content_checksum(
         self, one: PartitionContent, table: str | None, snapshot_id: int | None, like: str
     ) -> Checksum:
-        spark = self._open()
+        spark = self._open_session()
         if table is None:
             schema = dataframes.read_table(spark, self._catalog, like, None).schema
             frame = dataframes.empty_frame(spark, schema)

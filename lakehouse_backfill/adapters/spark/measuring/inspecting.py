@@ -35,7 +35,7 @@ class SparkInspecting:
         pin = find_pin(plan, name)
         if pin.range is None:
             raise NotFound(f"{name} is read whole: it has no range that could have gaps")
-        frame = self._inputs.needed(pin, plan.resolved.scope)
+        frame = self._inputs.read_for_scope(pin, plan.resolved.scope)
         kind = _ICEBERG_TIME_TYPES.get(frame.schema[pin.range.column].dataType.typeName())
         if kind == "date" and unit == "hour":
             raise ConfigError(

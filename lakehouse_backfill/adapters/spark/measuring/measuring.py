@@ -70,7 +70,7 @@ class SourceSums:
     def __init__(self, inputs: PinnedInputs) -> None:
         self._inputs = inputs
 
-    def judged(
+    def check_totals(
         self,
         plan: Plan,
         wanted: tuple[SourceTotal, ...],
@@ -100,9 +100,9 @@ class SourceSums:
         measures: dict[str, Measure],
     ) -> dict[SourceTotal, dict[str, dict[str, Any]]]:
         """Give the sums of each total by partition, then by the total's name."""
-        frame = self._inputs.whole(find_pin(plan, reading.source))
+        frame = self._inputs.read_whole(find_pin(plan, reading.source))
         of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
-        rows = self._inputs.restricted(
+        rows = self._inputs.restrict_to_ranges(
             find_pin(plan, reading.source), frame,
             partitions.scope_row_ranges(Scope(field=of_source, partitions=plan.resolved.scope.partitions)),
         )  # fmt: skip
@@ -178,7 +178,7 @@ class SparkMeasuring:
 
         No snapshot: no rows. With `beside`: only of the rows that the predicate does not name.
         """
-        frames = self._frames({_NEW: (table, snapshot_id)}, scope)
+        frames = self._open_sides({_NEW: (table, snapshot_id)}, scope)
         if beside is not None:
             frames = {
                 side: frame.where(~matches_predicate(beside)) for side, frame in frames.items()
@@ -203,7 +203,7 @@ class SparkMeasuring:
         if skip:
             frame = frame.where(~quoted_column(FILE_COLUMN).isin(sorted(skip)))
         with spark_errors(f"measuring {table}"):
-            return sum_partitions({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].files
+            return sum_partitions({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].file_checksums
 
     def measure(
         self,
@@ -226,13 +226,13 @@ class SparkMeasuring:
         """
         sides = {_OLD: old, _NEW: new}
         is_unread = old_is_known and (not measures or old_measures is not None)
-        frames = self._frames(sides, scope, change, [_OLD] if is_unread else [])
+        frames = self._open_sides(sides, scope, change, [_OLD] if is_unread else [])
         # A column that is derived from others has no file: the old side is as it reads now.
         told = [side for side in frames if side == _NEW or not (change or old_is_known)]
         unhashed = [_OLD] if old_is_known else []
         if earlier and measures:
             before = Scope(field=scope.field, partitions=earlier)
-            frames[_EARLIER] = self._frames({_OLD: old}, before, change)[_OLD]
+            frames[_EARLIER] = self._open_sides({_OLD: old}, before, change)[_OLD]
             unhashed.append(_EARLIER)
         with spark_errors(f"measuring {old[0]}, {new[0]}"):
             sums = sum_partitions(frames, scope.field, ignore, measures, told, unhashed)
@@ -240,8 +240,8 @@ class SparkMeasuring:
         return MeasuredSides(
             old={} if old_is_known else found[_OLD].checksums,
             new=found[_NEW].checksums,
-            old_files=found[_OLD].files,
-            new_files=found[_NEW].files,
+            old_files=found[_OLD].file_checksums,
+            new_files=found[_NEW].file_checksums,
             earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
             totals=partition_sums.total_by_measure(
                 measures,
@@ -262,12 +262,12 @@ class SparkMeasuring:
 
         Of those by partition only the sources are read, in the run's partitions.
         """
-        known = SourceSums(self._inputs).judged(plan, wanted, measures, totals)
+        known = SourceSums(self._inputs).check_totals(plan, wanted, measures, totals)
         whole = tuple(total for total in wanted if total.partition is None)
-        found = dict(zip(whole, self._whole(plan, whole, measures), strict=True)) | known
+        found = dict(zip(whole, self._whole_totals(plan, whole, measures), strict=True)) | known
         return tuple(found[total] for total in wanted)
 
-    def _whole(
+    def _whole_totals(
         self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
     ) -> tuple[CheckResult, ...]:
         if not wanted:
@@ -278,7 +278,7 @@ class SparkMeasuring:
         with run_concurrently(
             lambda: _collect_aggregates(candidate, [_measure_aggregate(each) for each in ours])
         ) as summing:
-            theirs = self._of_sources(plan, wanted)
+            theirs = self._whole_source_totals(plan, wanted)
         return tuple(
             partition_sums.check_source_total(total, mine, other)
             for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
@@ -291,19 +291,19 @@ class SparkMeasuring:
 
     def input(self, plan: Plan, name: str) -> DataFrame:
         """One pinned input within its range, for the suites."""
-        return self._inputs.declared(find_pin(plan, name))
+        return self._inputs.read_declared_range(find_pin(plan, name))
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
         """Distinct non-null values of a column of a pinned input, for suite parameters."""
-        return self._distinct(self.input(plan, name), column)
+        return self._distinct_values(self.input(plan, name), column)
 
-    def _distinct(self, frame: DataFrame, name: str) -> list[Any]:
+    def _distinct_values(self, frame: DataFrame, name: str) -> list[Any]:
         value = quoted_column(name)
         with spark_errors(f"reading the values of {name}"):
             found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in found.collect()), key=repr)
 
-    def _frames(
+    def _open_sides(
         self,
         sides: dict[str, tuple[str, int | None]],
         scope: Scope,
@@ -320,11 +320,11 @@ class SparkMeasuring:
             frames[_OLD] = apply_schema_change(frames[_OLD], change)
         return frames
 
-    def _of_sources(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
+    def _whole_source_totals(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
         found: list[Any] = [None] * len(wanted)
         for source in dict.fromkeys(total.source for total in wanted):
             places = [at for at, total in enumerate(wanted) if total.source == source]
-            frame = self._inputs.whole(find_pin(plan, source))
+            frame = self._inputs.read_whole(find_pin(plan, source))
             sums = _collect_aggregates(frame, [_source_aggregate(wanted[at]) for at in places])
             for at, value in zip(places, sums, strict=True):
                 found[at] = value

@@ -53,14 +53,14 @@ class PartitionSums:
 
     checksums: dict[str, Checksum] = field(default_factory=dict)
     measures: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    files: dict[tuple[str, str], Checksum] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
+    file_checksums: dict[tuple[str, str], Checksum] = field(default_factory=dict)
+    row_counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, label: str, file: str | None, checksum: Checksum, values: list[Any]) -> None:
+    def add_group(self, label: str, file: str | None, checksum: Checksum, values: list[Any]) -> None:
         """Add what a file holds of a partition; None: the file is not told."""
         if file is not None:
-            held = self.files.get((label, file))
-            self.files[label, file] = checksum if held is None else held + checksum
+            held = self.file_checksums.get((label, file))
+            self.file_checksums[label, file] = checksum if held is None else held + checksum
         known = self.checksums.get(label)
         self.checksums[label] = checksum if known is None else known + checksum
         before = self.measures.get(label)
@@ -101,8 +101,8 @@ def sum_partitions(
         checksum = row_hash.to_checksum(row.asDict(), shapes[row[_SIDE]])
         values = [_group_value(row, measure, at) for at, measure in enumerate(measures)]
         side, label = found[row[_SIDE]], dataframes.format_label(by, row[_LABEL])
-        side.add(label, row[_FILE], checksum, values)
-        side.rows[label] = side.rows.get(label, 0) + row[_ROWS]
+        side.add_group(label, row[_FILE], checksum, values)
+        side.row_counts[label] = side.row_counts.get(label, 0) + row[_ROWS]
     return found
 
 
@@ -232,7 +232,7 @@ def earlier_values(
     }
     found: dict[str, dict[str, Any]] = {}
     for label, values in history.measures.items():
-        numbers: dict[str, Any] = {"rows": history.rows[label]}
+        numbers: dict[str, Any] = {"rows": history.row_counts[label]}
         for at, measure in enumerate(measures):
             if at in states:
                 numbers |= {state_total_name(measure, s): values[at][s] for s in states[at]}

@@ -157,7 +157,7 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
     ConfigError when the process already has a session on another catalog.
     """
     global _sessions_opened  # One session at a time; what was built in an earlier one is void.
-    settings = SparkSettings.of(profile, project)
+    settings = SparkSettings.from_profile(profile, project)
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:

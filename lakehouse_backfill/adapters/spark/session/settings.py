@@ -200,7 +200,7 @@ class SparkSettings:
         return self.remote is None and self.options["spark.master"].startswith("local")
 
     @staticmethod
-    def of(profile: Profile, project: Path) -> SparkSettings:
+    def from_profile(profile: Profile, project: Path) -> SparkSettings:
         """Derive the settings; the profile's own win except where safety rests on ours.
 
         Raises ConfigError when the catalog has no counterpart in Spark, or a setting is refused.

@@ -61,7 +61,7 @@ class ChunkComposer:
         self._catalog = catalog
 
     @contextmanager
-    def composed(
+    def compose(
         self, plan: Plan, scope: Scope, output: DataFrame, target: StructType
     ) -> Iterator[ComposedChunk]:
         """Give what the scope's partitions are to hold, for as long as the block runs.
@@ -80,7 +80,7 @@ class ChunkComposer:
         job = job.persist()
         try:
             if predicate is not None:
-                yield self._repaired(plan, scope, job, target, predicate)
+                yield self._compose_repair(plan, scope, job, target, predicate)
             else:
                 with merge.merge_changes(
                     self._spark, self._catalog, plan, scope, job, target
@@ -89,7 +89,7 @@ class ChunkComposer:
         finally:
             job.unpersist()
 
-    def _repaired(
+    def _compose_repair(
         self, plan: Plan, scope: Scope, job: DataFrame, target: StructType, predicate: RowPredicate
     ) -> ComposedChunk:
         """The job's rows that the predicate names, beside the base's that it does not name."""
@@ -107,7 +107,7 @@ class ChunkComposer:
         rows = job.where(named | ~inside).unionByName(kept)
         return ComposedChunk(rows, ChunkCounts(carried_rows=carried, stray_rows=stray))
 
-    def counted(self, table: str, snapshot_id: int) -> ChunkCounts:
+    def read_counts(self, table: str, snapshot_id: int) -> ChunkCounts:
         """Read from the snapshot of a chunk what was counted when it was written."""
         with spark_errors(f"reading the snapshots of {table}"):
             snapshots = self._spark.table(f"{quoted_table_name(self._catalog, table)}.`snapshots`")
@@ -126,7 +126,7 @@ class DeletedRowFilter:
         self._spark = spark
         self._catalog = catalog
 
-    def marked(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
+    def mark_excluded(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
         """Give the frame with the column that says which rows are to be left out."""
         from pyspark.sql import functions as F
 
@@ -134,13 +134,13 @@ class DeletedRowFilter:
         for number, pin in enumerate(left_out.tombstones):
             if pin.snapshot_id is not None:
                 marks.append(f"{EXCLUDED_COLUMN}_t{number}")
-                names = self._tombstones(pin)
+                names = self._tombstone_keys(pin)
                 frame = _mark_matching_rows(
                     frame, names, tuple(pin.columns), marks[-1], nulls=False
                 )
         for number, erasure in enumerate(left_out.erasures):
             marks.append(f"{EXCLUDED_COLUMN}_e{number}")
-            names = self._erased(erasure, left_out.field)
+            names = self._deleted_keys(erasure, left_out.field)
             frame = _mark_matching_rows(frame, names, erasure.key, marks[-1], nulls=True)
         is_named: Column = F.lit(False)  # noqa: FBT003 (a literal of Spark)
         for mark in marks:
@@ -148,7 +148,7 @@ class DeletedRowFilter:
         return frame.withColumn(EXCLUDED_COLUMN, is_named).drop(*marks)
 
     @contextmanager
-    def composed(
+    def exclude_from_chunk(
         self, plan: Plan, chunk: Chunk, composed: ComposedChunk
     ) -> Iterator[ComposedChunk]:
         """Give what a chunk is to hold without what must not come back, while the block runs.
@@ -168,7 +168,7 @@ class DeletedRowFilter:
             yield composed
             return
         # Computed once: what is counted must be what is written.
-        marked = self.marked(rows, left_out).persist()
+        marked = self.mark_excluded(rows, left_out).persist()
         try:
             inside = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
             with spark_errors(f"leaving out deleted rows of chunk {chunk.chunk_id}"):
@@ -181,21 +181,21 @@ class DeletedRowFilter:
         finally:
             marked.unpersist()
 
-    def kept(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
+    def drop_excluded(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
         """Give the rows that nothing names."""
         if left_out.is_empty:
             return frame
         return (
-            self.marked(frame, left_out)
+            self.mark_excluded(frame, left_out)
             .where(~quoted_column(EXCLUDED_COLUMN))
             .drop(EXCLUDED_COLUMN)
         )
 
-    def _tombstones(self, pin: TombstonePin) -> DataFrame:
+    def _tombstone_keys(self, pin: TombstonePin) -> DataFrame:
         frame = dataframes.read_table(self._spark, self._catalog, pin.table, pin.snapshot_id)
         return frame.select(*(quoted_column(name) for name in pin.columns.values()))
 
-    def _erased(self, erasure: Erasure, field: ScopeField) -> DataFrame:
+    def _deleted_keys(self, erasure: Erasure, field: ScopeField) -> DataFrame:
         """Give the keys that only the earlier of the two states has."""
         scope = Scope(field=field, partitions=erasure.partitions)
         before, after = (
@@ -239,7 +239,7 @@ class SparkRestoring:
         self._spark = spark
         self._catalog = catalog
         self._writer = ShadowWriter(spark, catalog)
-        self._leaving_out = DeletedRowFilter(spark, catalog)
+        self._deleted_row_filter = DeletedRowFilter(spark, catalog)
 
     def restore(self, chunk: RestoreChunk) -> int:
         """Overwrite exactly the chunk's partitions by their rows in the snapshot, in one commit.
@@ -252,7 +252,7 @@ class SparkRestoring:
         properties = {CHUNK_ID_PROPERTY: chunk.chunk_id, ATTEMPT_ID_PROPERTY: str(uuid.uuid4())}
         try:
             with spark_errors(f"restoring {chunk.table}@{chunk.snapshot_id}"):
-                frame = self._content(chunk)
+                frame = self._earlier_rows(chunk)
             commit = self._writer.overwrite(
                 frame.where(dataframes.is_in_ranges(rows)),
                 chunk.shadow,
@@ -264,9 +264,9 @@ class SparkRestoring:
             if any(words in _error_chain_text(error) for words in _MISSING_FILE_MESSAGES):
                 raise _missing_file_error(chunk) from error
             raise
-        return self._checked(chunk, commit.snapshot_id)
+        return self._require_same_row_count(chunk, commit.snapshot_id)
 
-    def _content(self, chunk: RestoreChunk) -> DataFrame:
+    def _earlier_rows(self, chunk: RestoreChunk) -> DataFrame:
         """Give the old rows under the shadow's columns; those that came later are null."""
         from pyspark.sql import functions as F
 
@@ -283,14 +283,14 @@ class SparkRestoring:
             value = F.lit(None) if old is None else quoted_column(old)
             chosen.append(value.cast(column.dataType).alias(column.name))
         frame = frame.select(*chosen)
-        return frame if chunk.left_out is None else self._leaving_out.kept(frame, chunk.left_out)
+        return frame if chunk.left_out is None else self._deleted_row_filter.drop_excluded(frame, chunk.left_out)
 
-    def _checked(self, chunk: RestoreChunk, snapshot_id: int) -> int:
+    def _require_same_row_count(self, chunk: RestoreChunk, snapshot_id: int) -> int:
         """Count both sides: what the shadow holds now is what the old snapshot held."""
         if chunk.snapshot_id is None:
             return snapshot_id
         with spark_errors(f"checking {chunk.shadow}"):
-            old = self._content(chunk).count()
+            old = self._earlier_rows(chunk).count()
             new = dataframes.read_scope(
                 self._spark, self._catalog, chunk.shadow, snapshot_id, chunk.scope
             ).count()

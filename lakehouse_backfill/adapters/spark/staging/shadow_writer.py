@@ -176,12 +176,12 @@ class ShadowWriter:
         except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
             failure = error
         if failure is not None and dataframes.TABLE_MOVED_MARKER in str(failure):
-            raise self._moved(shadow, epoch) from failure
-        return self._outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
+            raise self._concurrent_commit_error(shadow, epoch) from failure
+        return self._resolve_outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
         """Give the head (None: no snapshot); raises RunMoved when a later epoch has fenced it."""
-        shown = self._shown(shadow)
+        shown = self._table_properties(shadow)
         fenced = int(shown.get(EPOCH_PROPERTY, 0))
         if fenced > epoch:
             raise _taken_over_error(
@@ -190,15 +190,15 @@ class ShadowWriter:
         head = shown["current-snapshot-id"]
         return None if head == "none" else int(head)
 
-    def _shown(self, shadow: str) -> dict[str, str]:
+    def _table_properties(self, shadow: str) -> dict[str, str]:
         # A command on the driver: the `refs` table would start a job.
         command = f"SHOW TBLPROPERTIES {quoted_table_name(self._catalog, shadow)}"
         with spark_errors(f"reading {shadow}"), write_guard.allow_own_writes():
             return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
 
-    def _moved(self, shadow: str, epoch: int) -> BackfillError:
+    def _concurrent_commit_error(self, shadow: str, epoch: int) -> BackfillError:
         """Say who committed between the look and the write, which was not begun."""
-        if int(self._shown(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
+        if int(self._table_properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
             return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
             f"{shadow} was committed to while a chunk was about to be written",
@@ -206,10 +206,10 @@ class ShadowWriter:
             fix="run the step again",
         )
 
-    def _outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> ShadowCommit:
+    def _resolve_outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> ShadowCommit:
         doing = f"writing a chunk to {shadow}"
         try:
-            found = self._attempt(shadow, attempt_id)
+            found = self._find_attempt(shadow, attempt_id)
         except BackfillError as error:
             raise OutcomeUnknown(
                 f"{doing}: whether the commit landed is unknown: {error.problem}",
@@ -228,7 +228,7 @@ class ShadowWriter:
             raise _taken_over_error(shadow, "it was fenced during the write") from failure
         raise translate_spark_error(failure, doing) from failure
 
-    def _attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
+    def _find_attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
         with spark_errors(f"reading the snapshots of {shadow}"):
             snapshots = self._spark.table(f"{quoted_table_name(self._catalog, shadow)}.`snapshots`")
             own = snapshots.where(f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'")

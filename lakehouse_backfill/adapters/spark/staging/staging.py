@@ -58,14 +58,14 @@ class SparkStaging:
         self._spark = spark
         self._catalog = catalog
         self._inputs = PinnedInputs(spark, catalog)
-        self._computing = TransformRunner(spark, code, self._inputs)
-        self._composing = ChunkComposer(spark, catalog)
-        self._leaving_out = DeletedRowFilter(spark, catalog)
+        self._transform_runner = TransformRunner(spark, code, self._inputs)
+        self._chunk_composer = ChunkComposer(spark, catalog)
+        self._deleted_row_filter = DeletedRowFilter(spark, catalog)
         self._writer = ShadowWriter(spark, catalog)
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
-        self._computing.load(plan)
+        self._transform_runner.load(plan)
 
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
@@ -77,13 +77,13 @@ class SparkStaging:
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         target = self._schema(plan.shadow_table)
-        frames = self._inputs.frames(plan, scope)
+        frames = self._inputs.frames_for_scope(plan, scope)
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
-            output = self._computing.output(plan, scope, frames, target)
+            output = self._transform_runner.run(plan, scope, frames, target)
         with (
             run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
-            self._composing.composed(plan, scope, output, target) as made,
-            self._leaving_out.composed(plan, chunk, made) as composed,
+            self._chunk_composer.compose(plan, scope, output, target) as made,
+            self._deleted_row_filter.exclude_from_chunk(plan, chunk, made) as composed,
         ):
             commit, counted = self._write(plan, chunk, epoch, composed)
         return ChunkRecord(
@@ -110,8 +110,8 @@ class SparkStaging:
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
-            stored = self._stored(plan.shadow_table, snapshot_id, scope)
-        input_rows = self._count(plan, chunk, self._inputs.frames(plan, scope))
+            stored = self._stored_checksum(plan.shadow_table, snapshot_id, scope)
+        input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
         return ChunkRecord(
             run_id=plan.run_id,
             chunk_id=chunk.chunk_id,
@@ -126,7 +126,7 @@ class SparkStaging:
             finished_at=datetime.now(timezone.utc),
             recovered=True,
             epoch=epoch,
-            **self._composing.counted(plan.shadow_table, snapshot_id).known,
+            **self._chunk_composer.read_counts(plan.shadow_table, snapshot_id).known,
         )
 
     def edges(
@@ -141,7 +141,7 @@ class SparkStaging:
             return ()
         everything = tuple(label for scope in scopes.values() for label in scope.partitions)
         field = plan.resolved.scope.field
-        accepted = self._accepted(plan, Scope(field=field, partitions=everything))
+        accepted = self._accepted_rows(plan, Scope(field=field, partitions=everything))
         target, coming = (
             accepted.schema,
             table.added_column_names(declared_schema_change(plan)),
@@ -150,7 +150,7 @@ class SparkStaging:
             target = self._schema(plan.shadow_table)
         with spark_errors("checking the edges"):
             found = [
-                Edge(side, scope, self._computed(plan, scope, target).drop(*coming))
+                Edge(side, scope, self._computed_rows(plan, scope, target).drop(*coming))
                 for side, scope in scopes.items()
             ]
             return compare_edges(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
@@ -164,29 +164,29 @@ class SparkStaging:
             self._spark, self._catalog, base.table, base.snapshot_id
         ).schema
         with spark_errors("checking the edges"):
-            computed = {str(side): self._computed(plan, scopes[side], target) for side in scopes}
+            computed = {str(side): self._computed_rows(plan, scopes[side], target) for side in scopes}
             sums = sum_partitions(computed, plan.resolved.scope.field)
         return {label: one for side in sums.values() for label, one in side.checksums.items()}
 
-    def _named(self, plan: Plan, frame: DataFrame) -> DataFrame:
+    def _rows_in_predicate(self, plan: Plan, frame: DataFrame) -> DataFrame:
         """Keep the rows that the run's row predicate names; all where it has none."""
         predicate = merge.typed_row_predicate(plan, frame.schema)
         return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
 
-    def _accepted(self, plan: Plan, scope: Scope) -> DataFrame:
+    def _accepted_rows(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
             return dataframes.empty_frame(self._spark, self._schema(plan.shadow_table))
         read = dataframes.read_scope(
             self._spark, self._catalog, base.table, base.snapshot_id, scope
         )
-        rows = dataframes.apply_schema_change(self._named(plan, read), declared_schema_change(plan))
-        return self._leaving_out.kept(rows, catch_up.excluded_rows(plan.resolved))
+        rows = dataframes.apply_schema_change(self._rows_in_predicate(plan, read), declared_schema_change(plan))
+        return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
-    def _computed(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+    def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
-        rows = self._named(plan, self._computing.partitions(plan, scope, target, sources))
-        return self._leaving_out.kept(rows, catch_up.excluded_rows(plan.resolved))
+        rows = self._rows_in_predicate(plan, self._transform_runner.compute_partitions(plan, scope, target, sources))
+        return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
@@ -210,14 +210,14 @@ class SparkStaging:
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
         with spark_errors("proving the warm-up"):
             found = [
-                self._checksum(self._computing.partitions(plan, scope, target, pins))
+                self._checksum(self._transform_runner.compute_partitions(plan, scope, target, pins))
                 for pins in (plan.resolved.sources, doubled)
             ]
         return found[0], found[1]
 
     def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
         with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
-            return self._inputs.count(plan, frames)
+            return self._inputs.count_source_rows(plan, frames)
 
     def _write(
         self, plan: Plan, chunk: Chunk, epoch: int, composed: ComposedChunk
@@ -242,11 +242,11 @@ class SparkStaging:
                 outside = ~dataframes.is_in_ranges(rows)
                 rows_there = composed.rows.where(outside)
                 outside_rows = counted.outside_rows if counted else rows_there.count()
-                stored = self._stored(plan.shadow_table, commit.snapshot_id, scope)
+                stored = self._stored_checksum(plan.shadow_table, commit.snapshot_id, scope)
                 counted = _ObservedChunk(stored, outside_rows)
         return commit, counted
 
-    def _stored(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
+    def _stored_checksum(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
         frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
         return self._checksum(frame)
 

@@ -48,34 +48,34 @@ class PinnedInputs:
         self._spark = spark
         self._catalog = catalog
 
-    def whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
+    def read_whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
         """Give all rows of the pinned snapshot."""
         return dataframes.read_table(
             self._spark, self._catalog, pin.table, pin.snapshot_id, options
         )
 
-    def declared(self, pin: SourcePin) -> DataFrame:
+    def read_declared_range(self, pin: SourcePin) -> DataFrame:
         """Give the rows that the run may read at most; reference data whole."""
         if pin.range is None:
-            return self.whole(pin)
+            return self.read_whole(pin)
         first, last = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
         return self._between(pin, pin.range.column, first, last)
 
-    def needed(
+    def read_for_scope(
         self, pin: SourcePin, scope: Scope, options: Mapping[str, str] | None = None
     ) -> DataFrame:
         """Give the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
-            return self.whole(pin, options)
+            return self.read_whole(pin, options)
         first, last = resolve.window_to_read(pin, scope)
         return self._between(pin, pin.range.column, first, last, options)
 
-    def frames(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
+    def frames_for_scope(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
         """Give every input of the plan by name, cut to what the scope needs."""
         options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
-        return {pin.name: self.needed(pin, scope, options) for pin in plan.resolved.sources}
+        return {pin.name: self.read_for_scope(pin, scope, options) for pin in plan.resolved.sources}
 
-    def count(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
+    def count_source_rows(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
         """Count the rows of the sources (not of reference data), mostly from metadata.
 
         A query of its own: an Observation on the input would keep Spark from pushing the
@@ -95,7 +95,7 @@ class PinnedInputs:
             union = union.unionAll(one)
         return sum(int(row["n"]) for row in union.collect())
 
-    def restricted(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
+    def restrict_to_ranges(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
         """Keep the rows of a pinned input that lie in any of the ranges."""
         return dataframes.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
 
@@ -107,7 +107,7 @@ class PinnedInputs:
         last: datetime,
         options: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        frame = self.whole(pin, options)
+        frame = self.read_whole(pin, options)
         field = next((field for field in frame.schema.fields if field.name == name), None)
         if field is None:
             raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")
@@ -117,7 +117,7 @@ class PinnedInputs:
                 f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        return self.restricted(pin, frame, resolve.window_row_ranges(kind, name, first, last))
+        return self.restrict_to_ranges(pin, frame, resolve.window_row_ranges(kind, name, first, last))
 
 
 def find_pin(plan: Plan, name: str) -> SourcePin:
@@ -213,7 +213,7 @@ class TransformRunner:
         folder = self._code if isinstance(self._code, Path) else self._code(plan)
         self._jobs[_code_key(plan)] = load_job(self._spark, folder, wanted, names)
 
-    def output(
+    def run(
         self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
     ) -> DataFrame:
         """Run the transform and fit its output to the target, lineage columns left out."""
@@ -223,12 +223,12 @@ class TransformRunner:
         left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
         return fit_to_target(output, with_deletion_flag(plan, target), left_out)
 
-    def partitions(
+    def compute_partitions(
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
     ) -> DataFrame:
         """Compute exactly the scope's partitions, without writing them."""
-        frames = {pin.name: self._inputs.needed(pin, scope) for pin in pins}
-        output = self.output(plan, scope, frames, target)
+        frames = {pin.name: self._inputs.read_for_scope(pin, scope) for pin in pins}
+        output = self.run(plan, scope, frames, target)
         rows = output.where(dataframes.range_filter(scope_row_ranges(scope)))
         return rows.drop(*LINEAGE_NAMES)
 

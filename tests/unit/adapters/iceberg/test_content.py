@@ -73,13 +73,13 @@ APPLIES = {
 @pytest.mark.parametrize(("delete", "applies"), APPLIES.values(), ids=APPLIES)
 def test_a_delete_file_applies_as_the_format_says(delete: ManifestEntry, applies: bool) -> None:
     content = ScopeFiles(live(entry("file")), live(delete))
-    assert content.hidden_by == {"file": frozenset({"d"} if applies else ())}
+    assert content.deletes_by_file == {"file": frozenset({"d"} if applies else ())}
 
 
 @pytest.mark.req("U11")
 def test_nothing_that_is_there_applies_to_what_is_about_to_be_committed() -> None:
     content = ScopeFiles(live(entry("file", number=None)), live(entry("d", "position", 99)))
-    assert content.hidden_by == {"file": frozenset()}
+    assert content.deletes_by_file == {"file": frozenset()}
 
 
 @pytest.mark.req("U11", "U12")
@@ -126,7 +126,7 @@ def test_a_file_that_comes_back_beside_deletes_that_may_name_it_is_ambiguous() -
 def test_rows_that_readers_see_are_known_within_bounds(
     delete: ManifestEntry, rows: tuple[int, int]
 ) -> None:
-    assert ScopeFiles(live(entry("file")), live(delete)).rows == rows
+    assert ScopeFiles(live(entry("file")), live(delete)).row_count_range == rows
 
 
 def test_each_listing_of_a_file_is_kept_with_the_deletes_that_apply_to_it() -> None:

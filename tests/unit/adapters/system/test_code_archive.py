@@ -48,24 +48,24 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_code_is_put_back_as_it_was_planned_and_nothing_else(tmp_path: Path) -> None:
     plan = plan_of()
     archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: kept(plan, JOB, MODULE))
-    folder = archive.folder_of(plan)
+    folder = archive.restore_folder(plan)
     job = plan.resolved.manifest.transform.file
     assert contents(folder) == {job: JOB, "jobs/rates.py": MODULE}
-    assert archive.folder_of(plan) == folder
+    assert archive.restore_folder(plan) == folder
 
 
 def test_a_file_that_was_edited_where_it_was_put_back_is_put_back_again(tmp_path: Path) -> None:
     plan = plan_of()
     archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: kept(plan, JOB, MODULE))
-    (archive.folder_of(plan) / "jobs/rates.py").write_bytes(b"RATE = 3\n")
-    assert contents(archive.folder_of(plan))["jobs/rates.py"] == MODULE
+    (archive.restore_folder(plan) / "jobs/rates.py").write_bytes(b"RATE = 3\n")
+    assert contents(archive.restore_folder(plan))["jobs/rates.py"] == MODULE
 
 
 def test_other_code_has_a_folder_of_its_own(tmp_path: Path) -> None:
     one, other = plan_of(), plan_of(module=b"RATE = 3\n")
     found = [
         CodeArchive(tmp_path, tmp_path / "code", lambda _, p=plan, m=module: kept(p, JOB, m))
-        .folder_of(plan)
+        .restore_folder(plan)
         for plan, module in ((one, MODULE), (other, b"RATE = 3\n"))
     ]  # fmt: skip
     assert len({*found}) == 2
@@ -77,11 +77,11 @@ def test_what_is_not_kept_is_taken_from_the_project_only_if_it_is_the_same(tmp_p
     path.parent.mkdir()
     path.write_bytes(MODULE)
     archive = CodeArchive(tmp_path, tmp_path / "code", lambda _: kept(plan, JOB, None))
-    assert contents(archive.folder_of(plan))["jobs/rates.py"] == MODULE
+    assert contents(archive.restore_folder(plan))["jobs/rates.py"] == MODULE
     path.write_bytes(b"RATE = 3\n")
     later = CodeArchive(tmp_path, tmp_path / "more", lambda _: kept(plan, JOB, None))
     with pytest.raises(ApprovalMissing, match=r"jobs/rates\.py as .* is not kept"):
-        later.folder_of(plan)
+        later.restore_folder(plan)
 
 
 @pytest.mark.parametrize("name", ["../out.py", "jobs/../../out.py", "/tmp/out.py"])
@@ -93,7 +93,7 @@ def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> Non
     texts = [*kept(plan, JOB, MODULE), {"file": name, "sha256": "", "text": MODULE.decode()}]
     archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: texts)
     with pytest.raises(Tampered, match="names code outside the project"):
-        archive.folder_of(plan)
+        archive.restore_folder(plan)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,4 +103,4 @@ def test_a_kept_text_that_was_edited_is_never_executed(tmp_path: Path) -> None:
         tmp_path, tmp_path / "code", lambda _: kept(plan, JOB, b"RATE = 'edited'\n")
     )
     with pytest.raises(ApprovalMissing):
-        archive.folder_of(plan)
+        archive.restore_folder(plan)

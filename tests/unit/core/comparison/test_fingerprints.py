@@ -72,7 +72,7 @@ def test_a_partition_that_files_do_not_tell_is_read_whole(other: list[LiveFile])
     found = fingerprints.sum_known_checksums(
         [live("1"), *other], by_path(known("1", 1), known("2", 2)), "ab"
     )
-    assert found == KnownChecksums(unknown=("a",))
+    assert found == KnownChecksums(unread=("a",))
     # What is read there is no fingerprint: rows are hidden, missing or doubled.
     read = {("a", "1"): total(1), ("a", "2"): total(7)}
     assert fingerprints.newly_read_files(found, read) == {}
@@ -84,7 +84,7 @@ def test_a_file_that_lies_in_another_partition_now_is_not_known_there() -> None:
     # A file may lack the columns of its partition: under another one it reads as other rows.
     moved = live("1", "b")
     found = fingerprints.sum_known_checksums([moved], by_path(known("1", 1)), "ab")
-    assert found == KnownChecksums(unknown=("b",), to_hash={"1": moved})
+    assert found == KnownChecksums(unread=("b",), to_hash={"1": moved})
     there = known("1", 7, partition="b")
     rows = [known("1", 1), there, known("1", 9, reading="q"), known("2", 2)]
     assert fingerprints.match_fingerprints([moved], rows, "r") == {"1": there}

@@ -52,7 +52,7 @@ def test_the_same_code_on_the_same_inputs_gives_what_was_accepted() -> None:
     run_id = published(found)
     before = {name: (table.head, dict(table.refs)) for name, table in where.tables.items()}
     done = reproduce(found, run_id)
-    assert (done.equal, [one.partition for one in done.partitions]) == (
+    assert (done.is_equal, [one.partition for one in done.partitions]) == (
         True,
         ["2020-01-02", "2020-01-03"],
     )
@@ -67,7 +67,7 @@ def test_a_partition_that_comes_out_differently_is_named() -> None:
     compute.keys["2020-01-03"] = {"something else"}
     done = reproduce(found, run_id)
     wrong = [one.partition for one in done.partitions if not one.equal]
-    assert (done.equal, wrong) == (False, ["2020-01-03"])
+    assert (done.is_equal, wrong) == (False, ["2020-01-03"])
     assert done.scratch_table not in where.tables
 
 

@@ -343,8 +343,8 @@ def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -
     world.live(DAYS[1], "p1@new")
     found = exclude_deleted_rows(world.bench, wanted, plan_rollback(world.bench, PRODUCT, 0, ()))
     assert [item.partitions for item in found.rewrites] == [(DAYS[1],)]
-    assert found.left_out is not None
-    assert FakeErasing(world.lake).names(found.left_out) == {"p2"}
+    assert found.excluded_rows is not None
+    assert FakeErasing(world.lake).names(found.excluded_rows) == {"p2"}
     since = {label: one.since_snapshot_id for one in found.restores for label in one.partitions}
     head = world.lake.tables[PRODUCT].head
     assert since[DAYS[1]] == head

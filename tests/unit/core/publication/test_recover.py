@@ -402,7 +402,7 @@ def test_recover_does_not_publish_again_what_a_person_rolled_back_meanwhile() ->
     found_work = next(work)
     publish(found, run_id, "bob")
     _back(found)
-    assert found_work.act("ops") == "it went on meanwhile"
+    assert found_work.execute("ops") == "it went on meanwhile"
     assert found.runs.status(run_id).state is RunState.ROLLED_BACK
 
 
@@ -542,5 +542,5 @@ def test_the_lease_lives_on_when_a_renewal_fails_in_an_unknown_way() -> None:
         deadline = time.monotonic() + 5
         while len(calls) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        lease.require()
+        lease.require_held()
     assert len(calls) >= 2

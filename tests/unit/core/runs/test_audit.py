@@ -42,12 +42,12 @@ def test_an_untouched_log_is_intact():
     assert found == event_log.AuditVerdict(
         events=4, runs=2, unchained=0, first_bad=None, heads=heads
     )
-    assert found.intact
+    assert found.is_intact
 
 
 def test_an_empty_log_is_intact():
-    assert event_log.verify_logs({}, None).intact
-    assert event_log.verify_logs({}, (0, event_log.sum_hashes(()))).intact
+    assert event_log.verify_logs({}, None).is_intact
+    assert event_log.verify_logs({}, (0, event_log.sum_hashes(()))).is_intact
 
 
 def replaced(chains: Chains, run_id: str, index: int, **changes: object) -> Chains:
@@ -124,7 +124,7 @@ def test_what_was_changed_is_found_and_named(case: str):
     change, expected = CASES[case]
     runs = a_log(a=3, b=2)
     found = event_log.verify_logs(change(runs.chains()), runs.seal())
-    assert not found.intact
+    assert not found.is_intact
     assert found.first_bad is not None
     assert re.search(expected, found.first_bad)
 
@@ -167,7 +167,7 @@ def test_the_seal_moved_event_by_event_is_the_seal_of_all(order: list[str]):
             after = runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
         seal = event_log.advance_seal(seal, previous, after.head)
     assert (seal or (0, event_log.sum_hashes(()))) == runs.seal()
-    assert event_log.verify_logs(runs.chains(), seal).intact
+    assert event_log.verify_logs(runs.chains(), seal).is_intact
 
 
 # --- events that were written before there were hashes ------------------------------------------
@@ -183,7 +183,7 @@ def bare(chains: Chains) -> Chains:
 def test_events_of_an_older_release_are_counted_and_are_no_fault():
     chains = bare(a_log(a=3, b=2).chains())
     found = event_log.verify_logs(chains, None)
-    assert (found.intact, found.events, found.unchained) == (True, 5, 5)
+    assert (found.is_intact, found.events, found.unchained) == (True, 5, 5)
 
 
 def test_the_first_seal_covers_the_events_that_are_there():
@@ -191,9 +191,9 @@ def test_the_first_seal_covers_the_events_that_are_there():
     chains = bare(runs.chains())
     seal = event_log.initial_seal(chains)
     assert seal == runs.seal()
-    assert event_log.verify_logs(chains, seal).intact
-    assert not event_log.verify_logs(replaced(chains, "a", 0, actor="eve"), seal).intact
-    assert not event_log.verify_logs(dropped(chains, "a", 2), seal).intact
+    assert event_log.verify_logs(chains, seal).is_intact
+    assert not event_log.verify_logs(replaced(chains, "a", 0, actor="eve"), seal).is_intact
+    assert not event_log.verify_logs(dropped(chains, "a", 2), seal).is_intact
 
 
 def test_no_first_seal_is_made_where_there_was_one():
@@ -205,7 +205,7 @@ def test_an_older_event_edited_after_newer_ones_were_written_is_found():
     runs = a_log(a=3, b=2)
     chains = {"a": bare(runs.chains())["a"][:2] + runs.chains()["a"][2:], "b": runs.chains()["b"]}
     assert event_log.verify_logs(chains, runs.seal()).unchained == 2
-    assert event_log.verify_logs(chains, runs.seal()).intact
+    assert event_log.verify_logs(chains, runs.seal()).is_intact
     found = event_log.verify_logs(replaced(chains, "a", 0, actor="eve"), runs.seal())
     assert found.first_bad == (
         "a: event 3 ('note 3') does not follow the event before it, as that one is now"

@@ -44,7 +44,7 @@ def test_a_gap_inside_the_scope_has_edges_too() -> None:
 
 @pytest.mark.req("Q10")
 def test_no_edge_is_looked_at_when_none_is_asked_for() -> None:
-    assert resolve.edge_labels(_scope("2020-01-01"), 0).everything == ()
+    assert resolve.edge_labels(_scope("2020-01-01"), 0).all_labels == ()
 
 
 @pytest.mark.req("Q10")

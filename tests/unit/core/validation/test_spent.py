@@ -23,7 +23,7 @@ def event(seq: int, verb: str, **detail: Any) -> Event:
 
 def test_the_share_is_of_all_that_the_run_computed() -> None:
     spent = ValidationTiming(validate_s=8.0, suites_s=2.0, run_s=20.0)
-    assert spent.plain == {"validate_s": 8.0, "suites_s": 2.0, "run_s": 20.0, "suites_share": 0.1}
+    assert spent.json_form == {"validate_s": 8.0, "suites_s": 2.0, "run_s": 20.0, "suites_share": 0.1}
     assert spent.text == "Great Expectations took 2.0 s of 8.0 s, 10% of the run's 20.0 s"
 
 
@@ -33,8 +33,8 @@ def test_no_time_has_no_share() -> None:
 
 def test_the_newest_validation_counts() -> None:
     events = [
-        event(3, "pass validation", spent=ValidationTiming(1.0, 0.5, 2.0).plain),
-        event(9, "fail validation", spent=ValidationTiming(2.0, 1.0, 4.0).plain),
+        event(3, "pass validation", spent=ValidationTiming(1.0, 0.5, 2.0).json_form),
+        event(9, "fail validation", spent=ValidationTiming(2.0, 1.0, 4.0).json_form),
         event(10, "waive"),
     ]
     assert newest_validation_timing(events) == ValidationTiming(2.0, 1.0, 4.0)

@@ -126,7 +126,7 @@ def test_who_let_a_version_go_and_why_is_said_to_those_who_want_it_back() -> Non
     )
     require_version_kept(history, "p", 2)
     again = decide_version_retention(history, BRIEF, None, NOW)
-    assert (again.expiring, set(again.kept), again.gone) == ({}, {2, 3}, {0, 1})
+    assert (again.expiring, set(again.kept), again.expired) == ({}, {2, 3}, {0, 1})
 
 
 @pytest.mark.req("U12")

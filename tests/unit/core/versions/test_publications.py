@@ -60,7 +60,7 @@ def test_after_a_rollback_and_another_publication_the_way_back_is_the_same_versi
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     again = _row(2, "publish", 15, 16, 0, "2020-01-01", "2020-01-02")
     way = resolve_rollback((again, undo, FIRST, BASE), "a.b", None, ())
-    assert (way.version, way.established) == (0, undo)
+    assert (way.version, way.publication) == (0, undo)
     assert way.restores[0].restore_snapshot_id == 15
 
 
@@ -68,7 +68,7 @@ def test_after_a_rollback_and_another_publication_the_way_back_is_the_same_versi
 def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     way = resolve_rollback((undo, FIRST, BASE), "a.b", 1, ())
-    assert (way.established, way.restores[0].restore_snapshot_id) == (FIRST, 12)
+    assert (way.publication, way.restores[0].restore_snapshot_id) == (FIRST, 12)
 
 
 @pytest.mark.req("U12")

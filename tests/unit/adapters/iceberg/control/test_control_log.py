@@ -81,7 +81,7 @@ def add(log: ControlLog, event_id: int | str) -> None:
 def count(head: LogHead) -> LogAppend[int]:
     """Append a row that bears the next number of the property `n`."""
     number = int(head.properties.get("n", "0")) + 1
-    return LogAppend(result=number, rows=(row(number),), set={"n": str(number)})
+    return LogAppend(result=number, rows=(row(number),), set_properties={"n": str(number)})
 
 
 def ids(log: ControlLog) -> list[str]:
@@ -126,7 +126,7 @@ def test_reading_makes_nothing(catalog: TroubledCatalog, log: ControlLog):
 
 
 def test_a_decision_without_rows_writes_nothing(log: ControlLog):
-    assert log.append(lambda _: LogAppend(result="seen", set={"n": "1"})) == "seen"
+    assert log.append(lambda _: LogAppend(result="seen", set_properties={"n": "1"})) == "seen"
     assert log.head().snapshot_id is None
 
 
@@ -162,14 +162,14 @@ def test_rows_and_properties_come_in_one_commit(log: ControlLog):
     head = log.head()
     assert head.properties["n"] == "3"
     assert ids(log) == ["1", "2", "3"]
-    log.append(lambda _: LogAppend(result=None, rows=(row("x"),), remove=("n", "absent")))
+    log.append(lambda _: LogAppend(result=None, rows=(row("x"),), remove_properties=("n", "absent")))
     assert "n" not in log.head().properties
 
 
 def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: ControlLog):
     add(log, 1)
     before = log.head()
-    log.append(lambda _: LogAppend(result=None, set={"n": "7"}, moves_head=True))
+    log.append(lambda _: LogAppend(result=None, set_properties={"n": "7"}, moves_head=True))
     after = log.head()
     assert after.properties["n"] == "7"
     assert after.snapshot_id != before.snapshot_id
@@ -181,13 +181,13 @@ def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: Cont
 def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
     log: ControlLog, tmp_path: Path
 ):
-    log.append(lambda _: LogAppend(result=None, set={"n": "0"}, moves_head=True))
+    log.append(lambda _: LogAppend(result=None, set_properties={"n": "0"}, moves_head=True))
     assert ids(log) == []
     for number in range(2 * COMPACT_EVERY_COMMITS):
         if number % 3 == 0:
             add(log, number)
         else:
-            log.append(lambda head: LogAppend(result=None, set={"n": "1"}, moves_head=True))
+            log.append(lambda head: LogAppend(result=None, set_properties={"n": "1"}, moves_head=True))
     assert ids(log) == [str(number) for number in range(0, 2 * COMPACT_EVERY_COMMITS, 3)]
     table = log.head().table
     assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
@@ -415,13 +415,13 @@ def test_a_lock_that_is_never_given_back_costs_time_only(tmp_path: Path, monkeyp
         fcntl.flock(held.fileno(), fcntl.LOCK_EX)
         for _ in range(2):
             started = time.monotonic()
-            with advisory_lock.FileAdvisoryLock(path).turn():
+            with advisory_lock.FileAdvisoryLock(path).hold():
                 waited.append(time.monotonic() - started)
     assert waited[0] >= 0.5 > waited[1]
 
 
 def test_a_folder_without_room_for_a_lock_file_is_no_obstacle(tmp_path: Path):
-    with advisory_lock.FileAdvisoryLock(tmp_path / "absent" / "x.lock").turn():
+    with advisory_lock.FileAdvisoryLock(tmp_path / "absent" / "x.lock").hold():
         pass
 
 

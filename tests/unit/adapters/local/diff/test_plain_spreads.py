@@ -102,7 +102,7 @@ def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch
         expected.add(low, high, one.equal.as_dict(), one.scaled.as_dict())
         assert len(pending.batches) < 40
     histogram = Histogram()
-    pending.add_to(histogram)
+    pending.flush_to(histogram)
     assert histogram == expected
     assert pending == BinAccumulator()
 
@@ -149,10 +149,10 @@ def _measured(
     spreads = ArrowProfiler(tally, raw, pending)
     spreads.count_values()
     spreads.count_numbers()
-    spreads.finish(found)
+    spreads.profile_old_side(found)
     for place, found_bins in pending.items():
-        found_bins.add_to(tally.spreads[place].histogram)
-    return [tally.spread(column, side) for side in raw]
+        found_bins.flush_to(tally.profiles[place].histogram)
+    return [tally.profile_of(column, side) for side in raw]
 
 
 def _check(spread: ColumnProfile, values: list[Any]) -> None:

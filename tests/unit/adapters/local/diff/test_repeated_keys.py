@@ -45,7 +45,7 @@ def test_repeated_keys_are_found_on_either_side(
     tally = Tally([None], columns, 0)
     comparison = BatchComparison(LazyDuckDB(lambda: start_duckdb(str(tmp_path))), tally, None)
     values = list(range(MANY))
-    comparison.compare(_rows(old, values), _rows(new, [*values[:-1], -5]))
+    comparison.compare_batch(_rows(old, values), _rows(new, [*values[:-1], -5]))
     comparison.close()
     found = tally.summary()
     assert (found.added, found.removed, found.changed, tally.duplicate_keys) == counts

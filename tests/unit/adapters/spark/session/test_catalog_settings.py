@@ -120,7 +120,7 @@ def test_the_jars_follow_from_the_catalog(given: dict[str, str], expected: tuple
 
 def settings_of(tmp_path: Path, **spark: str) -> SparkSettings:
     catalog = {"name": "lake", "type": "sql", "uri": "sqlite:///${project}/c.db"}
-    return SparkSettings.of(Profile(catalog=catalog, spark=spark), tmp_path)
+    return SparkSettings.from_profile(Profile(catalog=catalog, spark=spark), tmp_path)
 
 
 @pytest.fixture(autouse=True)
