@@ -98,11 +98,13 @@ class Stopwatch:
 
     def wear(self, project: Project) -> None:
         """Put itself around the two ports of the project."""
-        bench = project.wiring.context
+        context = project.wiring.context
         worn = replace(
-            bench, publisher=_Worn(bench.publisher, self), versions=_Worn(bench.versions, self)
+            context,
+            publisher=_Worn(context.publisher, self),
+            versions=_Worn(context.versions, self),
         )
-        vars(project.wiring)["bench"] = worn
+        vars(project.wiring)["context"] = worn
 
     def lap(self, title: str, act: Callable[[], object]) -> None:
         """Note the seconds inside the ports during one act."""

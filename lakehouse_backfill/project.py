@@ -84,14 +84,14 @@ class Project:
         """
         from lakehouse_backfill.core.planning import plan as stage
 
-        who, bench = resolve_actor(by), self.wiring.context
+        who, context = resolve_actor(by), self.wiring.context
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
-            plan = stage.make_plan(bench, declared, who, revise)
-        proof = stage.prove_warm_up(bench, plan) if prove_warm_up else None
+            plan = stage.make_plan(context, declared, who, revise)
+        proof = stage.prove_warm_up(context, plan) if prove_warm_up else None
         status = None
         if not dry_run:
-            plan, status = stage.register_plan(bench, plan, who)
+            plan, status = stage.register_plan(context, plan, who)
         done = results.plan_result(plan, status, proof)
         return (
             done
@@ -180,21 +180,21 @@ class Project:
         """Say where one run stands, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
 
-        bench = self.wiring.context
+        context = self.wiring.context
         if run:
-            one = bench.runs.status(run)
-            gates = status.stopping_gates(bench, one)
-            events = bench.runs.events(run)
+            one = context.runs.status(run)
+            gates = status.stopping_gates(context, one)
+            events = context.runs.events(run)
             stands = status.summarise_run_safety(
-                bench, one, was_empty=status.run_has_no_old_rows(bench, events, run)
+                context, one, was_empty=status.run_has_no_old_rows(context, events, run)
             )
             line = results.run_line(one, stands, gates, status.waiver_records(events))
-            told: Result = {"runs": [line | status.rollout_records(bench, run, events)]}
+            told: Result = {"runs": [line | status.rollout_records(context, run, events)]}
             return self._noted(told, run)
-        found = status.list_runs(bench, everything=all)
+        found = status.list_runs(context, everything=all)
         return {
             "runs": [
-                results.run_line(item, status.summarise_run_safety(bench, item)) for item in found
+                results.run_line(item, status.summarise_run_safety(context, item)) for item in found
             ]
         }
 
@@ -205,8 +205,8 @@ class Project:
 
     def chunks(self, run: str) -> Result:
         """The run's chunk ledger; chunks that are not staged yet are pending."""
-        bench = self.wiring.context
-        return results.chunk_lines(bench.runs.plan(run), bench.ledger.chunks(run))
+        context = self.wiring.context
+        return results.chunk_lines(context.runs.plan(run), context.ledger.chunks(run))
 
     def diff(
         self,
@@ -230,18 +230,18 @@ class Project:
         from lakehouse_backfill.core.comparison import conditions, diff
         from lakehouse_backfill.core.publication import dual_read
 
-        bench = self.wiring.context
+        context = self.wiring.context
         limits = conditions.parse_tolerances(tolerance)
         asked = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
         if new is None:
-            dual_read.require_candidate_access(bench, old, by)
-            request = diff.request_for_run(bench, old, asked)
+            dual_read.require_candidate_access(context, old, by)
+            request = diff.request_for_run(context, old, asked)
         else:
-            request = diff.request_for_states(bench, self._sides(old, new), asked)
+            request = diff.request_for_states(context, self._sides(old, new), asked)
         limit = None if local_limit_mib is None else local_limit_mib * diff.MEBIBYTE
         if preview:
-            return results.preview_result(*diff.preview_diff(bench, request, engine, limit))
-        return results.compared_result(diff.compare_states(bench, request, engine, limit))
+            return results.preview_result(*diff.preview_diff(context, request, engine, limit))
+        return results.compared_result(diff.compare_states(context, request, engine, limit))
 
     def attribute(
         self,
@@ -258,11 +258,11 @@ class Project:
         from lakehouse_backfill.core.evidence import attribution
         from lakehouse_backfill.core.publication import dual_read
 
-        bench = self.wiring.context
-        dual_read.require_candidate_access(bench, run, by)
+        context = self.wiring.context
+        dual_read.require_candidate_access(context, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
-        compared, found = attribution.attribute_changes(bench, run, asked)
+        compared, found = attribution.attribute_changes(context, run, asked)
         return self._pages.add_existing_link(
             results.compared_result(compared) | {"attribution": found.data()}, run
         )
@@ -346,11 +346,11 @@ class Project:
         """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
         from lakehouse_backfill.core.approval import decisions as stage
 
-        bench = self.wiring.context
+        context = self.wiring.context
         if gate is not None:
-            stage.waive(bench, run, gate, resolve_actor(by), require_valid_reason(reason))
-        status = bench.runs.status(run)
-        found = results.gates_result(status, stage.failed_gates(bench, run))
+            stage.waive(context, run, gate, resolve_actor(by), require_valid_reason(reason))
+        status = context.runs.status(run)
+        found = results.gates_result(status, stage.failed_gates(context, run))
         return found if gate is None else self._pages.add_links(found, run)
 
     def publish(
@@ -365,17 +365,17 @@ class Project:
         from lakehouse_backfill.core.publication import catch_up, post_publish
         from lakehouse_backfill.core.publication.publication import check_publishable
 
-        bench, by = self._bench(take_over), resolve_actor(by)
+        context, by = self._bench(take_over), resolve_actor(by)
         if dry_run:
-            plan = bench.runs.plan(run)
-            check_publishable(bench, plan, trusted_events(bench, bench.runs.status(run)), by)
-            return results.publish_preview(plan, bench.versions.pointer(plan.product))
+            plan = context.runs.plan(run)
+            check_publishable(context, plan, trusted_events(context, context.runs.status(run)), by)
+            return results.publish_preview(plan, context.versions.pointer(plan.product))
         with self._pages.written_on_error(run, only_existing=True):
-            published = catch_up.publish_with_catch_up(bench, run, by)
+            published = catch_up.publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
-        found = results.publish_result(bench.runs.status(done), published)
+        found = results.publish_result(context.runs.status(done), published)
         followed = post_publish.post_publish_outcome(
-            bench, bench.runs.plan(done), published.publication
+            context, context.runs.plan(done), published.publication
         )
         found |= results.followed(followed)
         if done != run:
@@ -393,11 +393,11 @@ class Project:
         """Make accepted runs of several pinned products visible by one commit."""
         from lakehouse_backfill.core.publication.publish import publish_together
 
-        bench = self._bench(take_over)
+        context = self._bench(take_over)
         with self._pages.written_on_error(*runs, only_existing=True):
-            done = publish_together(bench, tuple(runs), resolve_actor(by))
+            done = publish_together(context, tuple(runs), resolve_actor(by))
         found = [
-            results.publish_result(bench.runs.status(run), published)
+            results.publish_result(context.runs.status(run), published)
             for run, published in done.items()
         ]
         return self._pages.add_links({"published": found}, *runs)
@@ -481,18 +481,18 @@ class Project:
         from lakehouse_backfill.core.publication import rollback as stage
         from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
 
-        bench, contract = self.wiring.context, self.wiring.contract(product)
-        way = stage.plan_rollback(bench, product, to, tuple(partitions))
+        context, contract = self.wiring.context, self.wiring.contract(product)
+        way = stage.plan_rollback(context, product, to, tuple(partitions))
         if dry_run:
-            rewritten = plan_rewrites(bench, contract, way)
+            rewritten = plan_rewrites(context, contract, way)
             return results.rollback_preview(
-                product, rewritten, stage.remaining_column_changes(bench, way)
+                product, rewritten, stage.remaining_column_changes(context, way)
             )
         undone = {row.run_id for row in way.undone if row.run_id}
         runs = sorted(undone.union(way.runs_rolled_back, way.runs_reinstated))
         with self._pages.written_on_error(*runs):
             done = stage.rollback(
-                bench, contract, way, require_valid_reason(reason), resolve_actor(by)
+                context, contract, way, require_valid_reason(reason), resolve_actor(by)
             )
         return self._pages.add_links(results.rollback_result(done), *runs)
 
@@ -506,17 +506,17 @@ class Project:
         """Let several pinned products go back to the version before, by one commit."""
         from lakehouse_backfill.core.publication import rollback
 
-        bench = self.wiring.context
+        context = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
         ways = tuple(
-            (found, rollback.plan_rollback(bench, found.product, None, ())) for found in contracts
+            (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
         if dry_run:
             return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
         runs = {run for _, way in ways for run in (*way.runs_rolled_back, *way.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(
-                bench, ways, require_valid_reason(reason), resolve_actor(by)
+                context, ways, require_valid_reason(reason), resolve_actor(by)
             )
         return self._pages.add_links(
             {"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs)
@@ -532,10 +532,10 @@ class Project:
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.core.publication.recover import recover
 
-        bench, by = self._bench(take_over), resolve_actor(by)
+        context, by = self._bench(take_over), resolve_actor(by)
         seen = {} if dry_run else self._pages.run_marks()
         try:
-            found = recover(bench, run, by, dry_run=dry_run)
+            found = recover(context, run, by, dry_run=dry_run)
         except Exception:
             self._pages.write_all(*self._pages.changed_since(seen))
             raise
@@ -605,10 +605,10 @@ class Project:
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
-        bench = self.wiring.context
-        status, plan = bench.runs.status(run), bench.runs.plan(run)
-        events = bench.runs.events(run)
-        found = decisions.logged_validation_document(bench, events, run)
+        context = self.wiring.context
+        status, plan = context.runs.status(run), context.runs.plan(run)
+        events = context.runs.events(run)
+        found = decisions.logged_validation_document(context, events, run)
         return results.state(status) | {
             "approvals": approval_records(events, plan, found[0] if found else None),
             "waivers": waiver_records(events),

@@ -280,7 +280,9 @@ class DemoLake:
     def _target(self) -> str:
         return f"{self.project.wiring.profile.catalog['name']}.{PRODUCT}"
 
-    def _compute_release(self, version: str, first: date | None = None, stop: date | None = None) -> Any:
+    def _compute_release(
+        self, version: str, first: date | None = None, stop: date | None = None
+    ) -> Any:
         """Compute the product as a release did, all of it or the partitions from first to stop."""
         from lakehouse_backfill.adapters.spark.staging.jobs import JobContext, load_job
 

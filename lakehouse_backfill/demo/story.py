@@ -151,9 +151,7 @@ def _live_job(narrator: Narrator, lake: DemoLake) -> set[str]:
     why = "life goes on: other partitions change between pin and publication"
     with narrator.step("Meanwhile a live job writes 2013-12-31 and 2014-01-01", why) as tell:
         lake.run_live_job()
-        tell(
-            f"the table counts {lake.count_flights():,} flights", "that is the live job's affair"
-        )
+        tell(f"the table counts {lake.count_flights():,} flights", "that is the live job's affair")
     return lake.files_outside_range()
 
 

@@ -74,7 +74,9 @@ class Dossier:
     def verdicts(self) -> tuple[CheckVerdict, ...]:
         """All checks: of the input, of each chunk, of the result; with the waivers that hold."""
         found = list(
-            self._verdicts_of(self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash))
+            self._verdicts_of(
+                self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash)
+            )
         )
         for chunk in self.chunk_checks:
             name = str(chunk["chunk_id"])

@@ -26,14 +26,14 @@ def test_a_candidate_is_read_by_its_run_and_seen_by_no_reader(lab: Lab) -> None:
     assert count == [(3 * len(SCOPE),)]
 
     assert _values(project.accepted(TARGET)) == {100, 200, 300}
-    bench = project.wiring.context
-    plan = bench.runs.plan(lab.run)
-    shadow = bench.tables.describe(plan.shadow_table)
-    target = bench.tables.describe(TARGET)
+    context = project.wiring.context
+    plan = context.runs.plan(lab.run)
+    shadow = context.tables.describe(plan.shadow_table)
+    target = context.tables.describe(TARGET)
     assert shadow is not None
     assert target is not None
     assert shadow.snapshot_id not in {target.snapshot_id, *target.refs.values()}
-    assert bench.versions.pointer(TARGET).accepted is None
+    assert context.versions.pointer(TARGET).accepted is None
     summaries = lab.oracle.summaries(TARGET)
     assert not any("lakehouse-backfill.publication" in summary for summary in summaries)
     assert lab.oracle.rows(TARGET) == [(d, k, v) for d, k, v in lab.oracle.rows(TARGET) if v >= 100]

@@ -91,7 +91,7 @@ class RetentionLake:
         found = Adapters.open(self.lab.folder, None, NullProgress())
         wiring = RetentionWiring(found.folder, found.profile, NullProgress(), found.profile_name)
         upkeep = IcebergUpkeep(wiring.catalog, SHADOWS, self.clock)
-        vars(wiring)["bench"] = replace(wiring.context, clock=self.clock, upkeep=upkeep)
+        vars(wiring)["context"] = replace(wiring.context, clock=self.clock, upkeep=upkeep)
         return Project(wiring)
 
     def later(self, days: float) -> None:

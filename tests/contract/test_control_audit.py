@@ -33,7 +33,7 @@ from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.report.results import audit_result
 from tests.contract.catalogs import catalog_of
-from tests.fakes.bench import bench, lake
+from tests.fakes.context import context, lake
 from tests.fakes.control import FakeRuns
 from tests.fakes.plans import NOON, a_first_event, a_plan
 
@@ -73,7 +73,7 @@ class Log:
         self.runs.append(an_event("bf-4", 2, to=RunState.CANCELLED))
 
     def look(self) -> AuditVerdict:
-        return audit_verify(bench(lake(), runs=self.runs, audit=self.audit))
+        return audit_verify(context(lake(), runs=self.runs, audit=self.audit))
 
     def put(self, rows: list[Row]) -> None:
         """Store these rows in place of what is there, as any writer of Iceberg may."""
@@ -291,7 +291,7 @@ def lone(tmp_path: Path) -> SimpleNamespace:
     runs.register(a_plan(), a_first_event(a_plan()))
     for action in ("reserve", "publish"):
         IcebergVersions(tables).move(PRODUCT, lambda _, action=action: (an_act(action),))
-    workbench = bench(lake(), runs=runs, audit=found)
+    workbench = context(lake(), runs=runs, audit=found)
     return SimpleNamespace(
         catalog=catalog, runs=runs, audit=found, look=lambda: audit_verify(workbench).first_bad
     )
@@ -399,11 +399,11 @@ class Moving(FakeRuns):
 
 def test_an_event_that_is_written_meanwhile_is_no_edit():
     runs = Moving(times=3)
-    found = audit_verify(bench(lake(), runs=runs, audit=runs))
+    found = audit_verify(context(lake(), runs=runs, audit=runs))
     assert (found.is_intact, found.events) == (True, 4)
 
 
 def test_runs_that_never_rest_cannot_be_verified():
     runs = Moving(times=1000)
     with pytest.raises(TooBusy, match="kept moving"):
-        audit_verify(bench(lake(), runs=runs, audit=runs))
+        audit_verify(context(lake(), runs=runs, audit=runs))

@@ -134,12 +134,12 @@ def test_what_is_known_of_files_proves_rewritten_partitions_to_be_equal(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
     project, states = lake
-    bench = project.wiring.context
+    context = project.wiring.context
     field = ScopeField(column="d", transform="identity", type="date")
     for name in ("second", "third"):
-        reading = bench.data_files.reading("silver.t", states[name])
-        files = bench.tables.files("silver.t", states[name], field)
-        bench.fingerprints.record(tuple(_fingerprint(one, reading) for one in files))
+        reading = context.data_files.reading("silver.t", states[name])
+        files = context.tables.files("silver.t", states[name], field)
+        context.fingerprints.record(tuple(_fingerprint(one, reading) for one in files))
     old, new = states_of(lake, "second", "third")
     found = project.diff(old, new, key=("d", "k"), preview=True)
     assert found["identical"]

@@ -24,8 +24,8 @@ from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Maker, append, day, simple
 from tests.contract.differ_file_cases import FILE_CASES
-from tests.fakes.bench import bench, lake
 from tests.fakes.compute import SilentJournal
+from tests.fakes.context import context, lake
 from tests.fakes.control import FakeFingerprints
 from tests.fakes.plans import a_plan
 
@@ -86,7 +86,7 @@ def test_asking_for_fingerprints_fails_no_diff(catalog: SqlCatalog, make: Maker)
     after = append(table, [{"d": day(9), "k": 1, "v": 1}])
     request = make.request(table, before, after, ("d", "k"))
     lines: list[Any] = []
-    found = bench(lake(), tables=IcebergTables(catalog), journal=SilentJournal(lines))
+    found = context(lake(), tables=IcebergTables(catalog), journal=SilentJournal(lines))
     assert with_known_equal(found, request) == request
     scoped = replace(request, scope=SCOPE)
     assert with_known_equal(found, scoped) == scoped
@@ -101,7 +101,7 @@ def test_what_was_tampered_with_stops_a_diff(catalog: SqlCatalog, make: Maker) -
 
     table = make.table(SIMPLE, [("d", IdentityTransform())])
     request = make.request(table, append(table, simple(1)), append(table, simple(2)), ("d", "k"))
-    found = bench(lake(), tables=IcebergTables(catalog), fingerprints=Swapped())
+    found = context(lake(), tables=IcebergTables(catalog), fingerprints=Swapped())
     with pytest.raises(Tampered, match="was swapped"):
         with_known_equal(replace(found, data_files=_Readings()), request)
 

@@ -293,18 +293,18 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
 @pytest.mark.req("U12")
 def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
     run = lake.staged()
-    bench = lake.project.wiring.context
-    bench.fences.fence(run, 5)
+    context = lake.project.wiring.context
+    context.fences.fence(run, 5)
     lake.project.cancel(run, WHO, "no")
     lake.later(10)
     lake.maintain()
-    assert bench.control_upkeep.fenced() == (run,)
+    assert context.control_upkeep.fenced() == (run,)
     lake.later(21)
     assert names(lake.maintain()["retired"], "fence") == [run]
     for name in lake.catalog.list_tables("lakehouse_backfill"):
         assert not [key for key in lake.catalog.load_table(name).properties if run in key]
     with pytest.raises(RunMoved):
-        bench.runs.renew(run, 3, lake.clock.now())
+        context.runs.renew(run, 3, lake.clock.now())
 
 
 @pytest.mark.req("U12")
@@ -354,16 +354,16 @@ def _messy(root: Path) -> RetentionLake:
 def _state(lake: RetentionLake) -> dict[str, Any]:
     """What is left: names, without the ids that differ from one time to the next."""
     metadata = lake.catalog.load_table(TARGET).metadata
-    bench = lake.project.wiring.context
+    context = lake.project.wiring.context
     return {
         "tags": sorted(lake.tags()), "source": sorted(lake.tags(SOURCE)),
         "shadows": lake.shadows(), "rows": lake.rows(), "files": len(lake.files()),
         "snapshots": [s.snapshot_id for s in metadata.snapshots],
-        "expired": [r.version for r in bench.versions.history(TARGET) if r.action == "expire"],
-        "leases": bench.pin_leases.standing(), "fences": bench.control_upkeep.fenced(),
+        "expired": [r.version for r in context.versions.history(TARGET) if r.action == "expire"],
+        "leases": context.pin_leases.standing(), "fences": context.control_upkeep.fenced(),
         "notes": sorted(
-            run.run_id for run in bench.runs.list(open_only=False)
-            for event in bench.runs.events(run.run_id) if event.verb == "retire"
+            run.run_id for run in context.runs.list(open_only=False)
+            for event in context.runs.events(run.run_id) if event.verb == "retire"
         ),
     }  # fmt: skip
 

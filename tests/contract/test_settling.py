@@ -165,7 +165,9 @@ def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> N
         partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
     )
     table = kit.live.load_table(TARGET)
-    found = RevertPlanner(table, TARGET, DAY, ManifestCache(), by_rows=True).required_rewrites((back,))
+    found = RevertPlanner(table, TARGET, DAY, ManifestCache(), by_rows=True).required_rewrites(
+        (back,)
+    )
 
     assert [one.partitions for one in found] == [SECOND.partitions]
     assert f"no tag holds snapshot {before} any more" in found[0].because

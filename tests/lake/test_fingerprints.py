@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import Tampered
-from tests.fakes.bench import bench
+from tests.fakes.context import context
 from tests.fakes.lake import FakeLake
 from tests.lake.kit import DAYS, Lake
 
@@ -50,12 +50,12 @@ class Bench:
 
     lake: Lake
     counting: Counting
-    bench: Context
+    context: Context
 
     def sums(self, short: str = "t") -> dict[str, Checksum]:
         """Give the checksums of the head by files, after comparing them with a scan."""
         table, head = self.lake.table(short), self.lake.head(short)
-        found = partition_checksums(self.bench, table, head, SCOPE)
+        found = partition_checksums(self.context, table, head, SCOPE)
         scanned = self.counting.inner.checksums(table, head, SCOPE, LINEAGE_NAMES)
         assert found == scanned
         return found
@@ -75,7 +75,7 @@ def real(lake: Lake) -> Bench:
     class Compute:
         measuring = counting
 
-    made = bench(
+    made = context(
         FakeLake(),
         tables=IcebergTables(lake.catalog),
         fingerprints=IcebergFingerprints(tables),
@@ -211,10 +211,10 @@ def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     insert(real.lake, 4, 0)
     head = real.lake.head("t")
     real.sums()
-    (one, *_) = real.bench.fingerprints.find(real.lake.files("t"))
+    (one, *_) = real.context.fingerprints.find(real.lake.files("t"))
     edited = one.checksum.model_copy(update={"total": one.checksum.total ^ 1})
     with pytest.raises(Tampered, match="is not what was hashed") as named:
-        real.bench.fingerprints.record((one.model_copy(update={"checksum": edited}),))
+        real.context.fingerprints.record((one.model_copy(update={"checksum": edited}),))
     assert one.path in named.value.problem
     assert real.lake.head("t") == head
 
@@ -226,12 +226,12 @@ def test_reconciling_what_is_known_reads_no_row(real: Bench) -> None:
     create(real.lake, short="copy")
     real.lake.sql("INSERT INTO {ns}.copy SELECT * FROM {ns}.t")
     old, new = (TableRef(table=real.lake.table(short)) for short in ("t", "copy"))
-    first = reconcile(real.bench, TableSides(old, new))
+    first = reconcile(real.context, TableSides(old, new))
     assert all(row.equal and row.old_count == 10 for row in first)
     assert len(real.scans()) == 2
 
     def no_engine() -> Any:
         raise AssertionError("nothing has to be read")
 
-    known = real.bench.__class__(**{**vars(real.bench), "compute": no_engine})
+    known = real.context.__class__(**{**vars(real.context), "compute": no_engine})
     assert reconcile(known, TableSides(old, new)) == first

@@ -77,7 +77,7 @@ class Product:
         self._wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
         me = f"process-{uuid4()}"
         # This one lives, those before it were killed.
-        self.bench: Context = replace(
+        self.context: Context = replace(
             self._wiring.context, driver=me, is_alive=lambda driver: driver == me
         )
 
@@ -103,28 +103,28 @@ class Product:
 
     def make_plan(self, scope: Days) -> Plan:
         declared = self._wiring.load_declaration(Path("jobs") / f"{name_of(scope)}.yaml")
-        return planning.make_plan(self.bench, declared, BY, None)
+        return planning.make_plan(self.context, declared, BY, None)
 
     def register(self, plan: Plan) -> None:
-        planning.register_plan(self.bench, plan, BY)
+        planning.register_plan(self.context, plan, BY)
 
     def do(self, verb: str, run: str) -> None:
         {
-            "approve": lambda: decisions.approve(self.bench, run, BY, ""),
-            "stage": lambda: stage.stage(self.bench, run, BY),
-            "validate": lambda: validate.validate(self.bench, run, BY),
-            "accept": lambda: decisions.accept(self.bench, run, BY, ""),
-            "cancel": lambda: decisions.cancel(self.bench, run, BY, ""),
-            "publish": lambda: publish.publish(self.bench, run, BY),
+            "approve": lambda: decisions.approve(self.context, run, BY, ""),
+            "stage": lambda: stage.stage(self.context, run, BY),
+            "validate": lambda: validate.validate(self.context, run, BY),
+            "accept": lambda: decisions.accept(self.context, run, BY, ""),
+            "cancel": lambda: decisions.cancel(self.context, run, BY, ""),
+            "publish": lambda: publish.publish(self.context, run, BY),
         }[verb]()
 
     def rollback(self, to: int | None, only: Days) -> None:
-        way = rollback.plan_rollback(self.bench, TARGET, to, only)
-        rollback.rollback(self.bench, self._wiring.contract(TARGET), way, "wrong", BY)
+        way = rollback.plan_rollback(self.context, TARGET, to, only)
+        rollback.rollback(self.context, self._wiring.contract(TARGET), way, "wrong", BY)
 
     def recover(self) -> None:
-        recover.recover(self.bench, None, BY)
+        recover.recover(self.context, None, BY)
 
     def order(self) -> list[str]:
         """In which order open runs are looked at."""
-        return [status.run_id for status in self.bench.runs.list()]
+        return [status.run_id for status in self.context.runs.list()]

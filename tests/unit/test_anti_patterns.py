@@ -15,7 +15,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Fault, IllegalMove
-from tests.fakes.bench import bench, declared, lake
+from tests.fakes.context import context, declared, lake
 from tests.fakes.declarations import MANIFEST, changed
 from tests.fakes.rollout import accepted_run
 from tests.unit.config.test_manifests import faults
@@ -83,7 +83,7 @@ def test_validation_after_publish_only_is_refused_in_the_manifest(tmp_path: Path
 
 
 def test_validation_after_publish_only_is_refused_when_publishing() -> None:
-    found = bench(lake())
+    found = context(lake())
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
@@ -107,7 +107,7 @@ def test_just_rerun_the_dag_is_refused_in_the_manifest(tmp_path: Path) -> None:
 
 
 def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, declared())
     publish(found, run_id, "bob")
     with pytest.raises(IllegalMove) as refused:

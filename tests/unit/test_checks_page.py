@@ -16,8 +16,8 @@ from lakehouse_backfill.core.runs.gate_registry import GATES, GateSpec
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
-from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import context, contract, declared, lake
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 LINEAGE = "lineage is complete"
@@ -45,7 +45,7 @@ def judged() -> dict[str, list[CheckResult]]:
     compute.golden = lambda _: golden  # type: ignore[assignment,method-assign,return-value]
     each = total.model_copy(update={"name": "rows of each partition equals rows of raw"})
     compute.source_totals = lambda *_: (total, each)  # type: ignore[method-assign]
-    found = bench(where, compute)
+    found = context(where, compute)
     asked = contract(
         measures=[{"name": "rows", "count": "id"}],
         source_totals=[{"measure": "rows", "source": "raw"}],
@@ -87,7 +87,7 @@ def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
         {"row_predicate": {"id": 1}},
         {"publish_mode": "merge", "merge": {"version": "amount"}},
     ):
-        found = bench(lake())
+        found = context(lake())
         wanted = declared(target={"partitions": days, **target})
         plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
         decisions.approve(found, plan.run_id, "ana", "")

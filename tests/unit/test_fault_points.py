@@ -141,7 +141,11 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
     tree = ast.parse(
         inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.adapters"))
     )
-    made = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "_make_compute_ports"]
+    made = [
+        f
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef) and f.name == "_make_compute_ports"
+    ]
     given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
     assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch_ports"]
     assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {"stage"}

@@ -18,8 +18,8 @@ from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 
 
 class FakeWiring(Adapters):
@@ -30,9 +30,9 @@ class FakeWiring(Adapters):
         self.where = lake()
         self.fake = FakeCompute(self.where)
         self.wanted = declared()
-        self.__dict__["bench"] = bench(self.where, self.fake)
+        self.__dict__["context"] = context(self.where, self.fake)
 
-    def declare(self, manifest_file: Path) -> DeclaredRun:
+    def load_declaration(self, manifest_file: Path) -> DeclaredRun:
         return self.wanted
 
     def contract(self, product: str) -> Contract:
@@ -40,7 +40,7 @@ class FakeWiring(Adapters):
 
     def require_java(self) -> None: ...
 
-    def expect_suites(self) -> None: ...
+    def preload_suites(self) -> None: ...
 
 
 class Case:
@@ -49,7 +49,7 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.wiring = FakeWiring(folder)
         self.project = Project(self.wiring)
-        self.bench: Context = self.wiring.context
+        self.context: Context = self.wiring.context
         self.folder = folder / ".lakehouse-backfill" / "evidence"
         self.run = str(self.project.plan("m.yaml", by="bob")["run_id"])
 
@@ -230,7 +230,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(
     assert warning.startswith(f"the page of {case.run} is not up to date: ")
     assert warning.endswith(f"later: lakehouse-backfill evidence {case.run}")
     states = {"accept": "accepted", "publish": "published", "rollback": "rolled_back"}
-    assert case.bench.runs.status(case.run).state.value == states[verb]
+    assert case.context.runs.status(case.run).state.value == states[verb]
 
 
 @pytest.mark.req("O4", "T7")
@@ -238,11 +238,11 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case.published().forget()
-    way = going_back.plan_rollback(case.bench, PRODUCT, None, ())
+    way = going_back.plan_rollback(case.context, PRODUCT, None, ())
     with monkeypatch.context() as cut:
         # Cut off after the pointer moved, before the run was told.
         cut.setattr(going_back, "align_run_states", lambda *_: None)
-        going_back.rollback(case.bench, contract(), way, "wrong", "bob")
+        going_back.rollback(case.context, contract(), way, "wrong", "bob")
     case.project.recover(None, "bob", dry_run=True)
     assert not case.page().exists()
     found = case.project.recover(None, "bob")
@@ -252,7 +252,7 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(
 
 @pytest.mark.req("O4", "T7")
 def test_recover_that_finds_nothing_writes_nothing(case: Case) -> None:
-    publish(case.accepted().bench, case.run, "bob")
+    publish(case.accepted().context, case.run, "bob")
     case.forget()
     assert case.project.recover(None, "bob") == {"actions": [], "dry_run": False}
     assert not case.page().exists()

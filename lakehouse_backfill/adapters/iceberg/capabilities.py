@@ -177,7 +177,9 @@ class _CapabilityProbe:
         base = self._load_table().metadata.current_snapshot_id
         shadows = IcebergShadows(self._catalog, self._namespace)
         shadows.open(self._name, base, self._shadow, {})
-        return str(self._load_table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
+        return str(
+            self._load_table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, "")
+        )
 
     def _probe_built_clone(self) -> str:
         """Build a clone also where one can be registered: the catalog may change its mind."""

@@ -96,7 +96,9 @@ class TableHistory:
         # Format 1 has no sequence numbers; the list of snapshots is in order everywhere.
         self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
 
-    def plan_expiration(self, tags: Mapping[str, int], now_ms: int, *, at_once: bool) -> ExpirationPlan:
+    def plan_expiration(
+        self, tags: Mapping[str, int], now_ms: int, *, at_once: bool
+    ) -> ExpirationPlan:
         """Work out what dropping the tags takes; those that are gone or moved are left alone."""
         refs = self._metadata.refs
         found = ExpirationPlan()
@@ -410,10 +412,14 @@ class IcebergUpkeep(Upkeep):
         with translate_errors():
             return TableHistory(loaded.metadata, loaded.io).unsafe_tombstones()
 
-    def _plan_expiration(self, loaded: Table, tags: Mapping[str, int], *, at_once: bool) -> ExpirationPlan:
+    def _plan_expiration(
+        self, loaded: Table, tags: Mapping[str, int], *, at_once: bool
+    ) -> ExpirationPlan:
         now_ms = int(self._clock.now().timestamp() * 1000)
         with translate_errors():
-            return TableHistory(loaded.metadata, loaded.io).plan_expiration(tags, now_ms, at_once=at_once)
+            return TableHistory(loaded.metadata, loaded.io).plan_expiration(
+                tags, now_ms, at_once=at_once
+            )
 
     def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
         if self._commits is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:

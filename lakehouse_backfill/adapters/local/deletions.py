@@ -104,7 +104,9 @@ class LocalDeletionFinder(DeletionFinder):
         # What has no value names nothing: two unknown people are not the same one.
         return tuple(pin.columns), found.drop_null() if found.num_rows else found
 
-    def _read_erased_keys(self, erasure: Erasure, field: ScopeField) -> tuple[tuple[str, ...], pa.Table]:
+    def _read_erased_keys(
+        self, erasure: Erasure, field: ScopeField
+    ) -> tuple[tuple[str, ...], pa.Table]:
         scope = Scope(field=field, partitions=erasure.partitions)
         rows = scope_row_ranges(scope)
         with _open_duckdb() as duck:

@@ -87,7 +87,9 @@ class LocalInspector:
             duplicate_keys=_count_duplicate_keys(held, key),
         )
 
-    def _plan_small_scan(self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]) -> SnapshotScan:
+    def _plan_small_scan(
+        self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]
+    ) -> SnapshotScan:
         side = plan_scan(self._catalog, table, snapshot_id, rows)
         count = sum(task.file.record_count for task in side.tasks)
         if count > self._max_rows:

@@ -280,7 +280,9 @@ class SnapshotLister:
                 self._files.clear()
                 self._manifests.clear()
 
-    def _list_snapshot(self, tables: dict[str, Table], name: str, snapshot_id: int | None) -> SnapshotScan:
+    def _list_snapshot(
+        self, tables: dict[str, Table], name: str, snapshot_id: int | None
+    ) -> SnapshotScan:
         if snapshot_id is None:
             return SnapshotScan(name)
         with translate_scan_errors(name, snapshot_id):

@@ -155,7 +155,9 @@ def render_rollback(page: TextPage, data: Data) -> None:
         page.line(f"rewritten: {format_partitions(item['partitions'])}, because {item['because']}")
     if columns := data.get("columns_stay"):
         page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
-    page.next_command(f"lakehouse-backfill versions {data['product']}" if data.get("product") else None)
+    page.next_command(
+        f"lakehouse-backfill versions {data['product']}" if data.get("product") else None
+    )
 
 
 def _group_table(page: TextPage, title: str, items: Sequence[Data]) -> None:

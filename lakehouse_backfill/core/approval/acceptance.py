@@ -23,7 +23,7 @@ _ARCHIVE_FORMAT = 1
 
 
 def archive_acceptance(
-    bench: Context,
+    context: Context,
     plan: Plan,
     status: RunStatus,
     found: tuple[str, ValidationResult],
@@ -33,9 +33,9 @@ def archive_acceptance(
 
     `found` is the validation with its digest. Raises NotFound when the candidate is gone.
     """
-    document = _archive_document(bench, plan, status, found, by)
+    document = _archive_document(context, plan, status, found, by)
     # No lease is needed to decide; the number of the run's last event passes every fence.
-    return bench.evidence.record(plan.run_id, ACCEPTANCE, document, status.seq)
+    return context.evidence.record(plan.run_id, ACCEPTANCE, document, status.seq)
 
 
 def newest_archive_digest(events: tuple[Event, ...], result_digest: str) -> str | None:
@@ -51,14 +51,14 @@ def archive_digests(events: tuple[Event, ...], result_digest: str | None) -> tup
 
 
 def _archive_document(
-    bench: Context,
+    context: Context,
     plan: Plan,
     status: RunStatus,
     found: tuple[str, ValidationResult],
     by: tuple[str, ...],
 ) -> dict[str, Any]:
     digest, validation = found
-    events = bench.runs.events(plan.run_id)
+    events = context.runs.events(plan.run_id)
     return {
         "form": _ARCHIVE_FORMAT,
         "run_id": plan.run_id,
@@ -68,34 +68,34 @@ def _archive_document(
         "approved_by": list(roles.decision_makers(events, "approve", plan.manifest_hash)),
         "accepted_by": [*roles.decision_makers(events, "accept", digest), *by],
         "log": {"seq": status.seq, "head": status.head},
-        "candidate": _candidate_document(bench, plan, validation.shadow_snapshot_id),
-        "chunks": [_chunk_entry(record) for record in bench.ledger.chunks(plan.run_id)],
+        "candidate": _candidate_document(context, plan, validation.shadow_snapshot_id),
+        "chunks": [_chunk_entry(record) for record in context.ledger.chunks(plan.run_id)],
     }
 
 
-def _candidate_document(bench: Context, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:
+def _candidate_document(context: Context, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:
     table, scope = plan.shadow_table, plan.resolved.scope
     if snapshot_id is None:
         return {"table": table, "snapshot_id": None, "metadata": [], "files": []}
-    files = bench.stored.files(table, snapshot_id, scope)
-    known = known_file_fingerprints(bench, table, snapshot_id, files)
+    files = context.stored.files(table, snapshot_id, scope)
+    known = known_file_fingerprints(context, table, snapshot_id, files)
     return {
         "table": table,
         "snapshot_id": snapshot_id,
         "metadata": [
             file.model_dump(mode="json", exclude={"listed_bytes"})
-            for file in bench.stored.metadata(table, snapshot_id, scope)
+            for file in context.stored.metadata(table, snapshot_id, scope)
         ],
         "files": [_file_entry(file, known) for file in files],
     }
 
 
 def known_file_fingerprints(
-    bench: Context, table: str, snapshot_id: int, files: Collection[LiveFile]
+    context: Context, table: str, snapshot_id: int, files: Collection[LiveFile]
 ) -> dict[str, FileFingerprint]:
     """Give what is known of the files as the snapshot reads them, by path."""
-    reading = bench.data_files.reading(table, snapshot_id)
-    found = bench.fingerprints.find({file.path for file in files})
+    reading = context.data_files.reading(table, snapshot_id)
+    found = context.fingerprints.find({file.path for file in files})
     return match_fingerprints(files, found, reading)
 
 

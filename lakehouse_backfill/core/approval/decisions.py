@@ -157,89 +157,89 @@ def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
 VALIDATION = "validation"
 
 
-def approve(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the intent, bound to the manifest hash.
 
     Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run).
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    _require_decider(bench, plan, "approve", by)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    _require_decider(context, plan, "approve", by)
     open_questions = checklist.unanswered_questions(plan.checklist)
     if open_questions:
         raise Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
             fix=f"write the answers, then {errors.plan_command(plan.manifest_file, run_id)}",
         )
-    environments = (plan.resolved.environment, bench.profile.environment)
+    environments = (plan.resolved.environment, context.profile.environment)
     job_code.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal_move(status, "approve")
-    _require_no_overlap(bench, plan)
-    return bench.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
+    _require_no_overlap(context, plan)
+    return context.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
 
 
-def accept(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the result, bound to the digest of checks and diff."""
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    _require_decider(bench, plan, "accept", by)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    _require_decider(context, plan, "accept", by)
     lifecycle.require_legal_move(status, "accept")
-    events = trusted_events(bench, status)
-    found = logged_validation(bench, events, run_id)
+    events = trusted_events(context, status)
+    found = logged_validation(context, events, run_id)
     if found is None:
         raise ApprovalMissing(
             f"{run_id} has no validation to accept", fix=f"lakehouse-backfill validate {run_id}"
         )
     digest, validation = found
     require_gates_open(events, run_id, digest, validation)
-    archive = acceptance.archive_acceptance(bench, plan, status, found, (by,))
-    return bench.move(status, plan, "accept", by, bound_to=digest, reason=reason, archive=archive)
+    archive = acceptance.archive_acceptance(context, plan, status, found, (by,))
+    return context.move(status, plan, "accept", by, bound_to=digest, reason=reason, archive=archive)
 
 
-def reject(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record that a person says no; nothing is deleted."""
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     roles.require_role(plan.resolved.contract, "accept", by)
-    return bench.move(status, plan, "reject", by, reason=reason)
+    return context.move(status, plan, "reject", by, reason=reason)
 
 
-def cancel(bench: Context, run_id: str, by: str, reason: str) -> RunStatus:
+def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Close a run before publication; its shadow and evidence stay.
 
     Whoever asked for the run may, and whoever may approve or publish it; else raises NotAllowed.
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     requester = plan.resolved.manifest.run.requested_by
     if by != plan.created_by:
         roles.require_any_role(plan.resolved.contract, ("approve", "publish"), requester, by)
-    return bench.move(status, plan, "cancel", by, reason=reason)
+    return context.move(status, plan, "cancel", by, reason=reason)
 
 
-def trusted_events(bench: Context, status: RunStatus) -> tuple[Event, ...]:
+def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:
     """Give the run's log, from which decisions are read; raises Tampered when it was edited."""
-    events = bench.runs.events(status.run_id)
+    events = context.runs.events(status.run_id)
     event_log.require_intact_log(status, events)
     return events
 
 
 def logged_validation(
-    bench: Context, events: tuple[Event, ...], run_id: str
+    context: Context, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, ValidationResult] | None:
     """Give the validation that the run's own log names last, with its digest; None: there is none.
 
     Not the newest document: a validation that lost a race left one behind, but moved nothing.
     """
-    found = logged_validation_document(bench, events, run_id)
+    found = logged_validation_document(context, events, run_id)
     return None if found is None else (found[0], ValidationResult.model_validate(found[1]))
 
 
 def logged_validation_document(
-    bench: Context, events: tuple[Event, ...], run_id: str
+    context: Context, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, dict[str, Any]] | None:
     """Give the same as it is stored; raises Tampered when it is not what its digest says."""
     told = [event for event in events if event.verb in ("pass validation", "fail validation")]
     if not told:
         return None
     digest = str(max(told, key=lambda event: event.seq).detail["digest"])
-    document = bench.evidence.document(run_id, digest)
+    document = context.evidence.document(run_id, digest)
     if document is not None and digest_of(document) != digest:
         raise Tampered(
             f"the validation of {run_id} was edited after it was recorded",
@@ -264,14 +264,14 @@ def require_gates_open(
         )
 
 
-def _require_decider(bench: Context, plan: Plan, role: str, by: str) -> None:
+def _require_decider(context: Context, plan: Plan, role: str, by: str) -> None:
     contract = plan.resolved.contract
     roles.require_role(contract, role, by)
-    roles.require_four_eyes(plan, bench.profile.environment, by)
+    roles.require_four_eyes(plan, context.profile.environment, by)
 
 
-def _require_no_overlap(bench: Context, plan: Plan) -> None:
-    for conflict in find_conflicting_runs(bench, plan.resolved, {plan.run_id, plan.revises}):
+def _require_no_overlap(context: Context, plan: Plan) -> None:
+    for conflict in find_conflicting_runs(context, plan.resolved, {plan.run_id, plan.revises}):
         raise Conflict(
             f"{plan.run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
             f"{partitions.describe_labels(conflict.partitions)}",
@@ -293,10 +293,10 @@ class FailedGate:
     command: str | None
 
 
-def failed_gates(bench: Context, run_id: str) -> tuple[FailedGate, ...]:
+def failed_gates(context: Context, run_id: str) -> tuple[FailedGate, ...]:
     """List the gates that stopped the run, waived ones included; none when nothing stopped it."""
-    events = bench.runs.events(run_id)
-    stopped = _stopping_checks(bench, events)
+    events = context.runs.events(run_id)
+    stopped = _stopping_checks(context, events)
     if stopped is None:
         return ()
     judged, failed = stopped
@@ -304,29 +304,29 @@ def failed_gates(bench: Context, run_id: str) -> tuple[FailedGate, ...]:
     return tuple(_to_failed_gate(run_id, check, judged, standing) for check in failed)
 
 
-def waive(bench: Context, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
+def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
     """Record that a failed gate may be passed; the same waiver again changes nothing.
 
     When no gate of the result stays closed, the run moves to validated. Raises NotAllowed,
     ApprovalMissing (a person rejected the run), IllegalMove, NotFound (no such failed gate),
     Blocked (it guards the data itself).
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     contract = plan.resolved.contract
     roles.require_role(contract, "waive", by)
-    roles.require_four_eyes(plan, bench.profile.environment, by)
+    roles.require_four_eyes(plan, context.profile.environment, by)
     if not reason.strip():
         raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
     lifecycle.require_legal_move(status, "waive")
-    bench.require_no_other_driver(status)
-    events = trusted_events(bench, status)
+    context.require_no_other_driver(status)
+    events = trusted_events(context, status)
     roles.require_approval(events, plan)
-    judged, checks = _waivable_checks(bench, plan, events, gate)
+    judged, checks = _waivable_checks(context, plan, events, gate)
     standing = waivers_in_force(events)
     for group in dict.fromkeys(check.group for check in checks):
         found = [check for check in checks if check.group == group]
         if find_waiver(found[0], judged, standing) is None:
-            status = bench.move(
+            status = context.move(
                 status,
                 plan,
                 "waive",
@@ -338,25 +338,25 @@ def waive(bench: Context, run_id: str, gate: str, by: str, reason: str) -> RunSt
                 observed="; ".join(check.detail for check in found),
                 reason=reason,
             )
-    return pass_by_waiver(bench, status, plan, by)
+    return pass_by_waiver(context, status, plan, by)
 
 
-def pass_by_waiver(bench: Context, status: RunStatus, plan: Plan, by: str) -> RunStatus:
+def pass_by_waiver(context: Context, status: RunStatus, plan: Plan, by: str) -> RunStatus:
     """Move a run whose validation failed to validated, if each closed gate was waived for it."""
-    events = bench.runs.events(status.run_id)
-    stopped = _stopping_checks(bench, events)
+    events = context.runs.events(status.run_id)
+    stopped = _stopping_checks(context, events)
     if stopped is None or stopped[0].scope != RESULT_SCOPE:
         return status
     judged, failed = stopped
     if unwaived_failures(failed, judged, waivers_in_force(events)):
         return status
-    return bench.move(status, plan, "pass by waiver", by, digest=judged.bound_to)
+    return context.move(status, plan, "pass by waiver", by, digest=judged.bound_to)
 
 
 def _waivable_checks(
-    bench: Context, plan: Plan, events: tuple[Event, ...], gate: str
+    context: Context, plan: Plan, events: tuple[Event, ...], gate: str
 ) -> tuple[WaiverSubject, list[CheckResult]]:
-    stopped, run_id = _stopping_checks(bench, events), plan.run_id
+    stopped, run_id = _stopping_checks(context, events), plan.run_id
     if stopped is None:
         raise Blocked(
             f"{run_id} was not stopped by a gate, so there is nothing to waive",
@@ -380,14 +380,14 @@ def _waivable_checks(
 
 
 def _stopping_checks(
-    bench: Context, events: tuple[Event, ...]
+    context: Context, events: tuple[Event, ...]
 ) -> tuple[WaiverSubject, tuple[CheckResult, ...]] | None:
     """Give what stopped the run: what was judged, and the checks that failed."""
     event = stopping_event(events)
     if event is None or "digest" not in event.detail:
         return None  # a job that cannot run also halts the run, and no waiver lets it go on
     digest = str(event.detail["digest"])
-    document = bench.evidence.document(event.run_id, digest)
+    document = context.evidence.document(event.run_id, digest)
     if document is None:
         return None
     scope = str(event.detail.get("scope", RESULT_SCOPE))

@@ -34,16 +34,16 @@ class TableSides:
     contract: Contract | None = None
 
 
-def reconcile(bench: Context, sides: TableSides) -> tuple[PartitionBalance, ...]:
+def reconcile(context: Context, sides: TableSides) -> tuple[PartitionBalance, ...]:
     """Set count and checksum of each partition side by side.
 
     Sums over files: what is known of them is not read again, and Spark starts for the rest only.
     """
-    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
-    info = bench.tables.describe(sides.new.table)
-    scope = _all_partitions(bench, sides, info, (old.snapshot_id, new.snapshot_id))
-    left = fingerprints.partition_checksums(bench, sides.old.table, old.snapshot_id, scope)
-    right = fingerprints.partition_checksums(bench, sides.new.table, new.snapshot_id, scope)
+    old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
+    info = context.tables.describe(sides.new.table)
+    scope = _all_partitions(context, sides, info, (old.snapshot_id, new.snapshot_id))
+    left = fingerprints.partition_checksums(context, sides.old.table, old.snapshot_id, scope)
+    right = fingerprints.partition_checksums(context, sides.new.table, new.snapshot_id, scope)
     found = [*left.values(), *right.values()]
     return fingerprints.partition_balances(
         scope.partitions, left, right, found[0].shape if found else ""
@@ -51,18 +51,18 @@ def reconcile(bench: Context, sides: TableSides) -> tuple[PartitionBalance, ...]
 
 
 def _all_partitions(
-    bench: Context, sides: TableSides, info: TableInfo | None, snapshots: tuple[int, int]
+    context: Context, sides: TableSides, info: TableInfo | None, snapshots: tuple[int, int]
 ) -> Scope:
     if info is None or not info.partitioning:
         raise Unsupported(
             f"{sides.new.table} has no partitions to reconcile",
             fix="use diff, which compares whole tables",
         )
-    field = bench.tables.scope_field(info, info.partitioning[0].column)
+    field = context.tables.scope_field(info, info.partitioning[0].column)
     labels = {
         file.partition
         for table, snapshot in zip((sides.old.table, sides.new.table), snapshots, strict=True)
-        for file in bench.tables.files(table, snapshot, field)
+        for file in context.tables.files(table, snapshot, field)
     }
     ordered = sorted(label for label in labels if label is not None)
     return Scope(field=field, partitions=tuple(ordered))
@@ -92,9 +92,9 @@ class DiffResult:
     choice: EngineChoice
 
 
-def request_for_states(bench: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
+def request_for_states(context: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
     """Ask for two table states, of one table or of two; raises NotFound."""
-    old, new = bench.tables.resolve(sides.old), bench.tables.resolve(sides.new)
+    old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
     return DiffRequest(
         old_table=sides.old.table,
         old_snapshot_id=old.snapshot_id,
@@ -108,10 +108,10 @@ def request_for_states(bench: Context, sides: TableSides, asked: DiffOptions) ->
     )
 
 
-def request_for_run(bench: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
+def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
     """Ask for a run's candidate against what it replaces, in the run's partitions."""
-    plan = bench.runs.plan(run_id)
-    shadow = bench.tables.describe(plan.shadow_table)
+    plan = context.runs.plan(run_id)
+    shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
     found = candidate_request(plan, shadow, asked.samples, asked.where)
@@ -142,40 +142,40 @@ def candidate_request(
     )
 
 
-def engine_for(bench: Context, request: DiffRequest) -> str:
+def engine_for(context: Context, request: DiffRequest) -> str:
     """Choose the engine by the bytes that must be read.
 
     What the engine in this process cannot read, equality deletes for one, Spark does.
     """
     try:
-        weight = bench.differ("local").weigh(request)
+        weight = context.differ("local").weigh(request)
     except Unsupported:
         return "spark"
-    return choose_engine("auto", weight, local_limit_bytes(bench)).engine
+    return choose_engine("auto", weight, local_limit_bytes(context)).engine
 
 
-def compute_diff(bench: Context, request: DiffRequest) -> Diff:
+def compute_diff(context: Context, request: DiffRequest) -> Diff:
     """Compare with the engine that fits."""
-    return bench.differ(engine_for(bench, request)).diff(request)
+    return context.differ(engine_for(context, request)).diff(request)
 
 
-def local_limit_bytes(bench: Context) -> int:
+def local_limit_bytes(context: Context) -> int:
     """Tell up to how many bytes of changed files the engine in this process compares them."""
-    return bench.profile.local_diff_limit_mib * 1024 * 1024
+    return context.profile.local_diff_limit_mib * 1024 * 1024
 
 
 def compare_states(
-    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+    context: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
 ) -> DiffResult:
     """Compare with the engine asked for; `auto` chooses by the bytes that must be read.
 
     Partitions that fingerprints prove to be equal are not read, where that saves more than asking.
     """
-    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
+    limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
     weight: int | None = None
     if engine == "auto":
         try:
-            weight = bench.differ("local").weigh(request)
+            weight = context.differ("local").weigh(request)
         except Unsupported as error:
             choice = EngineChoice(
                 engine="spark",
@@ -183,23 +183,23 @@ def compare_states(
                 bytes_to_read=None,
                 limit_bytes=limit,
             )
-            return DiffResult(bench.differ("spark").diff(request), choice)
+            return DiffResult(context.differ("spark").diff(request), choice)
         if weight > _FINGERPRINT_LOOKUP_MIN_BYTES:
-            request = with_known_equal(bench, request)
-            weight = bench.differ("local").weigh(request) if request.known_equal else weight
+            request = with_known_equal(context, request)
+            weight = context.differ("local").weigh(request) if request.known_equal else weight
     choice = choose_engine(engine, weight, limit)
-    return DiffResult(bench.differ(choice.engine).diff(request), choice)
+    return DiffResult(context.differ(choice.engine).diff(request), choice)
 
 
 def preview_diff(
-    bench: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
+    context: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
 ) -> tuple[DiffPreview, EngineChoice]:
     """Say from metadata what is the same and what would be read; no row is read, no JVM started.
 
     Raises Unsupported where only Spark can list what delete files hide.
     """
-    limit = local_limit_bytes(bench) if limit_bytes is None else limit_bytes
-    found = bench.differ("local").preview(with_known_equal(bench, request))
+    limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
+    found = context.differ("local").preview(with_known_equal(context, request))
     return found, choose_engine(engine, found.bytes_to_read, limit)
 
 
@@ -217,7 +217,7 @@ def choose_engine(engine: str, bytes_to_read: int | None, limit_bytes: int) -> E
     return EngineChoice(engine=named, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes)
 
 
-def with_known_equal(bench: Context, request: DiffRequest) -> DiffRequest:
+def with_known_equal(context: Context, request: DiffRequest) -> DiffRequest:
     """Add the partitions whose fingerprints are the same on both sides.
 
     Fingerprints say nothing of columns that a run adds, so there nothing counts as known, nor where
@@ -226,19 +226,19 @@ def with_known_equal(bench: Context, request: DiffRequest) -> DiffRequest:
     if request.change or None in _snapshots(request):
         return request
     try:
-        return replace(request, known_equal=_equal_by_fingerprint(bench, request))
+        return replace(request, known_equal=_equal_by_fingerprint(context, request))
     except (ConfigError, NotFound, Unsupported) as error:
         # The diff reads all of it then, and says itself what it cannot do.
-        bench.journal.log("fingerprints not asked", problem=error.problem)
+        context.journal.log("fingerprints not asked", problem=error.problem)
         return request
 
 
-def _equal_by_fingerprint(bench: Context, request: DiffRequest) -> frozenset[str]:
-    scope = _differing_scope(bench, request)
+def _equal_by_fingerprint(context: Context, request: DiffRequest) -> frozenset[str]:
+    scope = _differing_scope(context, request)
     if scope is None:
         return request.known_equal
     old, new = (
-        fingerprints.look_up_fingerprints(bench, table, snapshot_id, scope).known
+        fingerprints.look_up_fingerprints(context, table, snapshot_id, scope).known
         for table, snapshot_id in _states(request)
     )
     unread = {*old.unread, *new.unread}
@@ -260,23 +260,23 @@ def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
     return request.old_snapshot_id, request.new_snapshot_id
 
 
-def _differing_scope(bench: Context, request: DiffRequest) -> Scope | None:
+def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:
     """Give the partitions whose files differ; None where the sides have no common partitions."""
     if request.scope is not None:
         return request.scope
     fields: list[ScopeField] = []
     for table, _ in _states(request):
-        info = bench.tables.describe(table)
+        info = context.tables.describe(table)
         if info is None or len(info.partitioning) != 1:
             return None
         try:
-            fields.append(bench.tables.scope_field(info, info.partitioning[0].column))
+            fields.append(context.tables.scope_field(info, info.partitioning[0].column))
         except (ConfigError, NotFound, Unsupported):
             return None
     if fields[0] != fields[1]:
         return None
     old, new = (
-        Counter((file.path, file.partition) for file in bench.tables.files(*state, fields[0]))
+        Counter((file.path, file.partition) for file in context.tables.files(*state, fields[0]))
         for state in _states(request)
     )
     differing = {label for _, label in (old - new) + (new - old)}

@@ -353,7 +353,9 @@ def number_distribution(
         return None
     exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
     equal = _BinnedSides(
-        old.counts_at(exponent), new.counts_at(exponent), lambda number: _equal_bin_start(number, exponent)
+        old.counts_at(exponent),
+        new.counts_at(exponent),
+        lambda number: _equal_bin_start(number, exponent),
     )
     scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bin_start))
     chosen = max(scales, key=lambda scale: scale.distance)
@@ -365,7 +367,9 @@ def number_distribution(
         bars=chosen.bars() if draw else (),
     )
     is_blind = (
-        draw and not found.is_shifted and all(scale.is_concentrated(whole=whole) for scale in scales)
+        draw
+        and not found.is_shifted
+        and all(scale.is_concentrated(whole=whole) for scale in scales)
     )
     return found.model_copy(update={"is_unjudged": True}) if is_blind else found
 

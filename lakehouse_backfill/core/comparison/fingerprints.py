@@ -227,7 +227,7 @@ class FingerprintedState:
 
 
 def look_up_fingerprints(
-    bench: Context,
+    context: Context,
     table: str,
     snapshot_id: int | None,
     scope: Scope,
@@ -243,62 +243,62 @@ def look_up_fingerprints(
     """
     if snapshot_id is None:
         return FingerprintedState(table)
-    files = bench.tables.files(table, snapshot_id, scope.field, counting)
-    reading = bench.data_files.reading(table, snapshot_id)
-    found = _stored_fingerprints(bench, files, scope, reading) if rely else {}
+    files = context.tables.files(table, snapshot_id, scope.field, counting)
+    reading = context.data_files.reading(table, snapshot_id)
+    found = _stored_fingerprints(context, files, scope, reading) if rely else {}
     return FingerprintedState(
         table, reading, files, sum_known_checksums(files, found, scope.partitions)
     )
 
 
 def partition_checksums(
-    bench: Context, table: str, snapshot_id: int | None, scope: Scope, run_id: str | None = None
+    context: Context, table: str, snapshot_id: int | None, scope: Scope, run_id: str | None = None
 ) -> dict[str, Checksum]:
     """Checksum of each partition of the scope, without lineage columns; those without rows are out.
 
     Sums over live files. Spark reads only partitions that hold a file which is not known, or that
     delete files touch; what is learnt of files is kept. Raises Tampered.
     """
-    state = look_up_fingerprints(bench, table, snapshot_id, scope)
+    state = look_up_fingerprints(context, table, snapshot_id, scope)
     if snapshot_id is None or state.is_known:
         return complete_checksums(state.known, {})
     unknown = scope.model_copy(update={"partitions": state.known.unread})
-    read = bench.compute().measuring.by_file(
+    read = context.compute().measuring.by_file(
         table, snapshot_id, unknown, LINEAGE_NAMES, state.known.skip
     )
     try:
-        record_fingerprints(bench, [(state, read)], run_id)
+        record_fingerprints(context, [(state, read)], run_id)
     except Tampered:
         raise
     except BackfillError as error:
         # The answer is right all the same; who may not write there pays again the next time.
-        bench.journal.log("fingerprints not kept", table=table, problem=error.problem)
+        context.journal.log("fingerprints not kept", table=table, problem=error.problem)
     return complete_checksums(state.known, read)
 
 
 def record_fingerprints(
-    bench: Context, read: Sequence[tuple[FingerprintedState, ChecksumsByFile]], run_id: str | None
+    context: Context, read: Sequence[tuple[FingerprintedState, ChecksumsByFile]], run_id: str | None
 ) -> None:
     """Record what readings showed of whole files, with the digest of their bytes; one commit.
 
     Raises Tampered when a file is not what its table, or an earlier fingerprint, says; NotFound.
     """
     new = tuple(
-        one for state, by_file in read for one in _new_fingerprints(bench, state, by_file, run_id)
+        one for state, by_file in read for one in _new_fingerprints(context, state, by_file, run_id)
     )
     if new:
-        bench.fingerprints.record(new)
+        context.fingerprints.record(new)
 
 
 def _new_fingerprints(
-    bench: Context, state: FingerprintedState, read: ChecksumsByFile, run_id: str | None
+    context: Context, state: FingerprintedState, read: ChecksumsByFile, run_id: str | None
 ) -> Iterator[FileFingerprint]:
     whole = newly_read_files(state.known, read)
-    stored = bench.fingerprints.find(whole)
+    stored = context.fingerprints.find(whole)
     listed = [each for each, _ in whole.values()]
     for path, one in match_fingerprints(listed, stored, state.reading).items():
         require_same_rows(one, *whole.pop(path))
-    digests = bench.data_files.digests(state.table, whole)
+    digests = context.data_files.digests(state.table, whole)
     for each, checksum in whole.values():
         content = _require_file_bytes(digests, each)
         yield FileFingerprint(
@@ -310,15 +310,15 @@ def _new_fingerprints(
             checksum=checksum,
             sha256=content.sha256,
             run_id=run_id,
-            at=bench.clock.now(),
+            at=context.clock.now(),
         )
 
 
 def _stored_fingerprints(
-    bench: Context, files: list[LiveFile], scope: Scope, reading: str
+    context: Context, files: list[LiveFile], scope: Scope, reading: str
 ) -> dict[str, FileFingerprint]:
     inside = [each for each in files if each.partition in scope.partitions]
-    rows = bench.fingerprints.find({each.path for each in inside})
+    rows = context.fingerprints.find({each.path for each in inside})
     return match_fingerprints(inside, rows, reading)
 
 

@@ -217,16 +217,16 @@ class _PartitionOrigin:
 
 
 def attribute_changes(
-    bench: Context, run_id: str, asked: AttributionOptions
+    context: Context, run_id: str, asked: AttributionOptions
 ) -> tuple[DiffResult, Attribution]:
     """Compare a run's candidate with what it replaces, and say why sampled rows differ.
 
     The result is recorded as evidence of the run. Raises NotFound when nothing is staged.
     """
     started = time.monotonic()
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
-    wanted = request_for_run(bench, run_id, DiffOptions(samples=asked.samples))
-    compared = compare_states(bench, wanted, asked.engine)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    wanted = request_for_run(context, run_id, DiffOptions(samples=asked.samples))
+    compared = compare_states(context, wanted, asked.engine)
     diff = compared.diff
     changed = {
         str(row.partition): row.added + row.removed + row.changed
@@ -234,12 +234,12 @@ def attribute_changes(
         if row.partition is not None and (row.added or row.removed or row.changed)
     }
     chosen = sample_partitions(changed, asked.partitions, plan.manifest_hash)
-    bench.progress.start("attributing", len(chosen), "partitions")
+    context.progress.start("attributing", len(chosen), "partitions")
     parts = []
     for label in chosen:
-        parts.append(_attribute_partition(bench, plan, label, changed[label], diff, asked))
-        bench.progress.advance(rows=changed[label])
-    bench.progress.finish()
+        parts.append(_attribute_partition(context, plan, label, changed[label], diff, asked))
+        context.progress.advance(rows=changed[label])
+    context.progress.finish()
     found = Attribution(
         run_id=run_id,
         product=plan.product,
@@ -249,24 +249,24 @@ def attribute_changes(
         changed_partitions=len(changed),
         sampled_rows=sum(changed[label] for label in chosen),
         partitions=tuple(parts),
-        at=bench.clock.now(),
+        at=context.clock.now(),
         seconds=round(time.monotonic() - started, 3),
     )
-    bench.evidence.record(run_id, ATTRIBUTION, found.data(), status.seq)
+    context.evidence.record(run_id, ATTRIBUTION, found.data(), status.seq)
     return compared, found
 
 
 def _attribute_partition(
-    bench: Context, plan: Plan, label: str, rows: int, diff: Diff, asked: AttributionOptions
+    context: Context, plan: Plan, label: str, rows: int, diff: Diff, asked: AttributionOptions
 ) -> PartitionCauses:
-    past = _partition_origin(bench, plan, label)
+    past = _partition_origin(context, plan, label)
     if past.basis == "none":
         return _unexplained_partition(label, rows, diff, past)
     target = plan.resolved.target
     request = InputSwapRequest(
         partition=label,
         new=plan,
-        candidate=TableState.model_validate(staged_candidate(bench, plan).model_dump()),
+        candidate=TableState.model_validate(staged_candidate(context, plan).model_dump()),
         replaced=TableState(table=target.table, snapshot_id=target.snapshot_id),
         old_pins=past.pins,
         old=past.old_plan,
@@ -275,7 +275,7 @@ def _attribute_partition(
         samples=asked.samples,
     )
     try:
-        swapped = bench.compute().attributing.swap(request)
+        swapped = context.compute().attributing.swap(request)
     except EnvironmentDown:
         raise
     except BackfillError as error:
@@ -327,27 +327,31 @@ def _unexplained_group(label: str, rows: int, diff: Diff) -> ExplainedRows:
     )
 
 
-def _partition_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
+def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
     """Find out which run, or which inputs, made what the candidate replaces."""
     if publish_modes.is_externally_written(plan):
         return _PartitionOrigin(
             "none", reason="another engine computed the candidate: it cannot be repeated"
         )
-    row = publication_of_partition(bench.versions.history(plan.product), plan, label)
+    row = publication_of_partition(context.versions.history(plan.product), plan, label)
     try:
         return (
-            _known_origin(bench, plan, label, row) if row else _assumed_origin(bench, plan, label)
+            _known_origin(context, plan, label, row)
+            if row
+            else _assumed_origin(context, plan, label)
         )
     except BackfillError as error:
         return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
 
 
-def _known_origin(bench: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
+def _known_origin(context: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
     """Take pins and code of the run that computed the partition."""
-    old = _computing_run(bench, bench.runs.plan(str(row.run_id)), label)
+    old = _computing_run(context, context.runs.plan(str(row.run_id)), label)
     if publish_modes.is_externally_written(old):
         return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
-    gone = [f"{p.table}@{p.snapshot_id}" for p in old.resolved.sources if is_pin_expired(bench, p)]
+    gone = [
+        f"{p.table}@{p.snapshot_id}" for p in old.resolved.sources if is_pin_expired(context, p)
+    ]
     if gone:
         return _PartitionOrigin(
             "none", old, reason=f"what {old.run_id} read is gone: {', '.join(gone)}"
@@ -355,27 +359,27 @@ def _known_origin(bench: Context, plan: Plan, label: str, row: Publication) -> _
     published: TableState | None = TableState(table=row.table, snapshot_id=row.snapshot_id)
     why = ""
     try:
-        bench.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
+        context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
     except NotFound:
         published = None
         why = "the published snapshot is gone: live writes are among what is unexplained"
     is_on_target = row.table == plan.resolved.target.table
-    live = _live_commits(bench, plan, label, row.snapshot_id) if is_on_target else ()
+    live = _live_commits(context, plan, label, row.snapshot_id) if is_on_target else ()
     words = tuple(str(drift) for drift in live or ())
     return _PartitionOrigin("run", old, old.resolved.sources, published, words, why)
 
 
-def _computing_run(bench: Context, plan: Plan, label: str) -> Plan:
+def _computing_run(context: Context, plan: Plan, label: str) -> Plan:
     """Give the run that computed a partition: one that follows live data takes some over."""
     catch_up = plan.resolved.catch_up
     chunk = next((c for c in plan.resolved.chunks if label in c.partitions), None)
     origin = catch_up.origin(chunk.chunk_id) if catch_up and chunk else None
-    return bench.runs.plan(origin.run_id) if origin else plan
+    return context.runs.plan(origin.run_id) if origin else plan
 
 
-def _assumed_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
+def _assumed_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
     """Take the inputs as they were when the partition was last written; its code is unknown."""
-    written = _live_commits(bench, plan, label, None)
+    written = _live_commits(context, plan, label, None)
     if written is None:
         return _PartitionOrigin(
             "none", reason="no known run made it, and the commits that did are gone"
@@ -385,7 +389,7 @@ def _assumed_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
     newest = written[-1]
     pins = []
     for pin in plan.resolved.sources:
-        then = bench.tables.resolve(TableRef(table=pin.table, at=newest.at.isoformat()))
+        then = context.tables.resolve(TableRef(table=pin.table, at=newest.at.isoformat()))
         pins.append(pin.model_copy(update={"snapshot_id": then.snapshot_id}))
     why = (
         "no known run made it: compared with what the candidate's code makes of the inputs as "
@@ -396,7 +400,7 @@ def _assumed_origin(bench: Context, plan: Plan, label: str) -> _PartitionOrigin:
 
 
 def _live_commits(
-    bench: Context, plan: Plan, label: str, since: int | None
+    context: Context, plan: Plan, label: str, since: int | None
 ) -> tuple[Drift, ...] | None:
     """Name the commits on the target up to the run's base that changed the partition.
 
@@ -405,10 +409,10 @@ def _live_commits(
     target = plan.resolved.target
     if target.snapshot_id is None:
         return ()
-    base = bench.tables.resolve(TableRef(table=target.table, at=str(target.snapshot_id)))
+    base = context.tables.resolve(TableRef(table=target.table, at=str(target.snapshot_id)))
     scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
     try:
-        found = bench.publisher.drifts(target.table, scope, since)
+        found = context.publisher.drifts(target.table, scope, since)
     except (TargetChanged, NotFound):
         return None
     return tuple(d for d in found if d.at.timestamp() * 1000 <= base.committed_at_ms + 0.5)

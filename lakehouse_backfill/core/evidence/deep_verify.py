@@ -190,7 +190,7 @@ class RunSnapshot:
 
 
 def run_snapshots(
-    bench: Context, plan: Plan, rows: tuple[Publication, ...], archive: AcceptanceArchive
+    context: Context, plan: Plan, rows: tuple[Publication, ...], archive: AcceptanceArchive
 ) -> tuple[RunSnapshot, ...]:
     """Give the snapshots that were published; before that, or of events, the candidate's."""
     candidate, scope = archive["candidate"], plan.resolved.scope
@@ -199,7 +199,7 @@ def run_snapshots(
         return tuple(
             RunSnapshot(
                 f"version {row.version}", row.table, row.snapshot_id, row.scope or scope,
-                _is_rewritten(bench, row.table, row.snapshot_id),
+                _is_rewritten(context, row.table, row.snapshot_id),
             )
             for row in rows
             if row.snapshot_id is not None
@@ -209,18 +209,18 @@ def run_snapshots(
     return (RunSnapshot("the candidate", candidate["table"], candidate["snapshot_id"], scope),)
 
 
-def _is_rewritten(bench: Context, table: str, snapshot_id: int) -> bool:
+def _is_rewritten(context: Context, table: str, snapshot_id: int) -> bool:
     """Tell whether a swap by rows made the snapshot; of one that is gone nothing is compared."""
     with suppress(NotFound):
         return (
             REWRITE_PROPERTY
-            in bench.tables.resolve(TableRef(table=table, at=str(snapshot_id))).summary
+            in context.tables.resolve(TableRef(table=table, at=str(snapshot_id))).summary
         )
     return False
 
 
 def check_stored_data(
-    bench: Context,
+    context: Context,
     plan: Plan,
     rows: tuple[Publication, ...],
     archive: AcceptanceArchive,
@@ -233,13 +233,13 @@ def check_stored_data(
     """
     found: list[StoredCheck] = []
     files = partitions = 0
-    for one in run_snapshots(bench, plan, rows, archive):
+    for one in run_snapshots(context, plan, rows, archive):
         try:
-            compared, same = _check_bytes(bench, one, archive)
+            compared, same = _check_bytes(context, one, archive)
             found.append(compared)
             files += len(same)
             if result is not None:
-                check, by_spark = _check_rows(bench, plan, one, archive, (result, same))
+                check, by_spark = _check_rows(context, plan, one, archive, (result, same))
                 found.append(check)
                 partitions += by_spark
         except NotFound as error:
@@ -248,14 +248,14 @@ def check_stored_data(
 
 
 def _check_bytes(
-    bench: Context, one: RunSnapshot, archive: AcceptanceArchive
+    context: Context, one: RunSnapshot, archive: AcceptanceArchive
 ) -> tuple[StoredCheck, dict[str, bool]]:
     """Hash the files; give of each whether its bytes are known to be those that were hashed."""
     name = f"SHA-256 of the data files of {one.name}"
     if one.is_rewritten:
         return unknown_check(name, REWRITTEN_ROWS_REASON), {}
     archived = archived_files(archive, one.scope.partitions)
-    read = bench.data_files.digests(one.table, [file["path"] for file in archived])
+    read = context.data_files.digests(one.table, [file["path"] for file in archived])
     expected = {file["path"]: file["sha256"] for file in archived if "sha256" in file}
     found = {path: bytes_.sha256 for path, bytes_ in read.items()}
     same = {file["path"]: found.get(file["path"], "") == file.get("sha256") for file in archived}
@@ -266,7 +266,7 @@ def _check_bytes(
 
 
 def _check_rows(
-    bench: Context,
+    context: Context,
     plan: Plan,
     one: RunSnapshot,
     archive: AcceptanceArchive,
@@ -288,7 +288,7 @@ def _check_rows(
     }
     broken = dict.fromkeys(_corrupt_partitions(archive, one, same), "not read: other bytes")
     left = tuple(label for label in one.scope.partitions if label not in {**by_bytes, **broken})
-    found = {**by_bytes, **broken, **_read_checksums(bench, plan, one, left)}
+    found = {**by_bytes, **broken, **_read_checksums(context, plan, one, left)}
     check = check_each_equal(
         f"rows of {one.name}", expected, found, "partitions (count and checksum)"
     )
@@ -317,12 +317,12 @@ def _checksum_from_files(
 
 
 def _read_checksums(
-    bench: Context, plan: Plan, one: RunSnapshot, labels: tuple[str, ...]
+    context: Context, plan: Plan, one: RunSnapshot, labels: tuple[str, ...]
 ) -> dict[str, str]:
     if not labels:
         return {}
     added = table.added_column_names(declared_schema_change(plan))
-    found = bench.compute().measuring.checksums(
+    found = context.compute().measuring.checksums(
         one.table,
         one.snapshot_id,
         one.scope.model_copy(update={"partitions": labels}),

@@ -87,7 +87,7 @@ class ScratchTable:
 
 
 @contextmanager
-def open_scratch_table(bench: Context, plan: Plan, purpose: str) -> Iterator[ScratchTable]:
+def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[ScratchTable]:
     """Make a scratch table of the run's base; it is dropped at the end, without purge.
 
     No run ever names it, so that nothing can publish it. Killed before the end it stays, until
@@ -99,34 +99,34 @@ def open_scratch_table(bench: Context, plan: Plan, purpose: str) -> Iterator[Scr
             f"{plan.run_id} was computed by another engine: there is no code to execute",
             fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
         )
-    require_input_snapshots(bench, plan)
-    target, base = plan.resolved.target.table, _base_snapshot(bench, plan)
+    require_input_snapshots(context, plan)
+    target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
-    made = ScratchTable(bench, plan.model_copy(update={"shadow_table": table}))
+    made = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
     marks = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
     try:
-        bench.shadows.open(target, base, table, marks)
-        bench.shadows.fence(table, SCRATCH_EPOCH)
+        context.shadows.open(target, base, table, marks)
+        context.shadows.fence(table, SCRATCH_EPOCH)
         change = declared_schema_change(plan)
         schema_id = plan.resolved.target.schema_id
         if change and schema_id is not None:
-            bench.shadows.evolve(table, schema_id, change)
+            context.shadows.evolve(table, schema_id, change)
         yield made
     finally:
-        bench.shadows.retire(table)
+        context.shadows.retire(table)
 
 
-def require_input_snapshots(bench: Context, plan: Plan) -> None:
+def require_input_snapshots(context: Context, plan: Plan) -> None:
     """Raise NotFound, naming each, when snapshots that the run read are gone."""
     gone = [
         f"{pin.name} ({pin.table}@{pin.snapshot_id})"
         for pin in plan.resolved.sources
-        if is_pin_expired(bench, pin)
+        if is_pin_expired(context, pin)
     ]
     gone += [
         f"tombstones {pin.table}@{pin.snapshot_id}"
         for pin in plan.resolved.tombstones
-        if pin.snapshot_id is not None and not _snapshot_exists(bench, pin.table, pin.snapshot_id)
+        if pin.snapshot_id is not None and not _snapshot_exists(context, pin.table, pin.snapshot_id)
     ]
     if gone:
         raise NotFound(
@@ -160,10 +160,10 @@ def plan_variant(
     return plan.model_copy(update=said)
 
 
-def _base_snapshot(bench: Context, plan: Plan) -> int | None:
+def _base_snapshot(context: Context, plan: Plan) -> int | None:
     """Give the base to clone; one that is gone is needed only where rows of it stay."""
     target = plan.resolved.target
-    if target.snapshot_id is None or _snapshot_exists(bench, target.table, target.snapshot_id):
+    if target.snapshot_id is None or _snapshot_exists(context, target.table, target.snapshot_id):
         return target.snapshot_id
     if publish_modes.carries_base_rows(plan):
         raise NotFound(
@@ -174,9 +174,9 @@ def _base_snapshot(bench: Context, plan: Plan) -> int | None:
     return None
 
 
-def _snapshot_exists(bench: Context, table: str, snapshot_id: int) -> bool:
+def _snapshot_exists(context: Context, table: str, snapshot_id: int) -> bool:
     try:
-        bench.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
+        context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
     except NotFound:
         return False
     return True
@@ -212,15 +212,15 @@ class ProductGuarantees:
     checks: tuple[StoredCheck, ...] = ()
 
 
-def audit_guarantees(bench: Context, product: str | None) -> tuple[ProductGuarantees, ...]:
+def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuarantees, ...]:
     """Sample one chunk of the newest published run of a product, or of each, and test it.
 
     It is computed twice into a scratch table; another chunk is sampled each day. Raises NotFound
     for a product without a published run.
     """
-    products = {run.product for run in bench.runs.list(open_only=False)}
+    products = {run.product for run in context.runs.list(open_only=False)}
     found = tuple(
-        _audit_product(bench, name) for name in sorted({product} if product else products)
+        _audit_product(context, name) for name in sorted({product} if product else products)
     )
     if product is not None and found[0].run_id is None:
         raise NotFound(
@@ -229,34 +229,34 @@ def audit_guarantees(bench: Context, product: str | None) -> tuple[ProductGuaran
     return found
 
 
-def _audit_product(bench: Context, product: str) -> ProductGuarantees:
-    run_id = pointer.newest_published_run(bench.versions.history(product))
+def _audit_product(context: Context, product: str) -> ProductGuarantees:
+    run_id = pointer.newest_published_run(context.versions.history(product))
     if run_id is None:
         return ProductGuarantees(product, None, None, (), "no run of it was ever published")
-    plan = bench.runs.plan(run_id)
-    pins = _check_pins(bench, plan)
+    plan = context.runs.plan(run_id)
+    pins = _check_pins(context, plan)
     if publish_modes.is_externally_written(plan):
         because = "another engine computed it: only its pins were looked at"
         return ProductGuarantees(product, run_id, None, (), because, (pins,))
-    chunk, because = sample_chunk(bench, plan)
-    checks = (*_check_computation(bench, plan, chunk), pins)
+    chunk, because = sample_chunk(context, plan)
+    checks = (*_check_computation(context, plan, chunk), pins)
     return ProductGuarantees(product, run_id, chunk.chunk_id, chunk.partitions, because, checks)
 
 
-def sample_chunk(bench: Context, plan: Plan) -> tuple[Chunk, str]:
+def sample_chunk(context: Context, plan: Plan) -> tuple[Chunk, str]:
     """Choose a chunk by run and day: another one each day, the same for everybody."""
-    today, chunks = bench.clock.now().date().isoformat(), plan.resolved.chunks
+    today, chunks = context.clock.now().date().isoformat(), plan.resolved.chunks
     number = int(digest([plan.run_id, today])[:8], 16) % len(chunks)
     return chunks[number], f"chunk {number + 1} of {len(chunks)}, drawn by run and day {today}"
 
 
-def _check_computation(bench: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
+def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
     """Compute the chunk twice, then let a writer of an older epoch try."""
-    known = {one.chunk_id: one for one in bench.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
+    known = {one.chunk_id: one for one in context.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
     if known is None:
         return (failed_check(_DETERMINISM, f"the ledger has no row of {chunk.chunk_id}"),)
     try:
-        with open_scratch_table(bench, plan, "audit") as again:
+        with open_scratch_table(context, plan, "audit") as again:
             first = again.compute(chunk)
             once = _scratch_checksums(again, chunk)
             second = again.compute(chunk)
@@ -265,7 +265,7 @@ def _check_computation(bench: Context, plan: Plan, chunk: Chunk) -> tuple[Stored
                 check_each_equal(
                     _IDEMPOTENCE, once, _scratch_checksums(again, chunk), "partitions, staged twice"
                 ),
-                _check_fencing(bench, again, chunk),
+                _check_fencing(context, again, chunk),
             )
     except NotFound as error:
         return tuple(
@@ -287,9 +287,9 @@ def _check_determinism(known: ChunkRecord, first: ChunkRecord, second: ChunkReco
     )  # fmt: skip
 
 
-def _check_fencing(bench: Context, again: ScratchTable, chunk: Chunk) -> StoredCheck:
+def _check_fencing(context: Context, again: ScratchTable, chunk: Chunk) -> StoredCheck:
     """A writer of an older epoch is refused, and leaves nothing."""
-    bench.shadows.fence(again.table, SCRATCH_EPOCH + 1)
+    context.shadows.fence(again.table, SCRATCH_EPOCH + 1)
     before = again.snapshot_id
     try:
         again.compute(chunk, SCRATCH_EPOCH)
@@ -304,13 +304,13 @@ def _check_fencing(bench: Context, again: ScratchTable, chunk: Chunk) -> StoredC
     return failed_check(_FENCES, "a write of an overtaken epoch was not refused")
 
 
-def _check_pins(bench: Context, plan: Plan) -> StoredCheck:
+def _check_pins(context: Context, plan: Plan) -> StoredCheck:
     """Every pin of the run whose lease stands holds the snapshot that it was made for."""
-    standing = [lease for lease in bench.pin_leases.standing() if lease.run_id == plan.run_id]
+    standing = [lease for lease in context.pin_leases.standing() if lease.run_id == plan.run_id]
     if not standing:
         return unknown_check(_PINS, f"all pins {pin_name(plan.run_id)}* were let go")
     expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in standing}
-    found = {f"{one.table}@{one.tag}": bench.pins.pinned(one.table, one.tag) for one in standing}
+    found = {f"{one.table}@{one.tag}": context.pins.pinned(one.table, one.tag) for one in standing}
     return check_each_equal(_PINS, expected, _without_missing(found.items()), "tags of pins")
 
 
@@ -344,27 +344,27 @@ class ReproduceResult:
         return all(one.equal for one in self.partitions)
 
 
-def reproduce(bench: Context, run_id: str) -> ReproduceResult:
+def reproduce(context: Context, run_id: str) -> ReproduceResult:
     """Compute all chunks of a run again and compare each partition's checksum.
 
     Lineage columns are left out. Raises NotFound when pins are gone, ApprovalMissing when nothing
     was validated, Unsupported for a run of another engine.
     """
-    plan = bench.runs.plan(run_id)
-    events = trusted_events(bench, bench.runs.status(run_id))
-    found = logged_validation(bench, events, run_id)
+    plan = context.runs.plan(run_id)
+    events = trusted_events(context, context.runs.status(run_id))
+    found = logged_validation(context, events, run_id)
     if found is None:
         raise ApprovalMissing(
             f"{run_id} has no result that could come out again",
             fix=f"lakehouse-backfill validate {run_id}",
         )
     chunks = plan.resolved.chunks
-    with open_scratch_table(bench, plan, "again") as again:
-        bench.progress.start("reproduce", len(chunks), "chunks")
+    with open_scratch_table(context, plan, "again") as again:
+        context.progress.start("reproduce", len(chunks), "chunks")
         for chunk in chunks:
             record = again.compute(chunk)
-            bench.progress.advance(1, record.output_rows)
-        bench.progress.finish()
+            context.progress.advance(1, record.output_rows)
+        context.progress.finish()
         added = table.added_column_names(declared_schema_change(plan))
         sums = again.checksums(plan.resolved.scope.partitions, tuple(added))
         return ReproduceResult(

@@ -179,15 +179,15 @@ REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED)
 EXTERNAL_WRITE_STATES = (RunState.APPROVED, RunState.PAUSED, RunState.FAILED, RunState.HALTED)
 
 
-def list_runs(bench: Context, *, everything: bool) -> list[RunStatus]:
+def list_runs(context: Context, *, everything: bool) -> list[RunStatus]:
     """List runs, those that wait for a person first, then the newest."""
-    found = bench.runs.list(open_only=not everything)
+    found = context.runs.list(open_only=not everything)
     newest = sorted(found, key=lambda item: item.at, reverse=True)
     return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
 
 
 def summarise_run_safety(
-    bench: Context, status: RunStatus, *, was_empty: bool = False
+    context: Context, status: RunStatus, *, was_empty: bool = False
 ) -> SafetySummary:
     """Say whether data is safe, what readers see, what to type next.
 
@@ -196,42 +196,42 @@ def summarise_run_safety(
     gone: tuple[str, ...] = ()
     version = 0
     if status.state is RunState.PUBLISHED:
-        history = bench.versions.history(status.product)
+        history = context.versions.history(status.product)
         version, gone = pointer.rolled_back_since(history, status.run_id)
     found = summarise_safety(
         status.state, status.run_id, status.product, gone=gone, version=version,
-        driver=status.driver, is_driven=bench.is_driven_elsewhere(status),
-        manifest_file=_manifest_file(bench, status), was_empty=was_empty,
-        is_external=_is_external(bench, status),
+        driver=status.driver, is_driven=context.is_driven_elsewhere(status),
+        manifest_file=_manifest_file(context, status), was_empty=was_empty,
+        is_external=_is_external(context, status),
     )  # fmt: skip
     if status.state is RunState.PUBLISH_HALTED:
         with suppress(NotFound, Tampered):
             said = steps.describe_visible_partitions(
-                bench.versions.history(status.product), bench.runs.plan(status.run_id)
+                context.versions.history(status.product), context.runs.plan(status.run_id)
             )
             return replace(found, readers_see=said)
     return found
 
 
 def rollout_records(
-    bench: Context, run_id: str, events: tuple[Event, ...]
+    context: Context, run_id: str, events: tuple[Event, ...]
 ) -> dict[str, list[dict[str, Any]]]:
     """Say what readers compared, and which steps were published; nothing where nothing is."""
     with suppress(NotFound, Tampered):
-        plan = bench.runs.plan(run_id)
-        known = bench.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
+        plan = context.runs.plan(run_id)
+        known = context.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
         found = {
-            "dual_reads": reader_records(bench, plan, events),
+            "dual_reads": reader_records(context, plan, events),
             "steps": list(known[1]["steps"]) if known else [],
         }
         return {name: lines for name, lines in found.items() if lines}
     return {}
 
 
-def run_has_no_old_rows(bench: Context, events: tuple[Event, ...], run_id: str) -> bool:
+def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str) -> bool:
     """Tell the same of a run; an edited validation tells nothing, and says so elsewhere."""
     with suppress(Tampered):
-        found = logged_validation_document(bench, events, run_id)
+        found = logged_validation_document(context, events, run_id)
         return has_no_old_rows(found and found[1])
     return False
 
@@ -241,19 +241,19 @@ def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
     return validation is not None and not validation["diff"]["summary"]["old_rows"]
 
 
-def _manifest_file(bench: Context, status: RunStatus) -> str:
+def _manifest_file(context: Context, status: RunStatus) -> str:
     """Name the file to plan again; a plan that was edited is no reason to say nothing at all."""
     if status.state in REPLANNED_STATES:
         with suppress(NotFound, Tampered):
-            return bench.runs.plan(status.run_id).manifest_file
+            return context.runs.plan(status.run_id).manifest_file
     return errors.MANIFEST_PLACEHOLDER
 
 
-def _is_external(bench: Context, status: RunStatus) -> bool:
+def _is_external(context: Context, status: RunStatus) -> bool:
     """Tell whether another engine writes the shadow, where that changes what to do next."""
     if status.state in EXTERNAL_WRITE_STATES:
         with suppress(NotFound, Tampered):
-            return publish_modes.is_externally_written(bench.runs.plan(status.run_id))
+            return publish_modes.is_externally_written(context.runs.plan(status.run_id))
     return False
 
 
@@ -296,17 +296,17 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def stopping_gates(bench: Context, status: RunStatus) -> tuple[FailedGate, ...]:
+def stopping_gates(context: Context, status: RunStatus) -> tuple[FailedGate, ...]:
     """List the gates that keep the run where it is; none when it is not a gate that does."""
     if status.state not in (RunState.HALTED, RunState.REJECTED):
         return ()
-    return failed_gates(bench, status.run_id)
+    return failed_gates(context, status.run_id)
 
 
-def accepted_versions(bench: Context, product: str) -> list[Publication]:
+def accepted_versions(context: Context, product: str) -> list[Publication]:
     """The accepted versions of a product, newest first; raises NotFound when there is none."""
     rows = [
-        row for row in bench.versions.history(product) if row.action in pointer.ACCEPTED_ACTIONS
+        row for row in context.versions.history(product) if row.action in pointer.ACCEPTED_ACTIONS
     ]
     if not rows:
         raise NotFound(
@@ -316,37 +316,37 @@ def accepted_versions(bench: Context, product: str) -> list[Publication]:
     return rows
 
 
-def evidence_document(bench: Context, run_id: str) -> dict[str, Any]:
+def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
     """Gather everything that shows why a run was (or was not) accepted, as one document."""
-    plan, status = bench.runs.plan(run_id), bench.runs.status(run_id)
-    events = bench.runs.events(run_id)
-    validation = logged_validation_document(bench, events, run_id)
-    chunk_checks = bench.evidence.newest(run_id, CHUNK_CHECKS)
-    inputs = bench.evidence.newest(run_id, INPUT_CHECKS)
-    publication = bench.evidence.newest(run_id, PUBLICATION)
+    plan, status = context.runs.plan(run_id), context.runs.status(run_id)
+    events = context.runs.events(run_id)
+    validation = logged_validation_document(context, events, run_id)
+    chunk_checks = context.evidence.newest(run_id, CHUNK_CHECKS)
+    inputs = context.evidence.newest(run_id, INPUT_CHECKS)
+    publication = context.evidence.newest(run_id, PUBLICATION)
     verified = publication[1].pop("verified", None) if publication else None
-    attribution = bench.evidence.newest(run_id, ATTRIBUTION)
+    attribution = context.evidence.newest(run_id, ATTRIBUTION)
     digest = validation[0] if validation else None
     return {
         "run": status.model_dump(mode="json"),
         "standing": vars(
             summarise_run_safety(
-                bench, status, was_empty=has_no_old_rows(validation and validation[1])
+                context, status, was_empty=has_no_old_rows(validation and validation[1])
             )
         ),
         "plan": plan.model_dump(mode="json"),
         "scope": partitions.describe_labels(plan.resolved.scope.partitions),
         "events": [event.model_dump(mode="json") for event in events],
         "approvals": approval_records(events, plan, digest),
-        "chunks": [chunk.model_dump(mode="json") for chunk in bench.ledger.chunks(run_id)],
+        "chunks": [chunk.model_dump(mode="json") for chunk in context.ledger.chunks(run_id)],
         "input_checks": inputs[1]["checks"] if inputs else [],
         "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
         "waivers": waiver_records(events),
-        **rollout_records(bench, run_id, events),
+        **rollout_records(context, run_id, events),
         "attribution": attribution[1] if attribution else None,
         "validation": validation[1] if validation else None,
         "validation_digest": digest,
         "publication": publication[1] if publication else None,
         "published_rows": verified,
-        "code": archived_code(bench, run_id),
+        "code": archived_code(context, run_id),
     }

@@ -35,7 +35,7 @@ from lakehouse_backfill.errors import NotFound, Tampered, TooBusy
 _MAX_READS = 10
 
 
-def audit_verify(bench: Context) -> AuditVerdict:
+def audit_verify(context: Context) -> AuditVerdict:
     """Check each run's chain of events, the seal over all of them, and the states in use.
 
     Then the pointer of each product against its rows, and each plan against its hash.
@@ -43,10 +43,10 @@ def audit_verify(bench: Context) -> AuditVerdict:
     Raises TooBusy when events keep being written in between.
     """
     for _ in range(_MAX_READS):
-        seal = bench.audit.seal()
-        chains, statuses = bench.audit.chains(), bench.runs.list(open_only=True)
-        if bench.audit.seal() == seal:
-            products, bad_plans = bench.audit.products(), bench.audit.bad_plans()
+        seal = context.audit.seal()
+        chains, statuses = context.audit.chains(), context.runs.list(open_only=True)
+        if context.audit.seal() == seal:
+            products, bad_plans = context.audit.products(), context.audit.bad_plans()
             return event_log.verify_logs(chains, seal, statuses, products, bad_plans)
     raise TooBusy("runs kept moving while their logs were read", fix="try again")
 
@@ -90,16 +90,16 @@ class VerifySubject:
         return tuple(row for row in self.publications if row not in earlier)
 
 
-def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
+def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     """Compare what is stored with what was accepted; with `deep` the data files are read too.
 
     Files are asked for their sizes, metadata is hashed, control rows are held against each other,
     against the archive of the acceptance and against the log. Without `deep` no data is read, and
     never a JVM is started where fingerprints say enough. Raises NotFound: there is no such run.
     """
-    status = bench.runs.status(run_id)
-    events = bench.runs.events(run_id)
-    verdict = audit_verify(bench)
+    status = context.runs.status(run_id)
+    events = context.runs.events(run_id)
+    verdict = audit_verify(context)
     checks = [
         StoredCheck(
             name="log and pointers",
@@ -109,13 +109,13 @@ def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
             "chains, seals, pointers and plans",
         )
     ]
-    plan, said = _check_plan(bench, run_id, events)
+    plan, said = _check_plan(context, run_id, events)
     checks.append(said)
     if plan is None:
         return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
-    history = bench.versions.history(status.product)
+    history = context.versions.history(status.product)
     made = [row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)]
-    subject = VerifySubject(bench, plan, events, tuple(made))
+    subject = VerifySubject(context, plan, events, tuple(made))
     result, said = _check_validation(subject)
     subject, archived = _check_archive(subject)
     checks += [said, *archived]
@@ -125,18 +125,18 @@ def verify(bench: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
     read = deep_verify.NO_DATA_READ
     if deep:
         found, read = deep_verify.check_stored_data(
-            bench, plan, subject.current_publications(), subject.archive, result
+            context, plan, subject.current_publications(), subject.archive, result
         )
         checks += found
     return VerifyResult(run_id, tuple(checks), read)
 
 
 def _check_plan(
-    bench: Context, run_id: str, events: tuple[Event, ...]
+    context: Context, run_id: str, events: tuple[Event, ...]
 ) -> tuple[Plan | None, StoredCheck]:
     name = "plan"
     try:
-        plan = bench.runs.plan(run_id)
+        plan = context.runs.plan(run_id)
     except (Tampered, NotFound) as error:
         return None, failed_check(name, error.problem)
     said = [str(e.detail.get("manifest_hash")) for e in events if e.verb == "plan"]
@@ -168,7 +168,7 @@ def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, St
 
 
 def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
-    name, bench, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
+    name, context, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
     decided = [
         e for e in subject.events if e.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     ]
@@ -179,12 +179,12 @@ def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredC
     if digest is None:
         return subject, (unknown_check(name, "an older release accepted it, and made no archive"),)
     try:
-        document = bench.evidence.document(run_id, digest)
+        document = context.evidence.document(run_id, digest)
     except Tampered as error:
         return subject, (failed_check(name, error.problem),)
     if document is None:
         return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
-    found = VerifySubject(bench, subject.plan, subject.events, subject.publications, document)
+    found = VerifySubject(context, subject.plan, subject.events, subject.publications, document)
     expected = [subject.plan.manifest_hash, bound_to, _log_head_at(subject, document["log"]["seq"])]
     held = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
@@ -197,20 +197,22 @@ def _log_head_at(subject: VerifySubject, seq: int) -> str:
 
 def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
     """Rows of control tables against the archive, the log, and each other."""
-    bench, plan, archive = subject.context, subject.plan, subject.archive or {}
-    records = bench.ledger.chunks(plan.run_id)
+    context, plan, archive = subject.context, subject.plan, subject.archive or {}
+    records = context.ledger.chunks(plan.run_id)
     found = [deep_verify.check_ledger(archive, records)]
     if not publish_modes.is_externally_written(plan):
         shadow = plan.shadow_table
         found.append(
             _compare_or_unknown(
                 "commits of the chunks",
-                lambda: deep_verify.check_chunk_commits(records, bench.shadows.chunks(shadow)),
+                lambda: deep_verify.check_chunk_commits(records, context.shadows.chunks(shadow)),
             )
         )
     found.append(_check_fingerprint_rows(subject))
     told = _logged_publication(subject)
-    told_of = (row for row in subject.publications if told is None or told.get("token") == row.token)
+    told_of = (
+        row for row in subject.publications if told is None or told.get("token") == row.token
+    )
     return [*found, *(deep_verify.check_pointer_row(row, told) for row in told_of)]
 
 
@@ -226,10 +228,10 @@ def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
 
 
 def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
-    bench, plan, archive = subject.context, subject.plan, subject.archive or {}
+    context, plan, archive = subject.context, subject.plan, subject.archive or {}
     archived = deep_verify.archived_files(archive)
     try:
-        rows = bench.fingerprints.find([one["path"] for one in archived])
+        rows = context.fingerprints.find([one["path"] for one in archived])
     except Tampered as error:
         return failed_check("fingerprints", error.problem)
     # One file may have been hashed under several readings; the archive holds that of the candidate.
@@ -240,7 +242,7 @@ def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
         for one in rows
         if one.checksum.text == known.get(one.path)
     }
-    bench.journal.bind(**plan.labels).log("fingerprints compared", files=len(both))
+    context.journal.bind(**plan.labels).log("fingerprints compared", files=len(both))
     return deep_verify.check_fingerprints(archived, both)
 
 
@@ -291,12 +293,17 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
                 ),
             )
         )
-    for row in deep_verify.run_snapshots(subject.context, subject.plan, subject.current_publications(), archive):
+    for row in deep_verify.run_snapshots(
+        subject.context, subject.plan, subject.current_publications(), archive
+    ):
         found += _check_snapshot_files(subject, row)
     told = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
     return [
         *found,
-        *(unknown_check(f"files of version {row.version}", told) for row in subject.earlier_publications()),
+        *(
+            unknown_check(f"files of version {row.version}", told)
+            for row in subject.earlier_publications()
+        ),
     ]
 
 

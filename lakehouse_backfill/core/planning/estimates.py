@@ -153,7 +153,7 @@ class RunEstimate(NamedTuple):
     empty_partitions: tuple[str, ...]
 
 
-def estimate_run(bench: Context, resolved: ResolvedManifest) -> RunEstimate:
+def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
     """Estimate a run from metadata alone; raises ConfigError when an input cannot be cut."""
     inputs = []
     for pin in resolved.sources:
@@ -161,21 +161,21 @@ def estimate_run(bench: Context, resolved: ResolvedManifest) -> RunEstimate:
         if pin.range is not None:
             first, last = resolve.window_to_read(pin, resolved.scope)
             rows = resolve.window_row_ranges(
-                _column_type(bench, pin), pin.range.column, first, last
+                _column_type(context, pin), pin.range.column, first, last
             )
-        inputs.append(bench.tables.estimate(pin.table, pin.snapshot_id, rows))
+        inputs.append(context.tables.estimate(pin.table, pin.snapshot_id, rows))
     target, replaced, held = resolved.target, None, set()
     if target.uuid is not None:
         wanted = set(resolved.scope.partitions)
-        live = bench.tables.files(target.table, target.snapshot_id, resolved.scope.field)
+        live = context.tables.files(target.table, target.snapshot_id, resolved.scope.field)
         replaced = tuple(file for file in live if file.is_in(wanted))
         held = {label for file in replaced for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
-    return RunEstimate(estimate_from_files(tuple(inputs), replaced, bench.profile.prices), empty)
+    return RunEstimate(estimate_from_files(tuple(inputs), replaced, context.profile.prices), empty)
 
 
 def estimate_warnings(
-    bench: Context, resolved: ResolvedManifest, found: RunEstimate
+    context: Context, resolved: ResolvedManifest, found: RunEstimate
 ) -> tuple[str, ...]:
     """Say what may be a mistake, although nothing forbids it."""
     scope, texts = resolved.scope, []
@@ -184,7 +184,7 @@ def estimate_warnings(
         texts.append(
             f"{len(found.empty_partitions)} of {len(scope.partitions)} partitions hold no rows now: {few}"
         )
-    future = [label for label in scope.partitions if _is_ahead(bench, resolved, label)]
+    future = [label for label in scope.partitions if _is_ahead(context, resolved, label)]
     if future:
         texts.append(f"partitions lie in the future: {partitions.describe_labels(tuple(future))}")
     if found.estimate.input_rows == 0:
@@ -193,19 +193,19 @@ def estimate_warnings(
         texts.append("the project has changes that are in no git commit; their hashes are kept")
     mode = resolved.manifest.target.publish_mode
     broken = affected_consumers(
-        resolved.contract, mode, bench.tables.positions(resolved.target.table)
+        resolved.contract, mode, context.tables.positions(resolved.target.table)
     )
     place = write_path.staging_location_notes(
-        resolved.manifest.compute.staging_location, bench.tables.describe(resolved.target.table)
+        resolved.manifest.compute.staging_location, context.tables.describe(resolved.target.table)
     )
     return (*texts, *_intolerant(resolved.contract), *broken, *place)
 
 
-def _is_ahead(bench: Context, resolved: ResolvedManifest, label: str) -> bool:
+def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
     lower = partitions.partition_row_range(resolved.scope.field, label).lower
     if lower is None or isinstance(lower, int | str):
         return False
-    return resolve.to_utc_instant(lower) > bench.clock.now()
+    return resolve.to_utc_instant(lower) > context.clock.now()
 
 
 def _intolerant(contract: Contract) -> list[str]:
@@ -216,10 +216,10 @@ def _intolerant(contract: Contract) -> list[str]:
     ]
 
 
-def _column_type(bench: Context, pin: SourcePin) -> str:
+def _column_type(context: Context, pin: SourcePin) -> str:
     columns = {item.name: item.type for item in pin.columns}
     if not columns:  # a port that does not say how the snapshot is read
-        info = bench.tables.describe(pin.table)
+        info = context.tables.describe(pin.table)
         columns = {item.name: item.type for item in (info.columns if info else ())}
     found = columns.get(pin.range.column) if pin.range else None
     if found not in resolve.TIME_TYPES:

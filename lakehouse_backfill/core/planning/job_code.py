@@ -73,7 +73,7 @@ CODE_EVIDENCE = "code"
 MAX_ARCHIVED_CHARACTERS = 1_000_000
 
 
-def archive_code(bench: Context, plan: Plan) -> None:
+def archive_code(context: Context, plan: Plan) -> None:
     """Store the text of every file that decides what the run computes, beside its hash.
 
     Golden rows are data, not code: of them the hash alone is kept. Raises ApprovalMissing when a
@@ -82,23 +82,23 @@ def archive_code(bench: Context, plan: Plan) -> None:
     resolved = plan.resolved
     files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
     files.pop(resolved.manifest.validation.golden or "", None)
-    kept = [_archive_entry(bench, plan, file, sha256) for file, sha256 in sorted(files.items())]
-    bench.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
+    kept = [_archive_entry(context, plan, file, sha256) for file, sha256 in sorted(files.items())]
+    context.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
 
 
-def require_code_of_version(bench: Context, resolved: ResolvedManifest) -> None:
+def require_code_of_version(context: Context, resolved: ResolvedManifest) -> None:
     """Raise ConfigError when a stored run executed other code under this name and version."""
     transform = resolved.manifest.transform
-    earlier = bench.runs.code_of(transform.name, transform.version)
+    earlier = context.runs.code_of(transform.name, transform.version)
     require_same_code(resolved, sorted(earlier.items()))
 
 
-def changed_code_files(bench: Context, plan: Plan) -> tuple[str, ...]:
+def changed_code_files(context: Context, plan: Plan) -> tuple[str, ...]:
     """Name the files of code that are not, by now, what was approved: the archive is what runs."""
     found = []
     for file, approved in sorted(code_files(plan.resolved).items()):
         try:
-            is_same = bench.code_hash(file) == approved
+            is_same = context.code_hash(file) == approved
         except (NotFound, ConfigError):
             is_same = False
         if not is_same:
@@ -106,30 +106,30 @@ def changed_code_files(bench: Context, plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def changed_code_notes(bench: Context, run_id: str) -> list[str]:
+def changed_code_notes(context: Context, run_id: str) -> list[str]:
     """Say of an open run that files of its code differ from what was approved: they are not run."""
     with suppress(NotFound, Tampered):
-        if bench.runs.status(run_id).state not in lifecycle.OPEN_STATES:
+        if context.runs.status(run_id).state not in lifecycle.OPEN_STATES:
             return []
-        plan = bench.runs.plan(run_id)
+        plan = context.runs.plan(run_id)
         if publish_modes.is_externally_written(plan):
             return []
         return [
             f"{file} is not, by now, what {run_id} was planned with: the archived code is what runs"
-            for file in changed_code_files(bench, plan)
+            for file in changed_code_files(context, plan)
         ]
     return []
 
 
-def archived_code(bench: Context, run_id: str) -> list[dict[str, Any]]:
+def archived_code(context: Context, run_id: str) -> list[dict[str, Any]]:
     """Give the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
-    found = bench.evidence.newest(run_id, CODE_EVIDENCE)
+    found = context.evidence.newest(run_id, CODE_EVIDENCE)
     return found[1]["files"] if found else []
 
 
-def _archive_entry(bench: Context, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
-    text = bench.file_text(file)
-    if bench.code_hash(file) != sha256:
+def _archive_entry(context: Context, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
+    text = context.file_text(file)
+    if context.code_hash(file) != sha256:
         raise ApprovalMissing(
             f"{file} was edited while {plan.run_id} was being planned",
             fix="plan again",
@@ -141,7 +141,7 @@ def _archive_entry(bench: Context, plan: Plan, file: str, sha256: str) -> dict[s
     }
 
 
-def require_approved_files(bench: Context, plan: Plan) -> None:
+def require_approved_files(context: Context, plan: Plan) -> None:
     """Raise ApprovalMissing, naming the file, when one is not what was planned and approved.
 
     Else the evidence would name checks that were not made. Code is another matter: what was kept
@@ -150,14 +150,16 @@ def require_approved_files(bench: Context, plan: Plan) -> None:
     resolved = plan.resolved
     planned = {resolved.manifest.transform.file: resolved.code_hash} | resolved.files
     kept = {
-        one["file"]: one["sha256"] for one in archived_code(bench, plan.run_id) if _is_archived(one)
+        one["file"]: one["sha256"]
+        for one in archived_code(context, plan.run_id)
+        if _is_archived(one)
     }
     code = code_files(resolved)
     for file, approved in planned.items():
         if file in code and kept.get(file) == approved:
             continue
         try:
-            found = bench.code_hash(file)
+            found = context.code_hash(file)
         except NotFound as error:
             raise _changed_file_error(
                 plan, f"{file} is gone since {plan.run_id} was planned", file

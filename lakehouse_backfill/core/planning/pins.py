@@ -15,10 +15,10 @@ from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, Table
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 
-def resolve_sources(bench: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
+def resolve_sources(context: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
     """Resolve each input of the manifest to a snapshot. Raises NotFound, ConfigError."""
-    pins = [_source_pin(bench, name, item) for name, item in manifest.sources.items()]
-    pins += [_source_pin(bench, name, item) for name, item in manifest.reference_data.items()]
+    pins = [_source_pin(context, name, item) for name, item in manifest.sources.items()]
+    pins += [_source_pin(context, name, item) for name, item in manifest.reference_data.items()]
     if len({pin.name for pin in pins}) < len(pins):
         raise ConfigError(
             "a name stands in sources and in reference_data",
@@ -28,11 +28,11 @@ def resolve_sources(bench: Context, manifest: RunManifest) -> tuple[SourcePin, .
     return tuple(pins)
 
 
-def resolve_tombstones(bench: Context, contract: Contract) -> tuple[TombstonePin, ...]:
+def resolve_tombstones(context: Context, contract: Contract) -> tuple[TombstonePin, ...]:
     """Resolve the contract's tombstone tables to their heads. Raises NotFound."""
     found = []
     for item in contract.tombstones:
-        info = bench.tables.describe(item.table)
+        info = context.tables.describe(item.table)
         if info is None:
             raise NotFound(
                 f"{item.table} does not exist, where {contract.product} has its tombstones",
@@ -69,14 +69,14 @@ def _require_same_types(contract: Contract, columns: dict[str, str], info: Table
             )
 
 
-def _source_pin(bench: Context, name: str, item: Source | Reference) -> SourcePin:
+def _source_pin(context: Context, name: str, item: Source | Reference) -> SourcePin:
     at = item.at
     if isinstance(at, datetime):
         at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
     ref = TableRef(table=item.table, at=None if at is None else str(at))
     is_source = isinstance(item, Source)
     snapshot = _resolve_snapshot(
-        bench, ref, f"{'sources' if is_source else 'reference_data'}.{name}"
+        context, ref, f"{'sources' if is_source else 'reference_data'}.{name}"
     )
     return SourcePin(
         name=name,
@@ -93,31 +93,31 @@ def _source_pin(bench: Context, name: str, item: Source | Reference) -> SourcePi
     )
 
 
-def _resolve_snapshot(bench: Context, ref: TableRef, field: str) -> Snapshot:
+def _resolve_snapshot(context: Context, ref: TableRef, field: str) -> Snapshot:
     """Find the snapshot; an error says whether the table or the reference is wrong."""
     try:
-        return bench.tables.resolve(ref)
+        return context.tables.resolve(ref)
     except NotFound as error:
-        is_table = ref.at is None or bench.tables.describe(ref.table) is None
+        is_table = ref.at is None or context.tables.describe(ref.table) is None
         error.field = f"{field}.{'table' if is_table else 'at'}"
         raise
 
 
-def is_pin_expired(bench: Context, pin: SourcePin) -> bool:
+def is_pin_expired(context: Context, pin: SourcePin) -> bool:
     """Tell whether the pinned snapshot is gone from its table."""
     try:
-        bench.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
+        context.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
     except NotFound:
         return True
     return False
 
 
-def require_pinned_snapshots(bench: Context, plan: Plan) -> None:
+def require_pinned_snapshots(context: Context, plan: Plan) -> None:
     """Raise NotFound when a snapshot that the plan reads or changes has expired since.
 
     The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
     """
-    gone = [pin for pin in plan.resolved.sources if is_pin_expired(bench, pin)]
+    gone = [pin for pin in plan.resolved.sources if is_pin_expired(context, pin)]
     if gone:
         names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
         raise NotFound(
@@ -132,15 +132,15 @@ def pin_name(run_id: str) -> str:
     return f"lhb-pin-{run_id}"
 
 
-def pin_snapshots(bench: Context, plan: Plan) -> None:
+def pin_snapshots(context: Context, plan: Plan) -> None:
     """Tag what the plan reads and the base that it changes; the same again does nothing.
 
     The leases are written first: a tag of ours always has one, also when this is cut off.
     """
     wanted = _tags_to_set(plan)
-    bench.pin_leases.grant(tuple(_lease(bench, plan, *one) for one in wanted))
+    context.pin_leases.grant(tuple(_lease(context, plan, *one) for one in wanted))
     for table, snapshot_id, name in wanted:
-        bench.pins.pin(table, snapshot_id, name)
+        context.pins.pin(table, snapshot_id, name)
 
 
 def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
@@ -160,8 +160,8 @@ def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
     return found
 
 
-def _lease(bench: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
-    run, now = plan.resolved.manifest.run, bench.clock.now()
+def _lease(context: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
+    run, now = plan.resolved.manifest.run, context.clock.now()
     return PinLease(
         table=table,
         tag=tag,
@@ -176,15 +176,15 @@ def _lease(bench: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -
     )
 
 
-def base_files(bench: Context, plan: Plan) -> list[LiveFile]:
+def base_files(context: Context, plan: Plan) -> list[LiveFile]:
     """List the live files of the target as it was planned; none where it held no snapshot."""
     target = plan.resolved.target
     if target.snapshot_id is None:
         return []
-    return bench.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
+    return context.tables.files(target.table, target.snapshot_id, plan.resolved.scope.field)
 
 
-def head_snapshot_id(bench: Context, table: str) -> int | None:
+def head_snapshot_id(context: Context, table: str) -> int | None:
     """Give the snapshot that readers of a table see; None where it holds nothing, or is none."""
-    info = bench.tables.describe(table)
+    info = context.tables.describe(table)
     return None if info is None else info.snapshot_id

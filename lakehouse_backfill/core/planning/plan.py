@@ -75,7 +75,7 @@ def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Con
 
 
 def resolve_spec_partitions(
-    bench: Context, resolved: ResolvedManifest
+    context: Context, resolved: ResolvedManifest
 ) -> tuple[SpecPartitions, ...]:
     """Resolve the scope to (spec, partition tuple) sets.
 
@@ -85,7 +85,7 @@ def resolve_spec_partitions(
     target = resolved.target
     if target.snapshot_id is None:
         return ()
-    found = bench.tables.places(target.table, target.snapshot_id, resolved.scope)
+    found = context.tables.places(target.table, target.snapshot_id, resolved.scope)
     for place in found:
         for spanned in place.spans:
             _require_uncut_files(resolved, place, frozenset(spanned))
@@ -116,14 +116,14 @@ def _require_uncut_files(
             )
 
 
-def require_revisable(bench: Context, product: str, revise: str | None) -> None:
+def require_revisable(context: Context, product: str, revise: str | None) -> None:
     """Raise unless `revise` names a run of the product that can still be superseded.
 
     Asked before anything is written: a revision that fails half way leaves two open runs.
     """
     if revise is None:
         return
-    status = bench.runs.status(revise)
+    status = context.runs.status(revise)
     if status.product != product:
         raise ConfigError(
             f"{revise} restates {status.product}, so a run of {product} cannot revise it",
@@ -133,14 +133,14 @@ def require_revisable(bench: Context, product: str, revise: str | None) -> None:
         lifecycle.require_legal_move(status, "supersede")
 
 
-def supersede_revised_run(bench: Context, plan: Plan, by: str) -> None:
+def supersede_revised_run(context: Context, plan: Plan, by: str) -> None:
     """Close the run that the plan revises; once superseded, nothing changes any more."""
     if plan.revises is None or plan.revises == plan.run_id:
         return
-    status = bench.runs.status(plan.revises)
+    status = context.runs.status(plan.revises)
     if status.state is RunState.SUPERSEDED:
         return
-    bench.move(status, bench.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
+    context.move(status, context.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class DeclaredRun:
 
 
 def make_plan(
-    bench: Context,
+    context: Context,
     declared: DeclaredRun,
     by: str,
     revise: str | None,
@@ -173,13 +173,13 @@ def make_plan(
     catch_up.require_catch_up_possible(manifest)
     publish_modes.require_no_edge_check(manifest)
     gate_registry.require_known_gates(manifest)
-    require_revisable(bench, manifest.product, revise)
-    job_code.require_committed(declared.git_commit, bench.profile.environment)
-    base = _base(bench, declared.contract)
-    scope = resolve.resolve_scope(_scope_field(bench, declared, base), manifest.target.partitions)
+    require_revisable(context, manifest.product, revise)
+    job_code.require_committed(declared.git_commit, context.profile.environment)
+    base = _base(context, declared.contract)
+    scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
-    sources = pins.resolve_sources(bench, manifest)
+    sources = pins.resolve_sources(context, manifest)
     notes = resolve.check_input_ranges(manifest, scope, sources)
     notes += resolve.completeness_notes(manifest, declared.contract, sources)
     notes += steps.check_progressive(manifest, declared.contract, scope)
@@ -198,27 +198,27 @@ def make_plan(
         lock_hash=declared.lock_hash,
         config_hash=digest(manifest.transform.config),
         files=declared.files,
-        environment=bench.profile.environment,
-        tombstones=pins.resolve_tombstones(bench, declared.contract),
+        environment=context.profile.environment,
+        tombstones=pins.resolve_tombstones(context, declared.contract),
     )
     resolved = amend(resolved) if amend else resolved
-    require_code_of_version(bench, resolved)
-    notes += _target_notes(resolved) + write_path.publish_mode_notes(bench, resolved)
+    require_code_of_version(context, resolved)
+    notes += _target_notes(resolved) + write_path.publish_mode_notes(context, resolved)
     notes += table.schema_change_notes(manifest.target.schema_change, declared.contract)
-    return _complete_plan(bench, resolved, declared, by, revise, notes)
+    return _complete_plan(context, resolved, declared, by, revise, notes)
 
 
-def register_plan(bench: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
+def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
     """Pin the snapshots and register the run; the same open plan again changes nothing.
 
     Order: pins, code, run, then the run that this one revises is superseded.
     """
-    known = _find_status(bench, plan.run_id)
+    known = _find_status(context, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN_STATES:
-        return bench.runs.plan(plan.run_id), known
-    pins.pin_snapshots(bench, plan)
-    archive_code(bench, plan)
-    now = bench.clock.now()
+        return context.runs.plan(plan.run_id), known
+    pins.pin_snapshots(context, plan)
+    archive_code(context, plan)
+    now = context.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
     event: Event = lifecycle.next_event(
         draft,
@@ -228,22 +228,22 @@ def register_plan(bench: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]
         at=now,
         detail={"manifest_hash": plan.manifest_hash, "revises": plan.revises},
     )
-    status = bench.runs.register(plan, event)
-    bench.journal.bind(**plan.labels).log(
+    status = context.runs.register(plan, event)
+    context.journal.bind(**plan.labels).log(
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
     if plan.revises:
-        supersede_revised_run(bench, plan, by)
+        supersede_revised_run(context, plan, by)
     return plan, status
 
 
-def prove_warm_up(bench: Context, plan: Plan) -> dict[str, Any]:
+def prove_warm_up(context: Context, plan: Plan) -> dict[str, Any]:
     """Compute the first partition with the declared warm-up and with twice as much.
 
     Raises ChecksFailed when they differ: then the declared warm-up is too short.
     """
     label = plan.resolved.scope.partitions[0]
-    once, twice = bench.compute().staging.prove_warm_up(plan, label)
+    once, twice = context.compute().staging.prove_warm_up(plan, label)
     if once != twice:
         raise ChecksFailed(
             f"partition {label} comes out differently with twice the warm-up: {once.rows} rows "
@@ -255,50 +255,50 @@ def prove_warm_up(bench: Context, plan: Plan) -> dict[str, Any]:
 
 
 def _complete_plan(
-    bench: Context,
+    context: Context,
     resolved: ResolvedManifest,
     declared: DeclaredRun,
     by: str,
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    places = resolve_spec_partitions(bench, resolved)
-    found = estimates.estimate_run(bench, resolved)
+    places = resolve_spec_partitions(context, resolved)
+    found = estimates.estimate_run(context, resolved)
     estimate = found.estimate
     notes = publish_modes.check_run_kind(resolved.manifest, estimate.output_rows) + notes
-    estimates.check_limits(resolved.manifest, estimate, bench.clock.now())
+    estimates.check_limits(resolved.manifest, estimate, context.clock.now())
     manifest_hash = resolved.manifest_hash
-    run_id = _free_run_id(bench, f"bf-{manifest_hash[:10]}")
+    run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     name = resolved.contract.table.rpartition(".")[2]
     return Plan(
         run_id=run_id,
         revises=revise,
-        created_at=bench.clock.now(),
+        created_at=context.clock.now(),
         created_by=by,
         resolved=resolved,
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=write_path.resolve_write_path(bench, resolved),
-        conflicts=find_conflicting_runs(bench, resolved, {run_id, revise}),
+        way=write_path.resolve_write_path(context, resolved),
+        conflicts=find_conflicting_runs(context, resolved, {run_id, revise}),
         checklist=checklist.answer_checklist(resolved, estimate),
         notes=notes + partition_spec_notes(places),
-        warnings=estimates.estimate_warnings(bench, resolved, found),
+        warnings=estimates.estimate_warnings(context, resolved, found),
         manifest_file=declared.manifest_file,
-        shadow_table=f"{bench.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
+        shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
 
 
 def find_conflicting_runs(
-    bench: Context, resolved: ResolvedManifest, ignore: set[str | None]
+    context: Context, resolved: ResolvedManifest, ignore: set[str | None]
 ) -> tuple[ConflictingRun, ...]:
     """Name the open runs of the product whose partitions overlap."""
     found = []
     wanted = set(resolved.scope.partitions)
-    for status in bench.runs.list(open_only=True):
+    for status in context.runs.list(open_only=True):
         if status.run_id in ignore or status.product != resolved.manifest.product:
             continue
-        other = bench.runs.plan(status.run_id)
+        other = context.runs.plan(status.run_id)
         overlap = sorted(wanted & set(other.resolved.scope.partitions))
         if overlap:
             found.append(
@@ -309,21 +309,21 @@ def find_conflicting_runs(
     return tuple(found)
 
 
-def _base(bench: Context, contract: Contract) -> TableInfo | None:
+def _base(context: Context, contract: Contract) -> TableInfo | None:
     """Readers of a pinned product read the accepted snapshot, so that is what a run starts from."""
     if contract.publication == "pinned":
-        accepted = bench.versions.pointer(contract.product).accepted
+        accepted = context.versions.pointer(contract.product).accepted
         if accepted is not None:
-            info = bench.tables.describe(accepted.table)
+            info = context.tables.describe(accepted.table)
             return info and info.model_copy(update={"snapshot_id": accepted.snapshot_id})
-    return bench.tables.describe(contract.table)
+    return context.tables.describe(contract.table)
 
 
-def _scope_field(bench: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
+def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
     column = declared.manifest.target.partitions.column
     if base is not None:
         with attach_error_field("target.partitions.column"):
-            return bench.tables.scope_field(base, column)
+            return context.tables.scope_field(base, column)
     wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
     found = next((item for item in declared.contract.columns if item.name == column), None)
     if wanted is None or found is None:
@@ -377,17 +377,17 @@ def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _find_status(bench: Context, run_id: str) -> RunStatus | None:
+def _find_status(context: Context, run_id: str) -> RunStatus | None:
     try:
-        return bench.runs.status(run_id)
+        return context.runs.status(run_id)
     except NotFound:
         return None
 
 
-def _free_run_id(bench: Context, wanted: str) -> str:
+def _free_run_id(context: Context, wanted: str) -> str:
     """The same intent on the same snapshots is the same run while it is open, else a new one."""
     run_id, number = wanted, 1
-    while (known := _find_status(bench, run_id)) and known.state not in lifecycle.OPEN_STATES:
+    while (known := _find_status(context, run_id)) and known.state not in lifecycle.OPEN_STATES:
         number += 1
         run_id = f"{wanted}-{number}"
     return run_id

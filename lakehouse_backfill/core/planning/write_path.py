@@ -170,21 +170,21 @@ def require_fitting_mode(
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
 
 
-def resolve_write_path(bench: Context, resolved: ResolvedManifest) -> ChosenWritePath:
+def resolve_write_path(context: Context, resolved: ResolvedManifest) -> ChosenWritePath:
     """Say who writes the commits of this run, and why. Raises Unsupported when it does not fit."""
-    chosen = bench.ways(resolved.target.table, resolved.scope)
+    chosen = context.ways(resolved.target.table, resolved.scope)
     require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
     return chosen
 
 
-def publish_mode_notes(bench: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
     """Say what the mode means for this run. Raises Conflict when an append would not be one."""
     manifest, target = resolved.manifest, resolved.target
     mode = manifest.target.publish_mode
     if mode == "append" and target.snapshot_id is not None:
         field = resolved.scope.field
         publish_modes.require_empty_partitions(
-            resolved, bench.tables.files(target.table, target.snapshot_id, field)
+            resolved, context.tables.files(target.table, target.snapshot_id, field)
         )
     found = [f"{mode}: {publish_modes.MODE_MEANINGS[mode]}"]
     if manifest.target.row_predicate:

@@ -55,48 +55,48 @@ _STAGEABLE_STATES = {
 }
 
 
-def newest_revision(bench: Context, run_id: str) -> str:
+def newest_revision(context: Context, run_id: str) -> str:
     """Follow a run to the revision that caught up for it; a run without one is itself."""
-    while bench.runs.status(run_id).state is RunState.SUPERSEDED:
-        said = [event for event in bench.runs.events(run_id) if event.verb == "supersede"]
+    while context.runs.status(run_id).state is RunState.SUPERSEDED:
+        said = [event for event in context.runs.events(run_id) if event.verb == "supersede"]
         by_run = str(said[-1].detail["by_run"])
-        made = bench.runs.plan(by_run).resolved.catch_up
+        made = context.runs.plan(by_run).resolved.catch_up
         if made is None or made.of != run_id:
             break
         run_id = by_run
     return run_id
 
 
-def publish_with_catch_up(bench: Context, run_id: str, by: str) -> PublishResult:
+def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResult:
     """Publish, and where manifest and contract allow it follow live commits by revisions.
 
     Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
     attempts, ApprovalMissing when a person must look at the revision's result.
     """
-    run_id = newest_revision(bench, run_id)
+    run_id = newest_revision(context, run_id)
     while True:
-        plan = bench.runs.plan(run_id)
+        plan = context.runs.plan(run_id)
         if plan.resolved.catch_up is not None:
-            bring_to_accepted(bench, plan, by)
+            bring_to_accepted(context, plan, by)
         try:
-            return publishing.publish(bench, run_id, by)
+            return publishing.publish(context, run_id, by)
         except TargetChanged as error:
             if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
                 raise
-            run_id = _plan_catch_up(bench, plan, error, by).run_id
+            run_id = _plan_catch_up(context, plan, error, by).run_id
 
 
-def carry_over_approval(bench: Context, plan: Plan, by: str) -> RunStatus:
+def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
     """Approve a revision in the name of those who approved the run that it catches up for.
 
     What they approved says that the run may catch up; scope, job and files are the same, else
     nothing carries over and ApprovalMissing is raised.
     """
-    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    status, catch_up = context.runs.status(plan.run_id), plan.resolved.catch_up
     if catch_up is None or status.state is not RunState.PLANNED:
         return status
-    first = bench.runs.plan(catch_up.of)
-    events = trusted_events(bench, bench.runs.status(catch_up.of))
+    first = context.runs.plan(catch_up.of)
+    events = trusted_events(context, context.runs.status(catch_up.of))
     roles.require_approval(events, first)
     same = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
     other = [name for name in same if getattr(first.resolved, name) != getattr(plan.resolved, name)]
@@ -106,7 +106,7 @@ def carry_over_approval(bench: Context, plan: Plan, by: str) -> RunStatus:
             "not carry over",
             fix=f"lakehouse-backfill approve {plan.run_id} --by WHO",
         )
-    return bench.move(
+    return context.move(
         status, plan, "carry approval", by,
         bound_to=plan.manifest_hash,
         decided_by=list(roles.decision_makers(events, "approve", first.manifest_hash)),
@@ -115,23 +115,23 @@ def carry_over_approval(bench: Context, plan: Plan, by: str) -> RunStatus:
     )  # fmt: skip
 
 
-def carry_over_acceptance(bench: Context, plan: Plan, by: str) -> RunStatus:
+def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
     """Accept a revision in the name of those who accepted the run before it, if nothing else moved.
 
     Raises ApprovalMissing, with the reasons, when a person must look.
     """
-    status, catch_up = bench.runs.status(plan.run_id), plan.resolved.catch_up
+    status, catch_up = context.runs.status(plan.run_id), plan.resolved.catch_up
     if catch_up is None or status.state is not RunState.VALIDATED:
         return status
-    before = bench.runs.status(catch_up.of)
-    events, mine = trusted_events(bench, before), trusted_events(bench, status)
+    before = context.runs.status(catch_up.of)
+    events, mine = trusted_events(context, before), trusted_events(context, status)
     old, new = (
-        logged_validation(bench, events, catch_up.of),
-        logged_validation(bench, mine, plan.run_id),
+        logged_validation(context, events, catch_up.of),
+        logged_validation(context, mine, plan.run_id),
     )
     why: tuple[str, ...] = ("its validation is gone",)
     if old is not None and new is not None and old[0] == catch_up.accepted_digest:
-        inexact = deletions.inexact_partitions(bench, plan, new[1])
+        inexact = deletions.inexact_partitions(context, plan, new[1])
         why = reasons_for_review(old[1], new[1], catch_up, inexact)
     decided_by = roles.decision_makers(events, "accept", catch_up.accepted_digest)
     if why or not decided_by or new is None:
@@ -143,56 +143,56 @@ def carry_over_acceptance(bench: Context, plan: Plan, by: str) -> RunStatus:
             + errors.command_line("publish", plan.run_id),
             data={"run_id": plan.run_id, "because": list(why)},
         )
-    return bench.move(
+    return context.move(
         status, plan, "carry acceptance", by,
         bound_to=new[0],
         decided_by=list(decided_by),
         carried_from=catch_up.of,
-        archive=acceptance.archive_acceptance(bench, plan, status, new, tuple(decided_by)),
+        archive=acceptance.archive_acceptance(context, plan, status, new, tuple(decided_by)),
         reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
         "live commits changed differ",
     )  # fmt: skip
 
 
-def bring_to_accepted(bench: Context, plan: Plan, by: str) -> None:
+def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
     """Bring a revision to accepted, from wherever it stopped. Starts Spark if it has to compute."""
-    status = carry_over_approval(bench, plan, by)
+    status = carry_over_approval(context, plan, by)
     if status.state in _STAGEABLE_STATES:
-        stage(bench, plan.run_id, by)
-        status = bench.runs.status(plan.run_id)
+        stage(context, plan.run_id, by)
+        status = context.runs.status(plan.run_id)
     if status.state is RunState.STAGED:
-        status, _, _ = validate(bench, plan.run_id, by)
+        status, _, _ = validate(context, plan.run_id, by)
     if status.state is RunState.REJECTED:
         raise ChecksFailed(
             f"{plan.run_id} caught up with live commits, but its result did not pass",
             state="nothing was published; readers see what they saw before",
             fix=f"lakehouse-backfill status {plan.run_id}",
         )
-    carry_over_acceptance(bench, plan, by)
+    carry_over_acceptance(context, plan, by)
 
 
-def _plan_catch_up(bench: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
+def _plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
     """Plan the revision that follows what came; raises `error` when none may."""
-    known = _find_planned_revision(bench, plan)
+    known = _find_planned_revision(context, plan)
     if known is None:
         attempt = next_catch_up_attempt(plan) if _may_catch_up(plan) else 0
-        amend = partial(_amend_for_catch_up, bench, plan, error, attempt)
-        known = make_plan(bench, _declaration_of(plan), plan.created_by, plan.run_id, amend)
+        amend = partial(_amend_for_catch_up, context, plan, error, attempt)
+        known = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
         _require_same_table(plan, known, error)
         # Before anything is written: without Java there is no way on.
-        bench.compute()
-        known, _ = register_plan(bench, known, by)
+        context.compute()
+        known, _ = register_plan(context, known, by)
     # A process that was killed in between left both runs open.
-    supersede_revised_run(bench, known, by)
-    bench.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
+    supersede_revised_run(context, known, by)
+    context.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
     return known
 
 
-def _find_planned_revision(bench: Context, plan: Plan) -> Plan | None:
+def _find_planned_revision(context: Context, plan: Plan) -> Plan | None:
     """Find the revision that a process which was killed planned."""
-    for status in bench.runs.list(open_only=True):
+    for status in context.runs.list(open_only=True):
         if status.product == plan.product and status.run_id != plan.run_id:
-            found = bench.runs.plan(status.run_id)
+            found = context.runs.plan(status.run_id)
             if found.resolved.catch_up and found.resolved.catch_up.of == plan.run_id:
                 return found
     return None
@@ -229,12 +229,12 @@ def _may_catch_up(plan: Plan) -> bool:
 
 
 def _amend_for_catch_up(
-    bench: Context, old: Plan, error: TargetChanged, attempt: int, resolved: ResolvedManifest
+    context: Context, old: Plan, error: TargetChanged, attempt: int, resolved: ResolvedManifest
 ) -> ResolvedManifest:
     """Cut the partitions anew: those that stay are taken over, the others are made again."""
-    change = deletions.live_changes(bench, old, resolved.target.snapshot_id, error)
+    change = deletions.live_changes(context, old, resolved.target.snapshot_id, error)
     found = logged_validation(
-        bench, trusted_events(bench, bench.runs.status(old.run_id)), old.run_id
+        context, trusted_events(context, context.runs.status(old.run_id)), old.run_id
     )
     if found is None:
         raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
@@ -289,7 +289,7 @@ STAGEABLE_STATES = {
 }
 
 
-def run_until_decision(bench: Context, run_id: str, by: str) -> dict[str, object]:
+def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
     """Do the next steps that need nobody's decision; done work is not done again.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
@@ -297,8 +297,8 @@ def run_until_decision(bench: Context, run_id: str, by: str) -> dict[str, object
     it, IllegalMove when the run is closed, and what the steps raise.
     """
     done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
-    run_id = newest_revision(bench, run_id)
-    status = carry_over_approval(bench, bench.runs.plan(run_id), by)
+    run_id = newest_revision(context, run_id)
+    status = carry_over_approval(context, context.runs.plan(run_id), by)
     if status.state is RunState.PLANNED:
         raise ApprovalMissing(
             f"{run_id} is not approved, so nothing was computed",
@@ -307,22 +307,22 @@ def run_until_decision(bench: Context, run_id: str, by: str) -> dict[str, object
         )
     if status.state is RunState.REJECTED:
         # By gates; after a person said no, nothing but a revision goes on.
-        roles.require_approval(trusted_events(bench, status), bench.runs.plan(run_id))
+        roles.require_approval(trusted_events(context, status), context.runs.plan(run_id))
     if status.state in CLOSED_STATES:
         lifecycle.require_legal_move(status, "begin staging")
     if status.state in STAGEABLE_STATES:
-        _, numbers = staging.stage(bench, run_id, by)
+        _, numbers = staging.stage(context, run_id, by)
         done |= numbers
         # Between two steps nobody holds the lease: another process may have gone on.
-        status = bench.runs.status(run_id)
+        status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
-        status, result, _ = validating.validate(bench, run_id, by)
+        status, result, _ = validating.validate(context, run_id, by)
         done["checks"] = [check.model_dump(mode="json") for check in result.checks]
-    plan = bench.runs.plan(run_id)
-    status = carry_over_acceptance(bench, plan, by)
+    plan = context.runs.plan(run_id)
+    status = carry_over_acceptance(context, plan, by)
     manual = plan.resolved.manifest.safety.manual_publish
     if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
-        run_id = str(publish_with_catch_up(bench, run_id, by).publication.run_id)
-        status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+        run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
+        status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     done |= {"product": plan.product, "manifest_file": plan.manifest_file}
     return {"run_id": run_id, "state": status.state.value, **done}

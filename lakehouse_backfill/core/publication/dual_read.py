@@ -128,62 +128,64 @@ class DualReadResult:
 
 
 def dual_read(
-    bench: Context, run_id: str, query: ReaderQuery, by: str, accept_difference: str | None = None
+    context: Context, run_id: str, query: ReaderQuery, by: str, accept_difference: str | None = None
 ) -> DualReadResult:
     """Run the reader's query on both states, and record what came of it.
 
     The comparison is bound to exactly this candidate. With `accept_difference` (a reason) a
     difference is recorded as reviewed. Raises NotAllowed, NotFound, ConfigError (the query).
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     roles.require_validator(plan.resolved.contract, by)
     if accept_difference is not None:
-        _require_reviewer(bench, plan, by, accept_difference)
+        _require_reviewer(context, plan, by, accept_difference)
     lifecycle.require_legal_move(status, "dual read")
-    bench.require_no_other_driver(status)
-    comparison = _compare(bench, plan, query).model_copy(update={"by": by, "at": bench.clock.now()})
-    digest = bench.evidence.record(
+    context.require_no_other_driver(status)
+    comparison = _compare(context, plan, query).model_copy(
+        update={"by": by, "at": context.clock.now()}
+    )
+    digest = context.evidence.record(
         run_id, DUAL_READ, comparison.model_dump(mode="json"), status.seq
     )
     bound = candidate_binding(plan, comparison.new.snapshot_id)
-    status = bench.move(
+    status = context.move(
         status, plan, "dual read", by, reader=query.reader, bound_to=bound,
         equal=comparison.equal, digest=digest,
     )  # fmt: skip
     if accept_difference is not None and not comparison.equal:
-        status = bench.move(
+        status = context.move(
             status, plan, "accept difference", by, reader=query.reader, digest=digest,
             reason=accept_difference,
         )  # fmt: skip
-    events = trusted_events(bench, status)
+    events = trusted_events(context, status)
     found = reader_comparisons(plan, events, comparison.new.snapshot_id)
     return DualReadResult(status, comparison, digest, found)
 
 
-def _require_reviewer(bench: Context, plan: Plan, by: str, reason: str) -> None:
+def _require_reviewer(context: Context, plan: Plan, by: str, reason: str) -> None:
     """Accepting a difference is a waiver: the same role, and four eyes where they are wanted."""
     roles.require_role(plan.resolved.contract, "waive", by)
-    roles.require_four_eyes(plan, bench.profile.environment, by)
+    roles.require_four_eyes(plan, context.profile.environment, by)
     if not reason.strip():
         raise ConfigError(
             "accepting a difference needs a reason", fix="add it: --accept-difference REASON"
         )
 
 
-def _compare(bench: Context, plan: Plan, query: ReaderQuery) -> QueryComparison:
-    new = staged_candidate(bench, plan)
+def _compare(context: Context, plan: Plan, query: ReaderQuery) -> QueryComparison:
+    new = staged_candidate(context, plan)
     try:
-        accepted = resolve_accepted(bench, plan.resolved.contract, strict=False)
+        accepted = resolve_accepted(context, plan.resolved.contract, strict=False)
         old = TableState(table=accepted.table, snapshot_id=accepted.snapshot_id)
     except NotFound:
         # Nothing was accepted yet: the reader sees no rows, in the candidate's columns.
         old = TableState(table=plan.shadow_table, snapshot_id=None)
-    return bench.reading.compare(query, old, new)
+    return context.reading.compare(query, old, new)
 
 
-def staged_candidate(bench: Context, plan: Plan) -> TableState:
+def staged_candidate(context: Context, plan: Plan) -> TableState:
     """Give what the run staged; raises NotFound when it staged nothing yet."""
-    shadow = bench.tables.describe(plan.shadow_table)
+    shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(
             f"{plan.run_id} has no staged candidate", fix=f"lakehouse-backfill run {plan.run_id}"
@@ -197,17 +199,17 @@ def require_dual_reads(plan: Plan, events: tuple[Event, ...], snapshot_id: int |
 
 
 def reader_records(
-    bench: Context, plan: Plan, events: tuple[Event, ...]
+    context: Context, plan: Plan, events: tuple[Event, ...]
 ) -> list[dict[str, object]]:
     """List where the run's readers stand, for status, page and archive; empty without any."""
     is_asked = plan.resolved.manifest.target.dual_read is not None
     if not is_asked and not any(event.verb == "dual read" for event in events):
         return []
-    shadow = bench.tables.describe(plan.shadow_table)
+    shadow = context.tables.describe(plan.shadow_table)
     found = reader_comparisons(plan, events, shadow.snapshot_id if shadow else None)
     lines = []
     for item in found:
-        known = bench.evidence.document(plan.run_id, item.digest) if item.digest else None
+        known = context.evidence.document(plan.run_id, item.digest) if item.digest else None
         lines.append({**vars(item), "comparison": known})
     return lines
 
@@ -220,10 +222,10 @@ class CandidateSnapshot:
     snapshot_id: int
 
 
-def candidate(bench: Context, run_id: str, by: str | None) -> CandidateSnapshot:
+def candidate(context: Context, run_id: str, by: str | None) -> CandidateSnapshot:
     """Resolve a run's candidate for somebody who may see it; raises NotFound, NotAllowed."""
-    require_candidate_access(bench, run_id, by)
-    found = staged_candidate(bench, bench.runs.plan(run_id))
+    require_candidate_access(context, run_id, by)
+    found = staged_candidate(context, context.runs.plan(run_id))
     if found.snapshot_id is None:
         raise NotFound(
             f"the candidate of {run_id} holds nothing yet",
@@ -232,6 +234,6 @@ def candidate(bench: Context, run_id: str, by: str | None) -> CandidateSnapshot:
     return CandidateSnapshot(found.table, found.snapshot_id)
 
 
-def require_candidate_access(bench: Context, run_id: str, by: str | None) -> None:
+def require_candidate_access(context: Context, run_id: str, by: str | None) -> None:
     """Raise NotAllowed unless the contract lets them read candidates; none named: everybody may."""
-    roles.require_validator(bench.runs.plan(run_id).resolved.contract, by)
+    roles.require_validator(context.runs.plan(run_id).resolved.contract, by)

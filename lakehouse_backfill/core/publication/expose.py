@@ -38,7 +38,7 @@ CORRECTION_EVENTS_MODE = "correction_events"
 
 
 def write_correction_events(
-    bench: Context, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
+    context: Context, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
 ) -> CommitResult:
     """Write one event for each key that differs between what was accepted and the candidate.
 
@@ -47,7 +47,7 @@ def write_correction_events(
     """
     resolved = plan.resolved
     corrections.require_unchanged_target(
-        plan, _target_changes(bench, plan), bench.versions.history(plan.product)
+        plan, _target_changes(context, plan), context.versions.history(plan.product)
     )
     request = DiffRequest(
         old_table=resolved.target.table,
@@ -58,7 +58,7 @@ def write_correction_events(
         scope=resolved.scope,
         ignore=LINEAGE_NAMES,
     )
-    return bench.corrections.write(
+    return context.corrections.write(
         CorrectionEventsRequest(
             sink=corrections.correction_sink(resolved.manifest, resolved.contract),
             product=plan.product,
@@ -70,11 +70,11 @@ def write_correction_events(
             produced_at=reserved.at,
             evidence_digest=reserved.evidence_digest or "",
         ),
-        bench.differ(diff.engine_for(bench, request)).differing(request),
+        context.differ(diff.engine_for(context, request)).differing(request),
     )
 
 
-def require_no_published_corrections(bench: Context, plan: Plan) -> None:
+def require_no_published_corrections(context: Context, plan: Plan) -> None:
     """Raise Unsupported when events stand for rows of the partitions that a run would replace.
 
     Consumers apply them on top of the table: they would correct rows that it does not hold any
@@ -82,18 +82,20 @@ def require_no_published_corrections(bench: Context, plan: Plan) -> None:
     """
     if plan.resolved.manifest.target.publish_mode == CORRECTION_EVENTS_MODE:
         return
-    for row, label in corrections.published_corrections(plan, bench.versions.history(plan.product)):
-        made = bench.runs.plan(str(row.run_id)).resolved.manifest.target.publish_mode
+    for row, label in corrections.published_corrections(
+        plan, context.versions.history(plan.product)
+    ):
+        made = context.runs.plan(str(row.run_id)).resolved.manifest.target.publish_mode
         if made == CORRECTION_EVENTS_MODE:
             raise corrections.published_corrections_error(plan, row, label)
 
 
-def _target_changes(bench: Context, plan: Plan) -> str | None:
+def _target_changes(context: Context, plan: Plan) -> str | None:
     target = plan.resolved.target
     if target.snapshot_id is None:
-        info = bench.tables.describe(target.table)
+        info = context.tables.describe(target.table)
         return f"{target.table} is not empty any more" if info and info.snapshot_id else None
-    return bench.publisher.changes(target.table, plan.resolved.scope, target.snapshot_id)
+    return context.publisher.changes(target.table, plan.resolved.scope, target.snapshot_id)
 
 
 def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
@@ -111,7 +113,7 @@ def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
 
 
 def write_compensating_events(
-    bench: Context, way: RollbackTarget, row: Publication
+    context: Context, way: RollbackTarget, row: Publication
 ) -> CommitResult:
     """Take the undone events back by their reverse, in one append."""
     undone = corrections.effective_publications(way.undone)
@@ -122,7 +124,7 @@ def write_compensating_events(
             state="nothing was rolled back",
             fix=f"choose a later version: lakehouse-backfill versions {row.product}",
         )
-    return bench.corrections.compensate(
+    return context.corrections.compensate(
         CompensationRequest(
             table=tables[0],
             product=row.product,
@@ -149,19 +151,19 @@ class AcceptedResult:
 
 
 def expose_result(
-    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Do what the run's publish mode does before the pointer moves; once per publication token.
 
     Of the snapshot that was judged: what was written to the shadow since is not accepted.
     """
     return _EXPOSE_BY_MODE[plan.resolved.manifest.target.publish_mode](
-        bench, plan, reserved, accepted
+        context, plan, reserved, accepted
     )
 
 
 def _adopt_shadow(
-    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Swap the shadow's files into the target."""
     properties = {
@@ -177,7 +179,7 @@ def _adopt_shadow(
     request = adopt_request(
         plan, shadow_snapshot_id, reserved.token, publication_tags(reserved), properties
     )
-    return bench.publisher.adopt(narrow_to_reserved(request, reserved))
+    return context.publisher.adopt(narrow_to_reserved(request, reserved))
 
 
 def evidence_digest_property(reserved: Publication) -> dict[str, str]:
@@ -211,15 +213,15 @@ def lineage_properties(plan: Plan) -> dict[str, str]:
 
 
 def _expose_pointer(
-    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Keep the shadow's snapshot: readers resolve the pointer, so nothing has to be committed."""
     snapshot_id = _judged_snapshot_id(plan, accepted)
-    return _pin_version(bench, plan, reserved, plan.shadow_table, snapshot_id)
+    return _pin_version(context, plan, reserved, plan.shadow_table, snapshot_id)
 
 
 def _expose_version_table(
-    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Give the version a table of its own, by name; it stays when the shadow goes."""
     snapshot_id = _judged_snapshot_id(plan, accepted)
@@ -231,8 +233,8 @@ def _expose_version_table(
         "lakehouse-backfill.result-digest": reserved.result_digest or "",
         **evidence_digest_property(reserved),
     }
-    bench.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
-    return _pin_version(bench, plan, reserved, name, snapshot_id)
+    context.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
+    return _pin_version(context, plan, reserved, name, snapshot_id)
 
 
 def _judged_snapshot_id(plan: Plan, accepted: AcceptedResult) -> int:
@@ -242,10 +244,10 @@ def _judged_snapshot_id(plan: Plan, accepted: AcceptedResult) -> int:
 
 
 def _pin_version(
-    bench: Context, plan: Plan, reserved: Publication, table: str, snapshot_id: int
+    context: Context, plan: Plan, reserved: Publication, table: str, snapshot_id: int
 ) -> CommitResult:
     """Pin what the pointer will lead to."""
-    bench.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
+    context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
     return CommitResult(
         table=table,
         snapshot_id=snapshot_id,
@@ -260,19 +262,19 @@ def _pin_version(
 
 
 def _expose_events(
-    bench: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Write what differs to a table of events; the product's own stays as it is."""
-    return write_correction_events(bench, plan, reserved, accepted.shadow_snapshot_id)
+    return write_correction_events(context, plan, reserved, accepted.shadow_snapshot_id)
 
 
-def find_landed_swap(bench: Context, plan: Plan, pending: Publication) -> CommitResult | None:
+def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:
     """Look where the publication commits for its token."""
     resolved = plan.resolved
     if resolved.manifest.target.publish_mode == "correction_events":
         sink = corrections.correction_sink(resolved.manifest, resolved.contract)
-        return bench.corrections.find(sink.table, pending.token)
-    return bench.publisher.find(resolved.target.table, pending.token)
+        return context.corrections.find(sink.table, pending.token)
+    return context.publisher.find(resolved.target.table, pending.token)
 
 
 _EXPOSE_BY_MODE: dict[str, Callable[[Context, Plan, Publication, AcceptedResult], CommitResult]] = {
@@ -288,7 +290,7 @@ _EXPOSE_BY_MODE: dict[str, Callable[[Context, Plan, Publication, AcceptedResult]
 PUBLISHED_ROWS_CHECK = "what is published is what was accepted"
 
 
-def compare_published_rows(bench: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
+def compare_published_rows(context: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
     """Compare the published partitions with the accepted checksums; None: nothing was swapped.
 
     `passed` is None when that cannot be told without reading rows: a file is not known, delete
@@ -302,8 +304,8 @@ def compare_published_rows(bench: Context, plan: Plan, row: Publication) -> dict
     ):
         return None
     try:
-        known = _published_fingerprints(bench, plan, row)
-        judged = bench.evidence.document(plan.run_id, row.result_digest or "")
+        known = _published_fingerprints(context, plan, row)
+        judged = context.evidence.document(plan.run_id, row.result_digest or "")
     except Tampered as error:
         return _check_document(passed=False, detail=error.problem)
     if judged is None or known is None or known.unread or declared_schema_change(plan):
@@ -326,13 +328,15 @@ def require_rows_match(found: dict[str, Any] | None, plan: Plan, row: Publicatio
     )
 
 
-def _published_fingerprints(bench: Context, plan: Plan, row: Publication) -> KnownChecksums | None:
+def _published_fingerprints(
+    context: Context, plan: Plan, row: Publication
+) -> KnownChecksums | None:
     """Say what is known of the published partitions; None: a file lies in several of them."""
     scope = row.scope or plan.resolved.scope
-    files = bench.stored.files(row.table, row.snapshot_id or 0, scope)
+    files = context.stored.files(row.table, row.snapshot_id or 0, scope)
     if any(each.partition not in scope.partitions for each in files):
         return None
-    known = known_of(bench, row.table, row.snapshot_id or 0, files)
+    known = known_of(context, row.table, row.snapshot_id or 0, files)
     return fingerprints.sum_known_checksums(files, known, scope.partitions)
 
 

@@ -38,101 +38,105 @@ class PostPublishOutcome:
     calls: tuple[HookCall, ...]
 
 
-def run_checks_and_hooks(bench: Context, plan: Plan, row: Publication, by: str) -> None:
+def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str) -> None:
     """Check what readers see now and call the hooks; what was done for this act is not repeated.
 
     Raises ChecksFailed when a check failed: the publication stands, unless the contract says
     `rollback`, and then readers see again what they saw before.
     """
-    epoch = bench.runs.status(plan.run_id).epoch
-    failed = decisions.failed_blocking_checks(_run_checks(bench, plan, row, epoch))
+    epoch = context.runs.status(plan.run_id).epoch
+    failed = decisions.failed_blocking_checks(_run_checks(context, plan, row, epoch))
     refused: BackfillError | None = None
-    if failed and _is_rollback_declared(plan) and _is_accepted(bench, plan, row):
+    if failed and _is_rollback_declared(plan) and _is_accepted(context, plan, row):
         try:
-            _roll_back_publication(bench, plan, row, failed, by)
+            _roll_back_publication(context, plan, row, failed, by)
         except REFUSALS as error:
             refused = error
     is_seen = (
-        pointer.visible_publication(bench.versions.history(plan.product), plan.run_id) is not None
+        pointer.visible_publication(context.versions.history(plan.product), plan.run_id) is not None
     )
     outcome = "published" if is_seen else "rolled back"
     hooks.call_hooks(
-        bench, plan, "after_publish", row.token, epoch, outcome=outcome, version=row.version
+        context, plan, "after_publish", row.token, epoch, outcome=outcome, version=row.version
     )
     if failed:
         raise _checks_failed_error(plan, row, failed, refused, is_seen=is_seen) from refused
 
 
-def post_publish_outcome(bench: Context, plan: Plan, row: Publication) -> PostPublishOutcome:
+def post_publish_outcome(context: Context, plan: Plan, row: Publication) -> PostPublishOutcome:
     """Give the checks and hook calls that followed a publication, as they are recorded."""
-    checks = _recorded_checks(bench, plan, row) or {"checks": []}
+    checks = _recorded_checks(context, plan, row) or {"checks": []}
     return PostPublishOutcome(
         tuple(CheckResult.model_validate(check) for check in checks["checks"]),
-        hooks.recorded_hook_calls(bench, plan, row.token),
+        hooks.recorded_hook_calls(context, plan, row.token),
     )
 
 
-def pending_post_publish(bench: Context, product: str) -> tuple[str | None, tuple[str, ...]]:
+def pending_post_publish(context: Context, product: str) -> tuple[str | None, tuple[str, ...]]:
     """Name the run of the accepted act and what was not done yet after it."""
-    history = bench.versions.history(product)
+    history = context.versions.history(product)
     row = next((row for row in history if row.action in pointer.ACCEPTED_ACTIONS), None)
     run_id = pointer.newest_published_run(history)
     if row is None or run_id is None or row.action == "baseline":
         return None, ()
-    plan = bench.runs.plan(run_id)
-    if bench.runs.status(run_id).state in (RunState.PUBLISHING, RunState.PUBLISH_HALTED):
+    plan = context.runs.plan(run_id)
+    if context.runs.status(run_id).state in (RunState.PUBLISHING, RunState.PUBLISH_HALTED):
         return None, ()  # only some steps of it are visible: it is not published yet
     if row.action == "rollback":
-        return run_id, hooks.pending_hooks(bench, plan, "after_rollback", row.token)
-    left = hooks.pending_hooks(bench, plan, "after_publish", row.token)
-    if _declared_checks(plan) and _recorded_checks(bench, plan, row) is None:
+        return run_id, hooks.pending_hooks(context, plan, "after_rollback", row.token)
+    left = hooks.pending_hooks(context, plan, "after_publish", row.token)
+    if _declared_checks(plan) and _recorded_checks(context, plan, row) is None:
         left = ("checks after publish", *left)
     return run_id, left
 
 
-def run_post_publish(bench: Context, product: str, by: str) -> None:
+def run_post_publish(context: Context, product: str, by: str) -> None:
     """Do what was not done yet after the accepted act; raises ChecksFailed as it would have."""
-    history = bench.versions.history(product)
+    history = context.versions.history(product)
     row = next(row for row in history if row.action in pointer.ACCEPTED_ACTIONS)
     run_id = pointer.newest_published_run(history)
     if row.action == "rollback":
-        rollback.call_after_rollback_hooks(bench, row)
+        rollback.call_after_rollback_hooks(context, row)
     elif run_id is not None:
-        run_checks_and_hooks(bench, bench.runs.plan(run_id), row, by)
+        run_checks_and_hooks(context, context.runs.plan(run_id), row, by)
 
 
-def require_no_failed_checks(bench: Context, plan: Plan, by: str) -> None:
+def require_no_failed_checks(context: Context, plan: Plan, by: str) -> None:
     """Raise ChecksFailed again when the run's own checks rolled its last publication back.
 
     The process that did so died before the run was told: to repeat it must not publish once more.
     """
-    history = bench.versions.history(plan.product)
+    history = context.versions.history(plan.product)
     mine = (row for row in history if row.action == "publish" and row.run_id == plan.run_id)
     row = next(mine, None)
-    if row is None or not _is_rollback_declared(plan) or _recorded_checks(bench, plan, row) is None:
+    if (
+        row is None
+        or not _is_rollback_declared(plan)
+        or _recorded_checks(context, plan, row) is None
+    ):
         return
     if decisions.failed_blocking_checks(
-        _run_checks(bench, plan, row, bench.runs.status(plan.run_id).epoch)
+        _run_checks(context, plan, row, context.runs.status(plan.run_id).epoch)
     ):
-        run_post_publish(bench, plan.product, by)
-        run_checks_and_hooks(bench, plan, row, by)
+        run_post_publish(context, plan.product, by)
+        run_checks_and_hooks(context, plan, row, by)
 
 
 def _run_checks(
-    bench: Context, plan: Plan, row: Publication, epoch: int
+    context: Context, plan: Plan, row: Publication, epoch: int
 ) -> tuple[CheckResult, ...]:
     if _declared_checks(plan) is None:
         return ()
-    known = _recorded_checks(bench, plan, row)
+    known = _recorded_checks(context, plan, row)
     if known is not None:
         return tuple(CheckResult.model_validate(check) for check in known["checks"])
-    results = (_check_visible_rows(bench, plan, row), *_run_suites(bench, plan, row))
+    results = (_check_visible_rows(context, plan, row), *_run_suites(context, plan, row))
     document = {
         "token": row.token,
         "version": row.version,
         "checks": [to_json_value(result.model_dump(mode="json")) for result in results],
     }
-    bench.evidence.record(plan.run_id, POST_PUBLISH_CHECKS, document, epoch)
+    context.evidence.record(plan.run_id, POST_PUBLISH_CHECKS, document, epoch)
     return results
 
 
@@ -148,14 +152,14 @@ def _visible_scope(plan: Plan, row: Publication) -> Scope | None:
     return plan.resolved.scope if steps.is_stepwise(plan) else row.scope
 
 
-def _recorded_checks(bench: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
-    found = bench.evidence.newest(plan.run_id, POST_PUBLISH_CHECKS)
+def _recorded_checks(context: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
+    found = context.evidence.newest(plan.run_id, POST_PUBLISH_CHECKS)
     return found[1] if found is not None and found[1].get("token") == row.token else None
 
 
-def _check_visible_rows(bench: Context, plan: Plan, row: Publication) -> CheckResult:
+def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> CheckResult:
     """The rows that readers get are those of the candidate; shared files are not read."""
-    shadow = bench.tables.describe(plan.shadow_table)
+    shadow = context.tables.describe(plan.shadow_table)
     request = DiffRequest(
         old_table=plan.shadow_table,
         old_snapshot_id=None if shadow is None else shadow.snapshot_id,
@@ -165,7 +169,7 @@ def _check_visible_rows(bench: Context, plan: Plan, row: Publication) -> CheckRe
         scope=_visible_scope(plan, row),
         samples=1,
     )
-    found = bench.differ("local").diff(request).summary
+    found = context.differ("local").diff(request).summary
     other = found.added + found.removed + found.changed
     return CheckResult(
         name="readers see the candidate",
@@ -177,11 +181,11 @@ def _check_visible_rows(bench: Context, plan: Plan, row: Publication) -> CheckRe
     )
 
 
-def _run_suites(bench: Context, plan: Plan, row: Publication) -> tuple[CheckResult, ...]:
+def _run_suites(context: Context, plan: Plan, row: Publication) -> tuple[CheckResult, ...]:
     wanted, scope = _declared_checks(plan), _visible_scope(plan, row)
     if wanted is None or not wanted.suites or scope is None:
         return ()
-    compute = bench.compute()
+    compute = context.compute()
     results: list[CheckResult] = []
     for suite in wanted.suites:
         frame = compute.inspecting.snapshot(row.table, row.snapshot_id, scope)
@@ -194,30 +198,30 @@ def _is_rollback_declared(plan: Plan) -> bool:
     return wanted is not None and wanted.on_failed == "rollback"
 
 
-def _is_accepted(bench: Context, plan: Plan, row: Publication) -> bool:
-    accepted = bench.versions.pointer(plan.product).accepted
+def _is_accepted(context: Context, plan: Plan, row: Publication) -> bool:
+    accepted = context.versions.pointer(plan.product).accepted
     return accepted is not None and accepted.token == row.token
 
 
 def _roll_back_publication(
-    bench: Context,
+    context: Context,
     plan: Plan,
     row: Publication,
     failed: tuple[CheckResult, ...],
     by: str,
 ) -> None:
     reason = f"checks after publish failed: {_check_names(failed)}"
-    group = publication_group(bench, plan.run_id)
+    group = publication_group(context, plan.run_id)
     if group:
-        roll_back_group(bench, group, reason, by)
+        roll_back_group(context, group, reason, by)
         return
     to, only = row.supersedes, tuple[str, ...]()
     if steps.is_stepwise(plan):
         # All steps of the run, and nothing of other runs that became visible between them.
-        to = steps.version_before_run(bench.versions.history(plan.product), plan.run_id)
+        to = steps.version_before_run(context.versions.history(plan.product), plan.run_id)
         only = plan.resolved.scope.partitions
-    way = rollback.plan_rollback(bench, plan.product, to, only)
-    rollback.apply_rollback(bench, plan.resolved.contract, way, reason, by)
+    way = rollback.plan_rollback(context, plan.product, to, only)
+    rollback.apply_rollback(context, plan.resolved.contract, way, reason, by)
 
 
 def _checks_failed_error(

@@ -77,7 +77,9 @@ class ProgressivePublication:
             return None
         wanted = new_publication(self.context, self.plan, self.events, self.accepted, self.by, left)
         try:
-            _, swap = reserve_and_expose(self.context, self.plan, self.status, wanted, self.accepted)
+            _, swap = reserve_and_expose(
+                self.context, self.plan, self.status, wanted, self.accepted
+            )
         except REFUSALS as error:
             if step.number > 1:
                 error.state = self._error_state()
@@ -127,7 +129,9 @@ class ProgressivePublication:
             "checked_at": self.context.clock.now().isoformat(),
         }
 
-    def _halt_run(self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str) -> None:
+    def _halt_run(
+        self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str
+    ) -> None:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
         problem = f"{self.plan.run_id}: {step} failed its check: {names}"
         self.context.move(
@@ -152,12 +156,12 @@ class ProgressivePublication:
 
 
 def check_step(
-    bench: Context, plan: Plan, accepted: AcceptedResult, step: steps.PublishStep
+    context: Context, plan: Plan, accepted: AcceptedResult, step: steps.PublishStep
 ) -> list[CheckResult]:
     """Compare the step's rows, read as readers do, with the candidate; then suites and limits."""
     declared = plan.resolved.manifest.target.progressive or Progressive()
-    seen = resolve_accepted(bench, plan.resolved.contract, strict=False)
-    compute = bench.compute()
+    seen = resolve_accepted(context, plan.resolved.contract, strict=False)
+    compute = context.compute()
     wanted = {item.measure for item in declared.thresholds}
     measured = compute.measuring.measure(
         (plan.resolved.target.table, plan.resolved.target.snapshot_id),

@@ -91,7 +91,7 @@ class PublishResult:
 
 
 def new_publication(
-    bench: Context,
+    context: Context,
     plan: Plan,
     events: tuple[Event, ...],
     accepted: AcceptedResult,
@@ -113,7 +113,7 @@ def new_publication(
         before_snapshot_id=None,
         scope=scope or plan.resolved.scope,
         supersedes=None,
-        at=bench.clock.now(),
+        at=context.clock.now(),
         by=by,
         approved_by=roles.decision_makers(events, "approve", plan.manifest_hash),
         accepted_by=roles.decision_makers(events, "accept", accepted.digest),
@@ -125,96 +125,96 @@ def new_publication(
 
 
 def reserve_and_expose(
-    bench: Context, plan: Plan, status: RunStatus, wanted: Publication, accepted: AcceptedResult
+    context: Context, plan: Plan, status: RunStatus, wanted: Publication, accepted: AcceptedResult
 ) -> tuple[Publication, CommitResult]:
     """Reserve the version, expose the files and move the pointer.
 
     A refusal gives the version back, and moves the run to where it can be published from again.
     """
-    wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
+    wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": context.driver})
     reserved: Publication | None = None
     try:
         base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
         reserved = reserve_version(
-            bench, wanted, head_snapshot_id(bench, plan.resolved.contract.table), base
+            context, wanted, head_snapshot_id(context, plan.resolved.contract.table), base
         )
-        with bench.journal.bind(**plan.labels).span(
+        with context.journal.bind(**plan.labels).span(
             "publish", version=reserved.version, publication=reserved.token
         ):
             act, version = reserved.token, reserved.version
-            hooks.require_hooks(bench, plan, "before_publish", act, status.epoch, version=version)
-            swap = expose_result(bench, plan, reserved, accepted)
+            hooks.require_hooks(context, plan, "before_publish", act, status.epoch, version=version)
+            swap = expose_result(context, plan, reserved, accepted)
     except REFUSALS as error:
         if reserved is None or may_release(reserved, wanted, error):
-            release_publication(bench, plan, status, wanted.by, error)
+            release_publication(context, plan, status, wanted.by, error)
         raise
-    return finalise_version(bench, reserved, swap, "publish"), swap
+    return finalise_version(context, reserved, swap, "publish"), swap
 
 
 def resume_publication(
-    bench: Context, plan: Plan, status: RunStatus
+    context: Context, plan: Plan, status: RunStatus
 ) -> tuple[Publication, CommitResult] | None:
     """Finish the run's reservation if what it is for has landed; None when it has not."""
-    pending = bench.versions.pointer(plan.product).pending
+    pending = context.versions.pointer(plan.product).pending
     if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
         return None
-    swap = find_landed_swap(bench, plan, pending)
+    swap = find_landed_swap(context, plan, pending)
     if swap is None:
         return None
-    mine = pending.model_copy(update={"epoch": status.epoch, "driver": bench.driver})
-    return finalise_version(bench, reserve_version(bench, mine, None), swap, "publish"), swap
+    mine = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
+    return finalise_version(context, reserve_version(context, mine, None), swap, "publish"), swap
 
 
 def release_publication(
-    bench: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
+    context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
 ) -> None:
     """Release what the run reserved, of which nothing has landed, and let it be published again.
 
     A run that is published in steps is accepted again before its first step, halted after it.
     """
-    pending = bench.versions.pointer(plan.product).pending
+    pending = context.versions.pointer(plan.product).pending
     if pending is not None and pending.run_id == plan.run_id:
-        release_version(bench, pending, status.epoch)
-    history = bench.versions.history(plan.product)
+        release_version(context, pending, status.epoch)
+    history = context.versions.history(plan.product)
     # Also where a process gave it back and died before it told anybody.
     act = hooks.released_token(history, plan.run_id)
     if act is not None:
-        hooks.notify_released(bench, plan, act, status.epoch, error.problem)
+        hooks.notify_released(context, plan, act, status.epoch, error.problem)
     seen = steps.visible_partitions(history, plan.run_id)
     verb = "halt publication" if steps.is_stepwise(plan) and seen else "release"
-    bench.move(status, plan, verb, by, problem=error.problem)
+    context.move(status, plan, verb, by, problem=error.problem)
     if verb in hooks.HALT_VERBS:
-        hooks.notify_halted(bench, plan)
+        hooks.notify_halted(context, plan)
 
 
 def finish_publication(
-    bench: Context, plan: Plan, status: RunStatus, row: Publication, by: str
+    context: Context, plan: Plan, status: RunStatus, row: Publication, by: str
 ) -> None:
     """Show and record what the pointer says by now; a view that fails leaves nothing unfinished.
 
     Whether the table holds what was accepted is recorded with it: `require_accepted` says it.
     """
-    compared = expose.compare_published_rows(bench, plan, row)
+    compared = expose.compare_published_rows(context, plan, row)
     try:
-        refresh_view(bench, plan.resolved.contract)
+        refresh_view(context, plan.resolved.contract)
     finally:
         document = row.model_dump(mode="json") | ({"verified": compared} if compared else {})
-        digest = bench.evidence.record(plan.run_id, PUBLICATION, document, status.epoch)
-        bench.move(
+        digest = context.evidence.record(plan.run_id, PUBLICATION, document, status.epoch)
+        context.move(
             status, plan, "finish publishing", by,
             version=row.version, token=row.token, digest=digest,
         )  # fmt: skip
 
 
-def require_published_rows_match(bench: Context, plan: Plan, row: Publication) -> None:
+def require_published_rows_match(context: Context, plan: Plan, row: Publication) -> None:
     """Raise ChecksFailed, each time, when it is recorded that readers see other rows in `row`."""
-    found = bench.evidence.newest(plan.run_id, PUBLICATION)
+    found = context.evidence.newest(plan.run_id, PUBLICATION)
     if found is not None and found[1].get("token") == row.token:
         expose.require_rows_match(found[1].get("verified"), plan, row)
 
 
 def check_publishable(
-    bench: Context, plan: Plan, events: tuple[Event, ...], by: str
+    context: Context, plan: Plan, events: tuple[Event, ...], by: str
 ) -> AcceptedResult:
     """Check roles and decisions, and that the shadow is what was accepted; give what that is.
 
@@ -225,7 +225,7 @@ def check_publishable(
     lifecycle.require_not_retired(events)
     roles.require_role(contract, "publish", by)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
-    found = logged_validation(bench, events, plan.run_id)
+    found = logged_validation(context, events, plan.run_id)
     if found is None:
         raise ApprovalMissing(
             f"{plan.run_id} was never validated", fix=f"lakehouse-backfill validate {plan.run_id}"
@@ -233,7 +233,7 @@ def check_publishable(
     digest, validation = found
     roles.require_decision(events, "accept", digest, plan.run_id)
     require_gates_open(events, plan.run_id, digest, validation)
-    shadow = bench.tables.describe(plan.shadow_table)
+    shadow = context.tables.describe(plan.shadow_table)
     if shadow is None or shadow.snapshot_id != validation.shadow_snapshot_id:
         raise ApprovalMissing(
             f"{plan.shadow_table} is not what was accepted: it changed after validation",
@@ -241,8 +241,8 @@ def check_publishable(
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
     require_dual_reads(plan, events, validation.shadow_snapshot_id)
-    require_no_published_corrections(bench, plan)
-    require_window_open(plan, bench.clock.now())
-    deletions.require_no_tombstoned_rows(bench, plan, validation.shadow_snapshot_id)
-    deletions.require_no_deleted_rows(bench, plan, validation.shadow_snapshot_id)
+    require_no_published_corrections(context, plan)
+    require_window_open(plan, context.clock.now())
+    deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
+    deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)
     return AcceptedResult(digest, validation.shadow_snapshot_id)

@@ -59,45 +59,49 @@ class _GroupMember:
     accepted: AcceptedResult | None = None
 
 
-def publish_together(bench: Context, run_ids: tuple[str, ...], by: str) -> dict[str, PublishResult]:
+def publish_together(
+    context: Context, run_ids: tuple[str, ...], by: str
+) -> dict[str, PublishResult]:
     """Make the accepted results of several runs visible at once; a second call changes nothing.
 
     Readers of all these products see the old or the new versions, never some of each, when they
     resolve the pointers together. Raises Unsupported (a product that is not pinned, or twice),
     PointerMoved, and what `publish` raises; then nothing has become visible.
     """
-    plans = [bench.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
+    plans = [context.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
     _require_pinned_products(plans)
-    return publish_group(bench, tuple(plan.run_id for plan in plans), by, {})
+    return publish_group(context, tuple(plan.run_id for plan in plans), by, {})
 
 
 def publish_group(
-    bench: Context, group: tuple[str, ...], by: str, detail: dict[str, str]
+    context: Context, group: tuple[str, ...], by: str, detail: dict[str, str]
 ) -> dict[str, PublishResult]:
     """Publish a group, or finish it: of one that was cut off all are visible, or none is."""
-    plans = [bench.runs.plan(run_id) for run_id in group]
-    rows = _visible_publications(bench, plans)
+    plans = [context.runs.plan(run_id) for run_id in group]
+    rows = _visible_publications(context, plans)
     if len(rows) == len(plans):
         for plan in plans:
-            _finish_visible_run(bench, plan, rows[plan.run_id], by, detail)
-        _run_group_checks(bench, plans, rows, by)
+            _finish_visible_run(context, plan, rows[plan.run_id], by, detail)
+        _run_group_checks(context, plans, rows, by)
         return {
             run_id: PublishResult(row, None, was_published=True) for run_id, row in rows.items()
         }
     try:
-        accepted = [_check_group_run(bench, plan, by) for plan in plans]
+        accepted = [_check_group_run(context, plan, by) for plan in plans]
     except REFUSALS as error:
         for plan in plans:
-            _release_group_run(bench, plan, by, error)
+            _release_group_run(context, plan, by, error)
         raise
-    with _drive_group(bench, plans, accepted, by, {GROUP_DETAIL: list(group), **detail}) as members:
+    with _drive_group(
+        context, plans, accepted, by, {GROUP_DETAIL: list(group), **detail}
+    ) as members:
         for member in members:
-            act, epoch = hooks.group_act_id(bench, member.plan), member.status.epoch
-            hooks.require_hooks(bench, member.plan, "before_publish", act, epoch)
-        rows = _move_pointers(bench, members, by)
+            act, epoch = hooks.group_act_id(context, member.plan), member.status.epoch
+            hooks.require_hooks(context, member.plan, "before_publish", act, epoch)
+        rows = _move_pointers(context, members, by)
         for member in members:
-            finish_publication(bench, member.plan, member.status, rows[member.plan.run_id], by)
-    _run_group_checks(bench, plans, rows, by)
+            finish_publication(context, member.plan, member.status, rows[member.plan.run_id], by)
+    _run_group_checks(context, plans, rows, by)
     return {run_id: PublishResult(row, None, was_published=False) for run_id, row in rows.items()}
 
 
@@ -116,55 +120,55 @@ def _require_pinned_products(plans: list[Plan]) -> None:
         )
 
 
-def _visible_publications(bench: Context, plans: list[Plan]) -> dict[str, Publication]:
+def _visible_publications(context: Context, plans: list[Plan]) -> dict[str, Publication]:
     found = {
-        plan.run_id: visible_publication(bench.versions.history(plan.product), plan.run_id)
+        plan.run_id: visible_publication(context.versions.history(plan.product), plan.run_id)
         for plan in plans
     }
     return {run_id: row for run_id, row in found.items() if row is not None}
 
 
 def _finish_visible_run(
-    bench: Context, plan: Plan, row: Publication, by: str, detail: dict[str, str]
+    context: Context, plan: Plan, row: Publication, by: str, detail: dict[str, str]
 ) -> None:
     """Finish a run that readers see: it was cut off after the pointers moved, or told before."""
-    status = bench.runs.status(plan.run_id)
+    status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
-        status = bench.drive(status, plan, "begin publishing", by, **detail)
-        finish_publication(bench, plan, status, row, by)
+        status = context.drive(status, plan, "begin publishing", by, **detail)
+        finish_publication(context, plan, status, row, by)
 
 
 def _run_group_checks(
-    bench: Context, plans: list[Plan], rows: dict[str, Publication], by: str
+    context: Context, plans: list[Plan], rows: dict[str, Publication], by: str
 ) -> None:
     """Check and tell after all of them, also when a check of one fails; raises the first."""
     failed: list[ChecksFailed] = []
     for plan in plans:
         try:
-            post_publish.run_checks_and_hooks(bench, plan, rows[plan.run_id], by)
-            require_published_rows_match(bench, plan, rows[plan.run_id])
+            post_publish.run_checks_and_hooks(context, plan, rows[plan.run_id], by)
+            require_published_rows_match(context, plan, rows[plan.run_id])
         except ChecksFailed as error:
             failed.append(error)
     if failed:
         raise failed[0]
 
 
-def _check_group_run(bench: Context, plan: Plan, by: str) -> AcceptedResult:
-    status = bench.runs.status(plan.run_id)
-    return check_publishable(bench, plan, trusted_events(bench, status), by)
+def _check_group_run(context: Context, plan: Plan, by: str) -> AcceptedResult:
+    status = context.runs.status(plan.run_id)
+    return check_publishable(context, plan, trusted_events(context, status), by)
 
 
-def _release_group_run(bench: Context, plan: Plan, by: str, error: BackfillError) -> None:
-    status = bench.runs.status(plan.run_id)
+def _release_group_run(context: Context, plan: Plan, by: str, error: BackfillError) -> None:
+    status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
-        act = hooks.group_act_id(bench, plan)
-        hooks.notify_released(bench, plan, act, status.epoch, error.problem)
-        bench.overtake(status, plan, "release", by, problem=error.problem)
+        act = hooks.group_act_id(context, plan)
+        hooks.notify_released(context, plan, act, status.epoch, error.problem)
+        context.overtake(status, plan, "release", by, problem=error.problem)
 
 
 @contextmanager
 def _drive_group(
-    bench: Context,
+    context: Context,
     plans: list[Plan],
     accepted: list[AcceptedResult],
     by: str,
@@ -175,25 +179,27 @@ def _drive_group(
     with ExitStack() as leases:
         try:
             for plan, found in zip(plans, accepted, strict=True):
-                status = bench.runs.status(plan.run_id)
-                status = bench.drive(status, plan, "begin publishing", by, **detail)
-                leases.enter_context(RenewedLease(bench, status))
+                status = context.runs.status(plan.run_id)
+                status = context.drive(status, plan, "begin publishing", by, **detail)
+                leases.enter_context(RenewedLease(context, status))
                 members.append(_GroupMember(plan, status, found))
             yield members
         except REFUSALS as error:
             for member in members:
                 status, plan, problem = member.status, member.plan, error.problem
-                act = hooks.group_act_id(bench, plan)
-                hooks.notify_released(bench, plan, act, status.epoch, problem)
-                bench.move(status, plan, "release", by, problem=problem)
+                act = hooks.group_act_id(context, plan)
+                hooks.notify_released(context, plan, act, status.epoch, problem)
+                context.move(status, plan, "release", by, problem=problem)
             raise
 
 
-def _move_pointers(bench: Context, members: list[_GroupMember], by: str) -> dict[str, Publication]:
+def _move_pointers(
+    context: Context, members: list[_GroupMember], by: str
+) -> dict[str, Publication]:
     """Keep the shadows' snapshots, and move all pointers in one commit."""
-    rows = {member.plan.run_id: _pointer_row(bench, member, by) for member in members}
+    rows = {member.plan.run_id: _pointer_row(context, member, by) for member in members}
     heads = {
-        m.plan.product: head_snapshot_id(bench, m.plan.resolved.contract.table) for m in members
+        m.plan.product: head_snapshot_id(context, m.plan.resolved.contract.table) for m in members
     }
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
@@ -212,7 +218,7 @@ def _move_pointers(bench: Context, members: list[_GroupMember], by: str) -> dict
             found.append(row.model_copy(update={"supersedes": current}))
         return tuple(found)
 
-    moved = when_pointers_are_free(bench, tuple(heads), decide)
+    moved = when_pointers_are_free(context, tuple(heads), decide)
     accepted = {m.plan.run_id: moved[m.plan.product].accepted for m in members}
     return {run_id: row or rows[run_id] for run_id, row in accepted.items()}
 
@@ -227,17 +233,17 @@ def _require_next_version(pointer: Pointer, row: Publication) -> None:
         )
 
 
-def _pointer_row(bench: Context, member: _GroupMember, by: str) -> Publication:
+def _pointer_row(context: Context, member: _GroupMember, by: str) -> Publication:
     plan, accepted = member.plan, member.accepted
     if accepted is None:
         raise ValueError(f"{plan.run_id} was not checked")
-    events = bench.runs.events(plan.run_id)
-    row = new_publication(bench, plan, events, accepted, by)
-    version = bench.versions.pointer(plan.product).last_version + 1
+    events = context.runs.events(plan.run_id)
+    row = new_publication(context, plan, events, accepted, by)
+    version = context.versions.pointer(plan.product).last_version + 1
     row = row.model_copy(
-        update={"version": version, "epoch": member.status.epoch, "driver": bench.driver}
+        update={"version": version, "epoch": member.status.epoch, "driver": context.driver}
     )
-    swap = expose_result(bench, plan, row, accepted)
+    swap = expose_result(context, plan, row, accepted)
     return row.model_copy(
         update={
             "action": "publish",
@@ -248,7 +254,7 @@ def _pointer_row(bench: Context, member: _GroupMember, by: str) -> Publication:
     )
 
 
-def publish(bench: Context, run_id: str, by: str, **detail: str) -> PublishResult:
+def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishResult:
     """Make the accepted result of a run what readers see; a second call changes nothing.
 
     One that was cut off goes on: what landed is finished, whatever happened since. `detail` is
@@ -259,68 +265,68 @@ def publish(bench: Context, run_id: str, by: str, **detail: str) -> PublishResul
     conflict releases the version. Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved,
     TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
     """
-    plan = bench.runs.plan(run_id)
-    done = _publish_or_resume(bench, plan, by, detail)
-    post_publish.run_checks_and_hooks(bench, plan, done.publication, by)
-    require_published_rows_match(bench, plan, done.publication)
+    plan = context.runs.plan(run_id)
+    done = _publish_or_resume(context, plan, by, detail)
+    post_publish.run_checks_and_hooks(context, plan, done.publication, by)
+    require_published_rows_match(context, plan, done.publication)
     return done
 
 
 def _publish_or_resume(
-    bench: Context, plan: Plan, by: str, detail: dict[str, str]
+    context: Context, plan: Plan, by: str, detail: dict[str, str]
 ) -> PublishResult:
-    status = bench.runs.status(plan.run_id)
+    status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
-        group = publication_group(bench, plan.run_id)
+        group = publication_group(context, plan.run_id)
         if group:
-            return publish_group(bench, group, by, detail)[plan.run_id]
-        return _resume_run(bench, plan, status, by, detail)
+            return publish_group(context, group, by, detail)[plan.run_id]
+        return _resume_run(context, plan, status, by, detail)
     if status.state is RunState.PUBLISHED:
-        visible = _visible_publication(bench, plan)
+        visible = _visible_publication(context, plan)
         if visible is not None:
-            refresh_view(bench, plan.resolved.contract)
+            refresh_view(context, plan.resolved.contract)
             return PublishResult(visible, None, was_published=True)
         # A rollback was cut off after it moved the pointer, before it told the run.
-        status = bench.move(status, plan, "roll back", by, reason="its version is not accepted")
-        post_publish.require_no_failed_checks(bench, plan, by)
-    events = trusted_events(bench, status)
+        status = context.move(status, plan, "roll back", by, reason="its version is not accepted")
+        post_publish.require_no_failed_checks(context, plan, by)
+    events = trusted_events(context, status)
     lifecycle.require_legal_move(status, "begin publishing")
-    accepted = check_publishable(bench, plan, events, by)
-    status = bench.drive(status, plan, "begin publishing", by, **detail)
-    with RenewedLease(bench, status):
-        return _publish_accepted(bench, plan, status, events, accepted, by)
+    accepted = check_publishable(context, plan, events, by)
+    status = context.drive(status, plan, "begin publishing", by, **detail)
+    with RenewedLease(context, status):
+        return _publish_accepted(context, plan, status, events, accepted, by)
 
 
 def _resume_run(
-    bench: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
+    context: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
 ) -> PublishResult:
     """Go on with a publication that was cut off; look at the lake before anything is checked."""
-    status = bench.drive(status, plan, "begin publishing", by, **detail)
-    with RenewedLease(bench, status):
-        visible = None if steps.is_stepwise(plan) else _visible_publication(bench, plan)
+    status = context.drive(status, plan, "begin publishing", by, **detail)
+    with RenewedLease(context, status):
+        visible = None if steps.is_stepwise(plan) else _visible_publication(context, plan)
         if visible is not None:
             # It was cut off after the pointer moved, before the run's last event.
-            finish_publication(bench, plan, status, visible, by)
+            finish_publication(context, plan, status, visible, by)
             return PublishResult(visible, None, was_published=True)
-        landed = resume_publication(bench, plan, status)
+        landed = resume_publication(context, plan, status)
         if landed is not None and not steps.is_stepwise(plan):
-            finish_publication(bench, plan, status, landed[0], by)
+            finish_publication(context, plan, status, landed[0], by)
             return PublishResult(*landed, was_published=False)
         try:
-            events = trusted_events(bench, status)
-            accepted = check_publishable(bench, plan, events, by)
+            events = trusted_events(context, status)
+            accepted = check_publishable(context, plan, events, by)
         except REFUSALS as error:
-            release_publication(bench, plan, status, by, error)
+            release_publication(context, plan, status, by, error)
             raise
-        return _publish_accepted(bench, plan, status, events, accepted, by)
+        return _publish_accepted(context, plan, status, events, accepted, by)
 
 
-def _visible_publication(bench: Context, plan: Plan) -> Publication | None:
-    return visible_publication(bench.versions.history(plan.product), plan.run_id)
+def _visible_publication(context: Context, plan: Plan) -> Publication | None:
+    return visible_publication(context.versions.history(plan.product), plan.run_id)
 
 
 def _publish_accepted(
-    bench: Context,
+    context: Context,
     plan: Plan,
     status: RunStatus,
     events: tuple[Event, ...],
@@ -329,9 +335,11 @@ def _publish_accepted(
 ) -> PublishResult:
     """Publish at once, or step by step."""
     if steps.is_stepwise(plan):
-        row, swap = ProgressivePublication(bench, plan, status, events, accepted, by).publish_remaining_steps()
+        row, swap = ProgressivePublication(
+            context, plan, status, events, accepted, by
+        ).publish_remaining_steps()
     else:
-        wanted = new_publication(bench, plan, events, accepted, by)
-        row, swap = reserve_and_expose(bench, plan, status, wanted, accepted)
-    finish_publication(bench, plan, status, row, by)
+        wanted = new_publication(context, plan, events, accepted, by)
+        row, swap = reserve_and_expose(context, plan, status, wanted, accepted)
+    finish_publication(context, plan, status, row, by)
     return PublishResult(row, swap, was_published=False)

@@ -51,98 +51,102 @@ class RecoveryAction:
     execute: Callable[[str], str]
 
 
-def halt_hook_actions(bench: Context, status: RunStatus, plan: Plan) -> Iterator[RecoveryAction]:
+def halt_hook_actions(context: Context, status: RunStatus, plan: Plan) -> Iterator[RecoveryAction]:
     """The hooks that were to be called when the run halted."""
     if status.state not in (RunState.HALTED, RunState.PUBLISH_HALTED):
         return
-    left = hooks.pending_halt_hooks(bench, plan)
+    left = hooks.pending_halt_hooks(context, plan)
     if left:
         because = f"it halted, and was not told: {', '.join(left)}"
         yield RecoveryAction(
-            status.run_id, "tell of the halt", because, partial(_call_halt_hooks, bench, plan)
+            status.run_id, "tell of the halt", because, partial(_call_halt_hooks, context, plan)
         )
 
 
-def _call_halt_hooks(bench: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as every act)
-    failed = hooks.notify_halted(bench, plan)
+def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as every act)
+    failed = hooks.notify_halted(context, plan)
     return f"failed again: {', '.join(failed)}" if failed else "done"
 
 
 def runs_out_of_step_with_pointer(
-    bench: Context, products: set[str] | None
+    context: Context, products: set[str] | None
 ) -> Iterator[RecoveryAction]:
     """Runs that were not told yet that their output became visible, or is so no more."""
-    runs = bench.runs.list(open_only=False)
+    runs = context.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
-        history = bench.versions.history(product)
+        history = context.versions.history(product)
         made = {row.run_id for row in history if row.action == "publish"}
         for run in runs:
             if (
                 run.run_id not in made
                 or run.state not in CONTRADICTED_BY_VISIBILITY
-                or bench.is_driven_elsewhere(run)
+                or context.is_driven_elsewhere(run)
             ):
                 continue
             is_visible = pointer.visible_publication(history, run.run_id) is not None
             if is_visible is CONTRADICTED_BY_VISIBILITY[run.state]:
-                yield _run_state_action(bench, run, is_visible=is_visible)
+                yield _run_state_action(context, run, is_visible=is_visible)
 
 
-def _run_state_action(bench: Context, run: RunStatus, *, is_visible: bool) -> RecoveryAction:
+def _run_state_action(context: Context, run: RunStatus, *, is_visible: bool) -> RecoveryAction:
     seen = "readers see its output" if is_visible else "readers do not see its output"
     because = f"it is {run.state.value}, and {seen}"
     return RecoveryAction(
-        run.run_id, "tell the run", because, partial(_align_run_state, bench, run.run_id)
+        run.run_id, "tell the run", because, partial(_align_run_state, context, run.run_id)
     )
 
 
-def _align_run_state(bench: Context, run_id: str, by: str) -> str:
+def _align_run_state(context: Context, run_id: str, by: str) -> str:
     reason = "recovered: the pointer says so"
-    rollback.align_run_states(bench, (run_id,), (run_id,), by, reason)
-    return bench.runs.status(run_id).state.value
+    rollback.align_run_states(context, (run_id,), (run_id,), by, reason)
+    return context.runs.status(run_id).state.value
 
 
-def post_publish_actions(bench: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
+def post_publish_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
     """Checks and hooks after the last act of a product that were cut off, or failed."""
-    runs = bench.runs.list(open_only=False)
+    runs = context.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
-        run_id, left = post_publish.pending_post_publish(bench, product)
-        if run_id is None or not left or bench.is_driven_elsewhere(bench.runs.status(run_id)):
+        run_id, left = post_publish.pending_post_publish(context, product)
+        if run_id is None or not left or context.is_driven_elsewhere(context.runs.status(run_id)):
             continue
         because = f"after its last act was not done: {', '.join(left)}"
         yield RecoveryAction(
-            product, "follow it up", because, partial(_complete_post_publish, bench, product)
+            product, "follow it up", because, partial(_complete_post_publish, context, product)
         )
     for run in runs:
         if products is None or run.product in products:
-            yield from _release_hook_actions(bench, run)
+            yield from _release_hook_actions(context, run)
 
 
-def _release_hook_actions(bench: Context, run: RunStatus) -> Iterator[RecoveryAction]:
+def _release_hook_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:
     """What before_publish paused, for a publication that was given back, has to go on."""
-    if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or bench.is_driven_elsewhere(run):
+    if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or context.is_driven_elsewhere(
+        run
+    ):
         return
-    act = hooks.released_token(bench.versions.history(run.product), run.run_id)
+    act = hooks.released_token(context.versions.history(run.product), run.run_id)
     left = (
-        () if act is None else hooks.pending_release_hooks(bench, bench.runs.plan(run.run_id), act)
+        ()
+        if act is None
+        else hooks.pending_release_hooks(context, context.runs.plan(run.run_id), act)
     )
     if act is not None and left:
         because = f"its publication was given back, and was not told: {', '.join(left)}"
-        tell = partial(_call_release_hooks, bench, run, act)
+        tell = partial(_call_release_hooks, context, run, act)
         yield RecoveryAction(run.run_id, "tell of the return", because, tell)
 
 
-def _call_release_hooks(bench: Context, run: RunStatus, act: str, by: str) -> str:  # noqa: ARG001
-    released = [event for event in bench.runs.events(run.run_id) if "problem" in event.detail]
+def _call_release_hooks(context: Context, run: RunStatus, act: str, by: str) -> str:  # noqa: ARG001
+    released = [event for event in context.runs.events(run.run_id) if "problem" in event.detail]
     problem = str(released[-1].detail["problem"]) if released else ""
-    plan = bench.runs.plan(run.run_id)
-    failed = hooks.notify_released(bench, plan, act, run.epoch, problem)
+    plan = context.runs.plan(run.run_id)
+    failed = hooks.notify_released(context, plan, act, run.epoch, problem)
     return f"failed again: {', '.join(failed)}" if failed else "done"
 
 
-def _complete_post_publish(bench: Context, product: str, by: str) -> str:
-    post_publish.run_post_publish(bench, product, by)
-    left = post_publish.pending_post_publish(bench, product)[1]
+def _complete_post_publish(context: Context, product: str, by: str) -> str:
+    post_publish.run_post_publish(context, product, by)
+    left = post_publish.pending_post_publish(context, product)[1]
     return f"failed again: {', '.join(left)}" if left else "done"
 
 
@@ -162,7 +166,7 @@ class RecoveryOutcome:
 
 
 def recover(
-    bench: Context, run_id: str | None, by: str, *, dry_run: bool = False
+    context: Context, run_id: str | None, by: str, *, dry_run: bool = False
 ) -> tuple[RecoveryOutcome, ...]:
     """Finish or undo what stopped half way: of one run and its product, or of all.
 
@@ -171,7 +175,7 @@ def recover(
     Raises RunMoved (the named run is driven), NotFound; what fails for one of all is reported.
     """
     done: list[RecoveryOutcome] = []
-    for work in _find_actions(bench, run_id, dry_run=dry_run):
+    for work in _find_actions(context, run_id, dry_run=dry_run):
         result, is_done = "dry run", True
         if not dry_run:
             try:
@@ -180,25 +184,29 @@ def recover(
                 if run_id is not None:
                     raise
                 result, is_done = f"{error.problem} ({error.state})", False
-            bench.journal.log("recovered", subject=work.subject, action=work.action, result=result)
+            context.journal.log(
+                "recovered", subject=work.subject, action=work.action, result=result
+            )
         done.append(RecoveryOutcome(work.subject, work.action, work.because, result, is_done))
     return tuple(done)
 
 
-def _find_actions(bench: Context, run_id: str | None, *, dry_run: bool) -> Iterator[RecoveryAction]:
+def _find_actions(
+    context: Context, run_id: str | None, *, dry_run: bool
+) -> Iterator[RecoveryAction]:
     """Name the work, later parts only once earlier ones are done: they read what those left."""
-    drafts = list(_draft_actions(bench, run_id))
+    drafts = list(_draft_actions(context, run_id))
     yield from drafts
     if dry_run and run_id is not None and drafts:
         return
     if run_id is None:
-        open_runs = [item for item in bench.runs.list() if not bench.is_driven_elsewhere(item)]
+        open_runs = [item for item in context.runs.list() if not context.is_driven_elsewhere(item)]
     else:
-        open_runs = [bench.runs.status(run_id)]
-        bench.require_no_other_driver(open_runs[0])
+        open_runs = [context.runs.status(run_id)]
+        context.require_no_other_driver(open_runs[0])
     for status in open_runs:
         try:
-            yield from _run_actions(bench, status)
+            yield from _run_actions(context, status)
         except BackfillError as error:
             if run_id is not None:
                 raise
@@ -206,100 +214,100 @@ def _find_actions(bench: Context, run_id: str | None, *, dry_run: bool) -> Itera
                 status.run_id, "look at the run", error.problem, partial(_raise_error, error)
             )
     products = {open_runs[0].product} if run_id is not None else None
-    yield from _reservation_actions(bench, products)
-    yield from runs_out_of_step_with_pointer(bench, products)
-    yield from post_publish_actions(bench, products)
+    yield from _reservation_actions(context, products)
+    yield from runs_out_of_step_with_pointer(context, products)
+    yield from post_publish_actions(context, products)
 
 
 def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
     raise error
 
 
-def _draft_actions(bench: Context, run_id: str | None) -> Iterator[RecoveryAction]:
-    youngest = bench.clock.now() - DRAFT_GRACE
-    for plan in bench.audit.drafts():
+def _draft_actions(context: Context, run_id: str | None) -> Iterator[RecoveryAction]:
+    youngest = context.clock.now() - DRAFT_GRACE
+    for plan in context.audit.drafts():
         if plan.run_id == run_id or (run_id is None and plan.created_at < youngest):
             yield RecoveryAction(
                 plan.run_id,
                 "register the plan",
                 "it was stored, its first event was not",
-                partial(_register_draft, bench, plan),
+                partial(_register_draft, context, plan),
             )
 
 
-def _register_draft(bench: Context, plan: Plan, by: str) -> str:
-    register_plan(bench, plan, by)
+def _register_draft(context: Context, plan: Plan, by: str) -> str:
+    register_plan(context, plan, by)
     return f"planned; next: lakehouse-backfill approve {plan.run_id} --by WHO"
 
 
-def _run_actions(bench: Context, status: RunStatus) -> Iterator[RecoveryAction]:
+def _run_actions(context: Context, status: RunStatus) -> Iterator[RecoveryAction]:
     if status.state not in lifecycle.OPEN_STATES:
         return
-    plan = bench.runs.plan(status.run_id)
-    if plan.revises is not None and _is_left_open(bench, plan.revises):
+    plan = context.runs.plan(status.run_id)
+    if plan.revises is not None and _is_left_open(context, plan.revises):
         yield RecoveryAction(
             plan.revises,
             "supersede the revised run",
             f"{plan.run_id} takes its place",
-            partial(_supersede_revised, bench, plan),
+            partial(_supersede_revised, context, plan),
         )
     if status.state is RunState.PLANNED and plan.resolved.catch_up is not None:
         yield RecoveryAction(
             status.run_id,
             "carry the approval over",
             f"it catches up with live commits for {plan.resolved.catch_up.of}",
-            partial(_carry_over, bench, plan),
+            partial(_carry_over, context, plan),
         )
-    yield from halt_hook_actions(bench, status, plan)
+    yield from halt_hook_actions(context, status, plan)
     because = f"its driver {status.driver} is gone"
     if status.state is RunState.STAGING:
-        act = partial(_end_staging, bench, status, plan)
+        act = partial(_end_staging, context, status, plan)
         yield RecoveryAction(status.run_id, "end the staging", because, act)
     if status.state is RunState.PUBLISHING:
-        act = partial(_finish_publication, bench, status)
+        act = partial(_finish_publication, context, status)
         yield RecoveryAction(status.run_id, "finish the publication", because, act)
 
 
-def _carry_over(bench: Context, plan: Plan, by: str) -> str:
+def _carry_over(context: Context, plan: Plan, by: str) -> str:
     """What is left needs Spark, and is done by the command that began it."""
-    catch_up.carry_over_approval(bench, plan, by)
+    catch_up.carry_over_approval(context, plan, by)
     return f"approved; next: lakehouse-backfill publish {plan.run_id}"
 
 
-def _is_left_open(bench: Context, run_id: str) -> bool:
-    status = bench.runs.status(run_id)
+def _is_left_open(context: Context, run_id: str) -> bool:
+    status = context.runs.status(run_id)
     is_open = status.state in lifecycle.MOVES["supersede"][0] & lifecycle.OPEN_STATES
-    return is_open and not bench.is_driven_elsewhere(status)
+    return is_open and not context.is_driven_elsewhere(status)
 
 
-def _supersede_revised(bench: Context, plan: Plan, by: str) -> str:
-    supersede_revised_run(bench, plan, by)
+def _supersede_revised(context: Context, plan: Plan, by: str) -> str:
+    supersede_revised_run(context, plan, by)
     return "superseded"
 
 
-def _end_staging(bench: Context, status: RunStatus, plan: Plan, by: str) -> str:
+def _end_staging(context: Context, status: RunStatus, plan: Plan, by: str) -> str:
     """Chunks that are in the shadow stay; what was under way is redone by the next `run`."""
     staged = 0
-    if bench.tables.describe(plan.shadow_table) is not None:
-        staged = len({item.chunk_id for item in bench.shadows.chunks(plan.shadow_table)})
+    if context.tables.describe(plan.shadow_table) is not None:
+        staged = len({item.chunk_id for item in context.shadows.chunks(plan.shadow_table)})
     problem = f"its driver {status.driver} stopped without a word"
-    bench.overtake(status, plan, "fail", by, problem=problem, chunks=staged)
+    context.overtake(status, plan, "fail", by, problem=problem, chunks=staged)
     return (
         f"failed, with {staged} of {len(plan.resolved.chunks)} chunks staged; "
         f"next: lakehouse-backfill run {plan.run_id}"
     )
 
 
-def _finish_publication(bench: Context, status: RunStatus, by: str) -> str:
+def _finish_publication(context: Context, status: RunStatus, by: str) -> str:
     """Go on in the name of who began: they held the role, and the result was accepted."""
-    if bench.runs.status(status.run_id) != status:
+    if context.runs.status(status.run_id) != status:
         return "it went on meanwhile"
-    events = bench.runs.events(status.run_id)
+    events = context.runs.events(status.run_id)
     begun = [event.actor for event in events if event.verb == "begin publishing"]
     try:
-        done = publish.publish(bench, status.run_id, begun[-1] if begun else by, recovered_by=by)
+        done = publish.publish(context, status.run_id, begun[-1] if begun else by, recovered_by=by)
     except REFUSALS as error:
-        now = bench.runs.status(status.run_id).state
+        now = context.runs.status(status.run_id).state
         if now is RunState.PUBLISHING:
             raise
         if now in CONTRADICTED_BY_VISIBILITY and now is not RunState.ACCEPTED:
@@ -308,54 +316,54 @@ def _finish_publication(bench: Context, status: RunStatus, by: str) -> str:
     return f"published as version {done.publication.version}"
 
 
-def _reservation_actions(bench: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
-    for pending in bench.versions.pending():
+def _reservation_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
+    for pending in context.versions.pending():
         if (products is not None and pending.product not in products) or is_reservation_active(
-            bench, pending
+            context, pending
         ):
             continue
         if pending.run_id is None:
             because = f"{pending.by} began it: {pending.reason}"
-            act = partial(_finish_rollback, bench, pending)
+            act = partial(_finish_rollback, context, pending)
             yield RecoveryAction(pending.product, "finish the rollback", because, act)
         else:
-            status = bench.runs.status(pending.run_id)
+            status = context.runs.status(pending.run_id)
             if status.state is RunState.PUBLISHING:
                 continue
             because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
-            act = partial(_resolve_reservation, bench, pending)
+            act = partial(_resolve_reservation, context, pending)
             yield RecoveryAction(pending.product, "settle the reservation", because, act)
 
 
-def _finish_rollback(bench: Context, pending: Publication, by: str) -> str:
+def _finish_rollback(context: Context, pending: Publication, by: str) -> str:
     """Go on in the name of who began, as for publications."""
     is_partial = pending.returns_to is not None and pending.returns_to != pending.version
     only = pending.scope.partitions if is_partial and pending.scope else ()
     to = pending.version if pending.returns_to is None else pending.returns_to
-    way = rollback.plan_rollback(bench, pending.product, to, only)
+    way = rollback.plan_rollback(context, pending.product, to, only)
     # The contract that the undone run was published by: the project's own may be gone by now.
     # What is undone may be a rollback alone; then it is the run that was published last.
     made = next((row.run_id for row in way.undone if row.run_id is not None), None)
-    made = made or pointer.newest_published_run(bench.versions.history(pending.product))
+    made = made or pointer.newest_published_run(context.versions.history(pending.product))
     if made is None:
         raise NotFound(f"no run made what {pending.product} is to be rolled back from")
-    contract = bench.runs.plan(made).resolved.contract
+    contract = context.runs.plan(made).resolved.contract
     try:
-        done = rollback.apply_rollback(bench, contract, way, pending.reason, pending.by)
+        done = rollback.apply_rollback(context, contract, way, pending.reason, pending.by)
     except REFUSALS as error:
-        now = bench.versions.pointer(pending.product).pending
+        now = context.versions.pointer(pending.product).pending
         if now is not None and now.token == pending.token:
             raise
         return f"given back: {error.problem}"
-    bench.journal.log("rollback recovered", product=pending.product, by=by)
+    context.journal.log("rollback recovered", product=pending.product, by=by)
     return f"version {done.publication.version} is accepted"
 
 
-def _resolve_reservation(bench: Context, pending: Publication, by: str) -> str:
+def _resolve_reservation(context: Context, pending: Publication, by: str) -> str:
     """Publish what has landed all the same; else give the version back."""
     run_id = str(pending.run_id)
-    if find_landed_swap(bench, bench.runs.plan(run_id), pending) is not None:
-        done = publish.publish(bench, run_id, pending.by, recovered_by=by)
+    if find_landed_swap(context, context.runs.plan(run_id), pending) is not None:
+        done = publish.publish(context, run_id, pending.by, recovered_by=by)
         return f"it had landed: published as version {done.publication.version}"
-    release_version(bench, pending, bench.runs.status(run_id).seq + 1)
+    release_version(context, pending, context.runs.status(run_id).seq + 1)
     return "given back"

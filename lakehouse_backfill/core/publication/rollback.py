@@ -57,24 +57,24 @@ class RollbackResult:
 
 
 def plan_rollback(
-    bench: Context, product: str, to: int | None, partitions: tuple[str, ...]
+    context: Context, product: str, to: int | None, partitions: tuple[str, ...]
 ) -> RollbackTarget:
     """Work out the way back without changing anything. Raises NotFound, Blocked."""
-    history = bench.versions.history(product)
+    history = context.versions.history(product)
     way = resolve_rollback(history, product, to, partitions)
     retention.require_version_kept(history, product, way.version)
     return replace(way, expirations=retention.count_expirations(history))
 
 
-def remaining_column_changes(bench: Context, way: RollbackTarget) -> tuple[str, ...]:
+def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str, ...]:
     """Say which changes of columns the undone runs made: rows go back, columns do not."""
-    plans = [bench.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
+    plans = [context.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
     steps = [step for plan in plans for step in declared_schema_change(plan)]
     return tuple(dict.fromkeys(map(table.describe_schema_step, steps)))
 
 
 def rollback(
-    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackResult:
     """Put the partitions back by one metadata-only commit and move the pointer.
 
@@ -84,11 +84,11 @@ def rollback(
     One that was cut off is finished by the same call.
     """
     roles.require_role(contract, "publish", by)
-    return apply_rollback(bench, contract, way, reason, by)
+    return apply_rollback(context, contract, way, reason, by)
 
 
 def apply_rollback(
-    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackResult:
     """Do the same for somebody whose role was asked for when they began it."""
     if way.is_partial and contract.publication == "pinned":
@@ -96,39 +96,39 @@ def apply_rollback(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    wanted = _new_rollback(bench, contract, way, reason, by)
-    row = _reserve_rollback(bench, way, wanted)
-    swap = _restore_or_release(bench, contract, way, row, wanted)
-    rollback_content.drop_rollback_shadow(bench, row)
-    publication = finalise_version(bench, row, swap, "rollback")
-    bench.journal.log(
+    wanted = _new_rollback(context, contract, way, reason, by)
+    row = _reserve_rollback(context, way, wanted)
+    swap = _restore_or_release(context, contract, way, row, wanted)
+    rollback_content.drop_rollback_shadow(context, row)
+    publication = finalise_version(context, row, swap, "rollback")
+    context.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
     try:
-        refresh_view(bench, contract)
+        refresh_view(context, contract)
     finally:
-        align_run_states(bench, way.runs_rolled_back, way.runs_reinstated, by, reason)
-    call_after_rollback_hooks(bench, publication)
+        align_run_states(context, way.runs_rolled_back, way.runs_reinstated, by, reason)
+    call_after_rollback_hooks(context, publication)
     return RollbackResult(publication, swap)
 
 
-def call_after_rollback_hooks(bench: Context, row: Publication) -> None:
+def call_after_rollback_hooks(context: Context, row: Publication) -> None:
     """Call the hooks of the newest run; what was called for this act is not repeated."""
-    run_id = newest_published_run(bench.versions.history(row.product))
+    run_id = newest_published_run(context.versions.history(row.product))
     if run_id is not None:
         hooks.call_hooks(
-            bench, bench.runs.plan(run_id), "after_rollback", row.token,
-            bench.runs.status(run_id).epoch,
+            context, context.runs.plan(run_id), "after_rollback", row.token,
+            context.runs.status(run_id).epoch,
             outcome="rolled back", version=row.version, reason=row.reason,
         )  # fmt: skip
 
 
 def pinned_rollback_row(
-    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
     """Give the row by which a pinned product goes back: its pointer is all that moves."""
-    swap = _pointer_only_swap(bench, contract, way)
-    return _new_rollback(bench, contract, way, reason, by).model_copy(
+    swap = _pointer_only_swap(context, contract, way)
+    return _new_rollback(context, contract, way, reason, by).model_copy(
         update={
             "action": "rollback",
             "table": swap.table,
@@ -139,7 +139,7 @@ def pinned_rollback_row(
 
 
 def _new_rollback(
-    bench: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
+    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
     newest = way.undone[0]
     # The table that changes: what was undone before already may have been in another one.
@@ -157,32 +157,32 @@ def _new_rollback(
         before_snapshot_id=None,
         scope=way.scope,
         supersedes=newest.version,
-        at=bench.clock.now(),
+        at=context.clock.now(),
         by=by,
         reason=reason,
         returns_to=way.version,
-        driver=bench.driver,
+        driver=context.driver,
     )
 
 
 def _restore_or_release(
-    bench: Context, contract: Contract, way: RollbackTarget, row: Publication, wanted: Publication
+    context: Context, contract: Contract, way: RollbackTarget, row: Publication, wanted: Publication
 ) -> CommitResult:
     """Put the partitions back; what refuses that gives the reserved version back."""
     try:
-        return _restore_partitions(bench, contract, way, row)
+        return _restore_partitions(context, contract, way, row)
     except REFUSALS as error:
         # Another process that goes on with the same rollback may have landed it, and cleared up.
-        landed = bench.publisher.find(row.table, row.token)
+        landed = context.publisher.find(row.table, row.token)
         if landed is not None:
             return landed
         if may_release(row, wanted, error):
-            rollback_content.drop_rollback_shadow(bench, row)
-            release_version(bench, row, row.epoch)
+            rollback_content.drop_rollback_shadow(context, row)
+            release_version(context, row, row.epoch)
         raise
 
 
-def _reserve_rollback(bench: Context, way: RollbackTarget, wanted: Publication) -> Publication:
+def _reserve_rollback(context: Context, way: RollbackTarget, wanted: Publication) -> Publication:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         require_pointer_unmoved(pointer, way.undone[0])
         retention.require_none_expired_since(pointer, way.expirations, wanted.product)
@@ -195,20 +195,20 @@ def _reserve_rollback(bench: Context, way: RollbackTarget, wanted: Publication) 
         # The same rollback, whoever began it: it was cut off, or goes on beside this one.
         return is_same_rollback(pending, wanted, is_partial=way.is_partial)
 
-    return when_pointer_is_free(bench, wanted.product, decide, is_mine)
+    return when_pointer_is_free(context, wanted.product, decide, is_mine)
 
 
 def _restore_partitions(
-    bench: Context, contract: Contract, way: RollbackTarget, row: Publication
+    context: Context, contract: Contract, way: RollbackTarget, row: Publication
 ) -> CommitResult:
     if contract.publication == "pinned":
-        return _pointer_only_swap(bench, contract, way)
+        return _pointer_only_swap(context, contract, way)
     if is_rollback_of_events(way, contract.table):
-        return write_compensating_events(bench, way, row)
-    landed = bench.publisher.find(contract.table, row.token)
+        return write_compensating_events(context, way, row)
+    landed = context.publisher.find(contract.table, row.token)
     if landed is None:
-        way = rollback_content.plan_rewrites(bench, contract, way)
-    return bench.publisher.revert(
+        way = rollback_content.plan_rewrites(context, contract, way)
+    return context.publisher.revert(
         RevertRequest(
             target=contract.table,
             scope=way.scope,
@@ -219,19 +219,19 @@ def _restore_partitions(
                 "lakehouse-backfill.rollback-to": str(way.version),
                 "lakehouse-backfill.reason": row.reason,
             },
-            rewritten=rollback_content.write_rollback_shadow(bench, way, row)
+            rewritten=rollback_content.write_rollback_shadow(context, way, row)
             if landed is None
             else None,
         )
     )
 
 
-def _pointer_only_swap(bench: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
+def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
     """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
     found = way.publication
     if found.snapshot_id is None:
         raise NotFound(f"version {found.version} of {found.product} had no snapshot")
-    require_no_tombstoned_rollback(bench, contract, way)
+    require_no_tombstoned_rollback(context, contract, way)
     return CommitResult(
         table=found.table,
         snapshot_id=found.snapshot_id,
@@ -246,7 +246,7 @@ def _pointer_only_swap(bench: Context, contract: Contract, way: RollbackTarget) 
 
 
 def align_run_states(
-    bench: Context, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
+    context: Context, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
 ) -> None:
     """Move the runs whose output is not accepted any more, and reinstate those that are again.
 
@@ -255,7 +255,7 @@ def align_run_states(
     """
     for run_id in returning:
         _align_run_state(
-            bench,
+            context,
             run_id,
             {RunState.ROLLED_BACK: "reinstate", RunState.ACCEPTED: "reinstate"},
             by,
@@ -263,31 +263,31 @@ def align_run_states(
         )
     for run_id in leaving:
         # Cut off between the pointer and its last event, a run was published all the same.
-        _align_run_state(bench, run_id, {RunState.PUBLISHING: "finish publishing"}, by, reason)
+        _align_run_state(context, run_id, {RunState.PUBLISHING: "finish publishing"}, by, reason)
         told = {RunState.PUBLISHED: "roll back", RunState.PUBLISH_HALTED: "roll back"}
-        _align_run_state(bench, run_id, told, by, reason)
+        _align_run_state(context, run_id, told, by, reason)
 
 
 def _align_run_state(
-    bench: Context, run_id: str, verbs: dict[RunState, str], by: str, reason: str
+    context: Context, run_id: str, verbs: dict[RunState, str], by: str, reason: str
 ) -> None:
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     verb = verbs.get(status.state)
-    pending = bench.versions.pointer(status.product).pending
+    pending = context.versions.pointer(status.product).pending
     if verb is None or (pending is not None and pending.run_id == run_id):
         return
-    is_visible = visible_publication(bench.versions.history(status.product), run_id) is not None
+    is_visible = visible_publication(context.versions.history(status.product), run_id) is not None
     if is_visible is (verb == "reinstate"):
-        if verb == "reinstate" and not _is_fully_visible(bench, plan):
+        if verb == "reinstate" and not _is_fully_visible(context, plan):
             verb = "reinstate in part"
         with suppress(RunMoved):  # Somebody else told it first.
-            bench.move(status, plan, verb, by, reason=reason)
+            context.move(status, plan, verb, by, reason=reason)
 
 
-def _is_fully_visible(bench: Context, plan: Plan) -> bool:
+def _is_fully_visible(context: Context, plan: Plan) -> bool:
     """Tell whether readers see all steps of a run that was published in steps."""
     return not steps.is_stepwise(plan) or steps.is_fully_visible(
-        bench.versions.history(plan.product), plan
+        context.versions.history(plan.product), plan
     )
 
 
@@ -297,14 +297,14 @@ _MAX_ATTEMPTS, _PAUSE_S = 60, 0.2
 GroupPointerDecision = Callable[[dict[str, Pointer]], tuple[Publication, ...]]
 
 
-def publication_group(bench: Context, run_id: str) -> tuple[str, ...]:
+def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
     """Name the runs that a run is being published with; none when it is published alone."""
-    begun = [event for event in bench.runs.events(run_id) if event.verb == "begin publishing"]
+    begun = [event for event in context.runs.events(run_id) if event.verb == "begin publishing"]
     return tuple(begun[-1].detail.get(GROUP_DETAIL, ())) if begun else ()
 
 
 def rollback_together(
-    bench: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
+    context: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
 ) -> tuple[Publication, ...]:
     """Move the pointers of several pinned products back by one commit.
 
@@ -318,7 +318,7 @@ def rollback_together(
                 "by a commit of its own",
                 fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
             )
-    drafts = {c.product: pinned_rollback_row(bench, c, way, reason, by) for c, way in ways}
+    drafts = {c.product: pinned_rollback_row(context, c, way, reason, by) for c, way in ways}
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         for contract, way in ways:
@@ -327,27 +327,27 @@ def rollback_together(
             retention.require_none_expired_since(pointer, way.expirations, contract.product)
         return tuple(drafts.values())
 
-    moved = when_pointers_are_free(bench, tuple(drafts), decide)
+    moved = when_pointers_are_free(context, tuple(drafts), decide)
     for contract, way in ways:
-        refresh_view(bench, contract)
-        align_run_states(bench, way.runs_rolled_back, way.runs_reinstated, by, reason)
-        call_after_rollback_hooks(bench, drafts[contract.product])
+        refresh_view(context, contract)
+        align_run_states(context, way.runs_rolled_back, way.runs_reinstated, by, reason)
+        call_after_rollback_hooks(context, drafts[contract.product])
     return tuple(moved[product].accepted or drafts[product] for product in drafts)
 
 
-def roll_back_group(bench: Context, group: tuple[str, ...], reason: str, by: str) -> None:
+def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:
     """Let what became visible together go back together; products that moved on stay."""
     ways = []
-    for plan in (bench.runs.plan(run_id) for run_id in group):
-        row = bench.versions.pointer(plan.product).accepted
+    for plan in (context.runs.plan(run_id) for run_id in group):
+        row = context.versions.pointer(plan.product).accepted
         if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
-            way = plan_rollback(bench, plan.product, row.supersedes, ())
+            way = plan_rollback(context, plan.product, row.supersedes, ())
             ways.append((plan.resolved.contract, way))
-    rollback_together(bench, tuple(ways), reason, by)
+    rollback_together(context, tuple(ways), reason, by)
 
 
 def when_pointers_are_free(
-    bench: Context, products: tuple[str, ...], decide: GroupPointerDecision
+    context: Context, products: tuple[str, ...], decide: GroupPointerDecision
 ) -> dict[str, Pointer]:
     """Move the pointers by `decide` once no act on any of the products is pending."""
 
@@ -355,13 +355,13 @@ def when_pointers_are_free(
         return () if _first_pending(pointers) else decide(pointers)
 
     for _ in range(_MAX_ATTEMPTS):
-        moved = bench.versions.move_all(products, when_free)
+        moved = context.versions.move_all(products, when_free)
         pending = _first_pending(moved)
         if pending is None:
             return moved
-        if not is_reservation_active(bench, pending):
+        if not is_reservation_active(context, pending):
             break
-        bench.clock.sleep(_PAUSE_S)
+        context.clock.sleep(_PAUSE_S)
     for product, pointer in moved.items():
         require_no_pending(pointer, product, None)
     raise PointerMoved(

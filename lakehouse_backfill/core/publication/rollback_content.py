@@ -57,17 +57,19 @@ class _DeletionFindings:
     drifts: list[Drift] = field(default_factory=list)
 
 
-def exclude_deleted_rows(bench: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
+def exclude_deleted_rows(
+    context: Context, contract: Contract, way: RollbackTarget
+) -> RollbackTarget:
     """Let the way back leave out what was deleted live; nothing is changed in the lake.
 
     Raises TargetChanged when rows would come back and the contract says `deletions: block`, or has
     no key by which they could be left out.
     """
-    info = bench.tables.describe(contract.table)
+    info = context.tables.describe(contract.table)
     if info is None or info.snapshot_id is None:
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
-    look = _DeletionScan(bench, contract, way, info.snapshot_id, contract.key or names)
+    look = _DeletionScan(context, contract, way, info.snapshot_id, contract.key or names)
     found = _DeletionFindings()
     for restore in way.restores:
         look.scan_restore(restore, found)
@@ -82,16 +84,18 @@ def exclude_deleted_rows(bench: Context, contract: Contract, way: RollbackTarget
     return replace(way, restores=tuple(found.restores), rewrites=rewrites, excluded_rows=left_out)
 
 
-def require_no_tombstoned_rollback(bench: Context, contract: Contract, way: RollbackTarget) -> None:
+def require_no_tombstoned_rollback(
+    context: Context, contract: Contract, way: RollbackTarget
+) -> None:
     """Raise TargetChanged when a pinned product would go back to rows that tombstones name.
 
     Its pointer moves to a whole earlier table: nothing can be left out of that.
     """
-    left_out = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(bench, contract))
+    left_out = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(context, contract))
     if left_out.is_empty:
         return
     seen = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)
-    named = bench.erasing.named(seen, way.scope.partitions, left_out)
+    named = context.erasing.named(seen, way.scope.partitions, left_out)
     if named.rows:
         error = deletions.tombstones_blocked_error(
             contract, named.rows, named.partitions, "rolled back"
@@ -123,18 +127,18 @@ class _DeletionScan:
 
     def __init__(
         self,
-        bench: Context,
+        context: Context,
         contract: Contract,
         way: RollbackTarget,
         head: int,
         key: tuple[str, ...],
     ) -> None:
-        self._context = bench
+        self._context = context
         self._table = contract.table
         self._target = way
         self._head = head
         self._key = key
-        self.tombstones = current_tombstones(bench, contract)
+        self.tombstones = current_tombstones(context, contract)
 
     def scan_restore(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
         """Find what one part would bring back; its partitions may be told apart by that."""
@@ -197,7 +201,9 @@ class _DeletionScan:
                 if not drift.writer.startswith("run ") and drift not in found.drifts:
                     found.drifts.append(drift)
 
-    def _windows_with_deletions(self, restore: PartitionRestore) -> list[tuple[tuple[int, int], DeletedRows]]:
+    def _windows_with_deletions(
+        self, restore: PartitionRestore
+    ) -> list[tuple[tuple[int, int], DeletedRows]]:
         """Give the stretches of live commits in which partitions lost rows; one entry for each."""
         scope = Scope(field=self._target.scope.field, partitions=restore.partitions)
         found = []
@@ -232,13 +238,13 @@ def _is_touching(row: Publication, restore: PartitionRestore) -> bool:
 _WIDENED = {("int", "long"), ("float", "double")}
 
 
-def plan_rewrites(bench: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
+def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
     """Say which partitions of a way back are rewritten, and why; nothing is changed."""
     if contract.publication == "pinned":
-        require_no_tombstoned_rollback(bench, contract, way)
+        require_no_tombstoned_rollback(context, contract, way)
         return way
-    way = exclude_deleted_rows(bench, contract, way)
-    found = bench.publisher.rewrites(contract.table, way.scope.field, way.restores)
+    way = exclude_deleted_rows(context, contract, way)
+    found = context.publisher.rewrites(contract.table, way.scope.field, way.restores)
     return replace(way, rewrites=(*found, *_other_rewrites(way.rewrites, found)))
 
 
@@ -254,14 +260,14 @@ def _other_rewrites(
     return tuple(item for item in rest if item.partitions)
 
 
-def rollback_shadow_name(bench: Context, row: Publication) -> str:
+def rollback_shadow_name(context: Context, row: Publication) -> str:
     """Name the shadow of a rollback: the same for everybody who goes on with it."""
     name = row.table.rpartition(".")[2]
-    return f"{bench.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
+    return f"{context.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
 
 
 def write_rollback_shadow(
-    bench: Context, way: RollbackTarget, row: Publication
+    context: Context, way: RollbackTarget, row: Publication
 ) -> RewrittenShadow | None:
     """Write the partitions that cannot go back by themselves into a shadow; None: there are none.
 
@@ -271,13 +277,13 @@ def write_rollback_shadow(
     """
     if not way.rewrites:
         return None
-    base, shadow = _open_rollback_shadow(bench, row)
-    done = {chunk.chunk_id: chunk.snapshot_id for chunk in bench.shadows.chunks(shadow.table)}
-    chunks = _restore_chunks(bench, way, row, shadow)
+    base, shadow = _open_rollback_shadow(context, row)
+    done = {chunk.chunk_id: chunk.snapshot_id for chunk in context.shadows.chunks(shadow.table)}
+    chunks = _restore_chunks(context, way, row, shadow)
     for chunk in chunks:
         if chunk.chunk_id not in done:
-            done[chunk.chunk_id] = bench.compute().restoring.restore(chunk)
-    head = bench.tables.describe(shadow.table)
+            done[chunk.chunk_id] = context.compute().restoring.restore(chunk)
+    head = context.tables.describe(shadow.table)
     labels = tuple(label for chunk in chunks for label in chunk.scope.partitions)
     return RewrittenShadow(
         shadow=shadow.table,
@@ -288,12 +294,12 @@ def write_rollback_shadow(
     )
 
 
-def drop_rollback_shadow(bench: Context, row: Publication) -> None:
+def drop_rollback_shadow(context: Context, row: Publication) -> None:
     """Drop the shadow of a rollback from the catalog, if it has one; its files stay."""
     with suppress(BackfillError):
         # What is left of it hides nothing and is found by `maintain`.
-        if bench.tables.describe(rollback_shadow_name(bench, row)) is not None:
-            bench.shadows.retire(rollback_shadow_name(bench, row))
+        if context.tables.describe(rollback_shadow_name(context, row)) is not None:
+            context.shadows.retire(rollback_shadow_name(context, row))
 
 
 def _require_snapshot_id(info: TableInfo | None) -> int:
@@ -302,22 +308,22 @@ def _require_snapshot_id(info: TableInfo | None) -> int:
     return info.snapshot_id
 
 
-def _open_rollback_shadow(bench: Context, row: Publication) -> tuple[int, TableInfo]:
+def _open_rollback_shadow(context: Context, row: Publication) -> tuple[int, TableInfo]:
     """Open the shadow at the head; one that is there keeps the base that it has."""
-    name = rollback_shadow_name(bench, row)
-    found = bench.tables.describe(name)
-    info = bench.tables.describe(row.table)
+    name = rollback_shadow_name(context, row)
+    found = context.tables.describe(name)
+    info = context.tables.describe(row.table)
     if info is None or info.snapshot_id is None:
         raise NotFound(f"{row.table} holds nothing to roll back")
     base = info.snapshot_id
     if found is not None:
         base = int(found.properties.get("lakehouse-backfill.base-snapshot-id", base))
     marks = {"lakehouse-backfill.rollback": row.token}
-    return base, bench.shadows.open(row.table, base, name, marks)
+    return base, context.shadows.open(row.table, base, name, marks)
 
 
 def _restore_chunks(
-    bench: Context, way: RollbackTarget, row: Publication, shadow: TableInfo
+    context: Context, way: RollbackTarget, row: Publication, shadow: TableInfo
 ) -> tuple[RestoreChunk, ...]:
     """Cut what is rewritten into one chunk per earlier snapshot."""
     found: list[RestoreChunk] = []
@@ -332,7 +338,7 @@ def _restore_chunks(
                 snapshot_id=restore.restore_snapshot_id,
                 shadow=shadow.table,
                 scope=Scope(field=way.scope.field, partitions=labels),
-                columns=_column_pairs(bench, row.table, restore.restore_snapshot_id, shadow),
+                columns=_column_pairs(context, row.table, restore.restore_snapshot_id, shadow),
                 left_out=way.excluded_rows,
                 properties={
                     "lakehouse-backfill.rollback": row.token,
@@ -351,12 +357,12 @@ def _rewritten_labels(
 
 
 def _column_pairs(
-    bench: Context, table: str, snapshot_id: int | None, shadow: TableInfo
+    context: Context, table: str, snapshot_id: int | None, shadow: TableInfo
 ) -> tuple[tuple[str, str], ...]:
     """Pair the columns of now with their names then, by field id; raises Unsupported."""
     if snapshot_id is None:
         return ()
-    then = bench.tables.resolve(TableRef(table=table, at=str(snapshot_id))).columns
+    then = context.tables.resolve(TableRef(table=table, at=str(snapshot_id))).columns
     if not then:  # a port that does not say how the snapshot is read
         return tuple((column.name, column.name) for column in shadow.columns)
     old = {column.field_id: column for column in then}

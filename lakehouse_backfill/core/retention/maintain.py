@@ -30,29 +30,31 @@ from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMove
 
 
 def gather_facts(
-    bench: Context, contracts: Mapping[str, Contract], product: str | None, erasure: str
+    context: Context, contracts: Mapping[str, Contract], product: str | None, erasure: str
 ) -> RetentionFacts:
     """Read what the decision needs; the cost follows what still stands, not the history of runs.
 
     Leases are read before runs: a run that is being planned has its lease first.
     """
-    leases, shadows = bench.pin_leases.standing(), tuple(bench.upkeep.shadows())
-    fences = bench.control_upkeep.fenced()
-    stored = bench.control_upkeep.runs()
+    leases, shadows = context.pin_leases.standing(), tuple(context.upkeep.shadows())
+    fences = context.control_upkeep.fenced()
+    stored = context.control_upkeep.runs()
     named = {run_id for run_id, run in stored.items() if run["shadow"] in shadows}
     looked_at = named | {lease.run_id for lease in leases} | set(fences)
-    runs = _run_facts(bench, stored, looked_at)
-    products = bench.audit.products()
+    runs = _run_facts(context, stored, looked_at)
+    products = context.audit.products()
     keeping = {
-        name: _retention_of_product(bench, found, contracts.get(name), erasure * (name == product))
+        name: _retention_of_product(
+            context, found, contracts.get(name), erasure * (name == product)
+        )
         for name, found in products.items()
     }
     tables = {lease.table for lease in leases} | set(shadows)
     tables |= {contract.table for contract in contracts.values()}
-    tables |= _version_tables(bench, keeping.values())
-    tags = {table: bench.upkeep.tags(table) for table in sorted(tables)}
+    tables |= _version_tables(context, keeping.values())
+    tags = {table: context.upkeep.tags(table) for table in sorted(tables)}
     return RetentionFacts(
-        now=bench.clock.now(),
+        now=context.clock.now(),
         runs=runs,
         shadows=shadows,
         leases=leases,
@@ -61,30 +63,30 @@ def gather_facts(
         fences=fences,
         erased_tables=_erased_tables(product, contracts, runs) if erasure else frozenset(),
         erasure=erasure,
-        scratch_written_at=_scratch_write_times(bench, shadows),
+        scratch_written_at=_scratch_write_times(context, shadows),
     )
 
 
-def _scratch_write_times(bench: Context, shadows: Iterable[str]) -> dict[str, datetime]:
+def _scratch_write_times(context: Context, shadows: Iterable[str]) -> dict[str, datetime]:
     """Say when each scratch table was last written to."""
     scratches = [name for name in shadows if policy.SCRATCH_NAME.fullmatch(name)]
-    found = {name: bench.upkeep.written(name) for name in scratches}
+    found = {name: context.upkeep.written(name) for name in scratches}
     return {name: at for name, at in found.items() if at is not None}
 
 
 def _run_facts(
-    bench: Context, stored: Mapping[str, Mapping[str, str]], looked_at: set[str]
+    context: Context, stored: Mapping[str, Mapping[str, str]], looked_at: set[str]
 ) -> dict[str, RunFacts]:
     """Give the facts of all runs; when a lease ends is read from the log only where it matters."""
-    statuses = {status.run_id: status for status in bench.runs.list(open_only=False)}
+    statuses = {status.run_id: status for status in context.runs.list(open_only=False)}
     found = {}
     for run_id, run in stored.items():
         status = statuses.get(run_id)
         if status is None:
             continue
-        events = bench.runs.events(run_id) if run_id in looked_at else ()
+        events = context.runs.events(run_id) if run_id in looked_at else ()
         ends = policy.pin_lease_end(status, events)
-        needs = () if ends else _carried_shadows(bench.runs.plan(run_id))
+        needs = () if ends else _carried_shadows(context.runs.plan(run_id))
         state = status.state.value
         found[run_id] = RunFacts(run_id=run_id, state=state, ends=ends, needs=needs, **run)
     return found
@@ -98,7 +100,7 @@ def _carried_shadows(plan: Plan) -> tuple[str, ...]:
 
 
 def _retention_of_product(
-    bench: Context,
+    context: Context,
     found: tuple[tuple[Publication, ...], Pointer | None],
     contract: Contract | None,
     erasure: str,
@@ -110,14 +112,14 @@ def _retention_of_product(
     # A pointer that cannot be read says of nothing that it may go.
     pending = pointer.pending if pointer else next(iter(newest_first), None)
     return retention.decide_version_retention(
-        newest_first, keep, pending, bench.clock.now(), erasure, is_pinned=is_pinned
+        newest_first, keep, pending, context.clock.now(), erasure, is_pinned=is_pinned
     )
 
 
-def _version_tables(bench: Context, keeping: Iterable[VersionRetention]) -> set[str]:
+def _version_tables(context: Context, keeping: Iterable[VersionRetention]) -> set[str]:
     """Name the tables that versions are in, but for shadows: those that are left are known."""
     found = {row.table for one in keeping for row in one.accepted_rows}
-    return {name for name in found if name.rpartition(".")[0] != bench.profile.shadow_namespace}
+    return {name for name in found if name.rpartition(".")[0] != context.profile.shadow_namespace}
 
 
 def _erased_tables(
@@ -129,15 +131,17 @@ def _erased_tables(
 
 
 def find_leftovers(
-    bench: Context, found: RetentionDecision, facts: RetentionFacts
+    context: Context, found: RetentionDecision, facts: RetentionFacts
 ) -> tuple[LeftoverFiles, ...]:
     """Name the files that no table lists once the shadows are gone: of runs never published."""
-    published = {row.run_id for one in facts.version_retention.values() for row in one.accepted_rows}
-    written = bench.upkeep.shadows()
+    published = {
+        row.run_id for one in facts.version_retention.values() for row in one.accepted_rows
+    }
+    written = context.upkeep.shadows()
     busy = {item.product for item in found.kept if item.kind == "shadow"}
     left = []
     for item in found.retired:
-        info = bench.tables.describe(item.name) if item.kind == "shadow" else None
+        info = context.tables.describe(item.name) if item.kind == "shadow" else None
         size = written.get(item.name, 0)
         if info is None or not size or item.run_id in published:
             continue
@@ -175,7 +179,7 @@ class MaintainResult:
 
 
 def maintain(
-    bench: Context,
+    context: Context,
     contracts: Mapping[str, Contract],
     by: str,
     *,
@@ -198,18 +202,18 @@ def maintain(
             raise NotFound(f"no contract of {product}", fix="name a product of this project")
         roles.require_role(contract, "publish", by)
     facts = gather_facts(
-        bench, contracts, product, f"erasure, by {by}: {erasure}" if erasure else ""
+        context, contracts, product, f"erasure, by {by}: {erasure}" if erasure else ""
     )
     found = _decision_for_product(policy.decide_retention(facts), product)
-    found = _without_required_tags(bench, found, at_once=bool(erasure))
-    left = find_leftovers(bench, found, facts)
-    before = bench.clock.now() - CONTROL_FILES_GRACE
+    found = _without_required_tags(context, found, at_once=bool(erasure))
+    left = find_leftovers(context, found, facts)
+    before = context.clock.now() - CONTROL_FILES_GRACE
     if dry_run:
-        litter = OrphanFiles() if product else bench.control_upkeep.litter(before)
+        litter = OrphanFiles() if product else context.control_upkeep.litter(before)
         return _maintain_result(found, left, litter)
-    found = _apply_decision(bench, facts, found, by, at_once=bool(erasure))
-    litter = OrphanFiles() if product else bench.control_upkeep.sweep(before)
-    bench.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
+    found = _apply_decision(context, facts, found, by, at_once=bool(erasure))
+    litter = OrphanFiles() if product else context.control_upkeep.sweep(before)
+    context.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
     return _maintain_result(found, left, litter)
 
 
@@ -236,12 +240,12 @@ def _maintain_result(
 
 
 def _without_required_tags(
-    bench: Context, found: RetentionDecision, *, at_once: bool
+    context: Context, found: RetentionDecision, *, at_once: bool
 ) -> RetentionDecision:
     """Take tags that must stay, so that no later expiry deletes live files, out of the decision."""
     kept: dict[str, str] = {}
     for table, tags in _expiring_tags_by_table(found).items():
-        said = bench.upkeep.would_let_go(table, tags, at_once=at_once).kept
+        said = context.upkeep.would_let_go(table, tags, at_once=at_once).kept
         kept |= {f"{table}@{tag}": because for tag, because in said.items()}
     return _without_items(found, kept)
 
@@ -269,16 +273,16 @@ def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int
 
 
 def _apply_decision(
-    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
+    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
 ) -> RetentionDecision:
-    found = _expire_versions(bench, facts, found, by)
-    found = _record_on_runs(bench, facts, found, by)
+    found = _expire_versions(context, facts, found, by)
+    found = _record_on_runs(context, facts, found, by)
     for item in [item for item in found.retired if item.kind == "shadow"]:
-        bench.shadows.retire(item.name)
+        context.shadows.retire(item.name)
     kept: dict[str, str] = {}
     for table, tags in _expiring_tags_by_table(found).items():
         try:
-            said = bench.upkeep.let_go(table, tags, at_once=at_once).kept
+            said = context.upkeep.let_go(table, tags, at_once=at_once).kept
         except (Conflict, NotFound, Unsupported) as error:
             said = dict.fromkeys(tags, error.problem)
         kept |= {f"{table}@{tag}": because for tag, because in said.items()}
@@ -286,11 +290,11 @@ def _apply_decision(
     gone = {item.name for item in found.retired if item.kind == "pin"}
     ended = [lease for lease in facts.leases if f"{lease.table}@{lease.tag}" in gone]
     because = {item.name: item.because for item in found.retired}
-    bench.pin_leases.end(
+    context.pin_leases.end(
         tuple(
             lease.model_copy(
                 update={
-                    "at": bench.clock.now(), "by": by,
+                    "at": context.clock.now(), "by": by,
                     "reason": because[f"{lease.table}@{lease.tag}"],
                 }
             )
@@ -299,12 +303,12 @@ def _apply_decision(
     )  # fmt: skip
     fences = tuple(item.name for item in found.retired if item.kind == "fence")
     if fences:
-        bench.control_upkeep.lift(fences)
+        context.control_upkeep.lift(fences)
     return found
 
 
 def _expire_versions(
-    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str
+    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
     """Say in the pointer table which versions go, unless the pointer moved meanwhile.
 
@@ -315,7 +319,7 @@ def _expire_versions(
     for product, items in groupby(versions, key=lambda item: item.product):
         expiring = {item.version or 0: item.because for item in items}
         seen = facts.version_retention[product].accepted_rows[0].token
-        rows = retention.expiration_rows(product, expiring, bench.clock.now(), by)
+        rows = retention.expiration_rows(product, expiring, context.clock.now(), by)
 
         def decide(
             pointer: Pointer, rows: tuple[Publication, ...] = rows, seen: str = seen
@@ -323,8 +327,8 @@ def _expire_versions(
             is_same = pointer.accepted is not None and pointer.accepted.token == seen
             return rows if is_same and pointer.pending is None else ()
 
-        before = bench.versions.pointer(product).expirations
-        if bench.versions.move(product, decide).expirations == before:
+        before = context.versions.pointer(product).expirations
+        if context.versions.move(product, decide).expirations == before:
             tags = {i.name for i in found.retired if i.product == product and i.kind == "tag"}
             names = tags | {f"{product} version {version}" for version in expiring}
             shadows = {i.name for i in found.retired if i.product == product}
@@ -333,7 +337,7 @@ def _expire_versions(
 
 
 def _record_on_runs(
-    bench: Context, facts: RetentionFacts, found: RetentionDecision, by: str
+    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
     """Note on each run that what it kept is let go, unless it went on meanwhile.
 
@@ -344,21 +348,21 @@ def _record_on_runs(
     for run_id in sorted({item.run_id for item in mine}):
         items = [item for item in mine if item.run_id == run_id]
         try:
-            _record_retirement(bench, run_id, items, by)
+            _record_retirement(context, run_id, items, by)
         except RunMoved as error:
             kept |= dict.fromkeys((item.name for item in items), error.problem)
     return _without_items(found, kept)
 
 
-def _record_retirement(bench: Context, run_id: str, items: list[RetentionItem], by: str) -> None:
-    status, events = bench.runs.status(run_id), bench.runs.events(run_id)
+def _record_retirement(context: Context, run_id: str, items: list[RetentionItem], by: str) -> None:
+    status, events = context.runs.status(run_id), context.runs.events(run_id)
     if any(event.verb == "retire" for event in events):
         return
     if policy.pin_lease_end(status, events) is None:
         raise RunMoved(f"{run_id} is {status.state.value} by now: open runs keep everything")
     names, because = [item.name for item in items], items[0].because
     try:
-        plan = bench.runs.plan(run_id)
+        plan = context.runs.plan(run_id)
     except BackfillError as error:
         raise RunMoved(f"the plan of {run_id} cannot be read: {error.problem}") from error
-    bench.move(status, plan, "retire", by, let_go=names, because=because)
+    context.move(status, plan, "retire", by, let_go=names, because=because)

@@ -194,13 +194,17 @@ def _version_item(product: str, version: int, because: str) -> RetentionItem:
 
 
 def _product_of_tag(facts: RetentionFacts, tag: str) -> str:
-    return next((name for name, one in facts.version_retention.items() if one.has_made_tag(tag)), "")
+    return next(
+        (name for name, one in facts.version_retention.items() if one.has_made_tag(tag)), ""
+    )
 
 
 def _tag_reason(facts: RetentionFacts, table: str, tag: str) -> str | None:
     reasons = (keeping.tag_reason(tag) for keeping in facts.version_retention.values())
     found = next((reason for reason in reasons if reason), None)
-    if found is None and not any(keeping.has_made_tag(tag) for keeping in facts.version_retention.values()):
+    if found is None and not any(
+        keeping.has_made_tag(tag) for keeping in facts.version_retention.values()
+    ):
         return f"no product of this lake is known to have made it on {table}"
     return found
 

@@ -214,8 +214,8 @@ class RenewedLease:
     the fences' work, whatever this thread notices, and when.
     """
 
-    def __init__(self, bench: Context, status: RunStatus) -> None:
-        self._context = bench
+    def __init__(self, context: Context, status: RunStatus) -> None:
+        self._context = context
         self._run_id = status.run_id
         self.epoch = status.epoch
         self._lost: RunMoved | None = None

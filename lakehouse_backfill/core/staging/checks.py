@@ -146,12 +146,12 @@ class ChunkChecks:
 
     def __init__(
         self,
-        bench: Context,
+        context: Context,
         compute: ComputePorts,
         plan: Plan,
         waived: tuple[decisions.Waiver, ...],
     ) -> None:
-        self._context = bench
+        self._context = context
         self._compute = compute
         self._plan = plan
         self._waived = waived
@@ -260,7 +260,7 @@ INPUT_CHECKS = "input-checks"
 
 
 def judge_inputs(
-    bench: Context,
+    context: Context,
     compute: ComputePorts,
     plan: Plan,
     epoch: int,
@@ -272,12 +272,12 @@ def judge_inputs(
     manifest hash. Raises ChecksFailed, which names every closed gate.
     """
     judged = decisions.WaiverSubject(decisions.INPUT_SCOPE, plan.manifest_hash)
-    known = bench.evidence.newest(plan.run_id, INPUT_CHECKS)
+    known = context.evidence.newest(plan.run_id, INPUT_CHECKS)
     if known is not None:
         before = [CheckResult.model_validate(check) for check in known[1]["checks"]]
         if not decisions.unwaived_failures(before, judged, waived):
             return
-    with bench.journal.bind(**plan.labels).span("judge input"):
+    with context.journal.bind(**plan.labels).span("judge input"):
         results = (
             *_completeness_results(compute, plan),
             *_input_suite_results(compute, plan),
@@ -285,7 +285,7 @@ def judge_inputs(
         )
     if results:
         document = {"checks": [to_json_value(result.model_dump(mode="json")) for result in results]}
-        digest = bench.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
+        digest = context.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
         _require_open_gates(
             plan, results, decisions.unwaived_failures(results, judged, waived), digest
         )

@@ -24,45 +24,45 @@ from lakehouse_backfill.errors import (
 PAUSED_FOR_EXTERNAL_WRITER = "another engine writes the shadow"
 
 
-def shadow_open(bench: Context, run_id: str, by: str) -> tuple[RunStatus, TableInfo]:
+def shadow_open(context: Context, run_id: str, by: str) -> tuple[RunStatus, TableInfo]:
     """Judge the pinned input, make the shadow, and wait for another engine to write it.
 
     The run is paused until `shadow_close`. Opened again, the shadow is the same, with what was
     written to it; whoever wrote before has to load the table again. Raises ApprovalMissing,
     ChecksFailed (the input), Blocked (a job writes it), RunMoved.
     """
-    plan = bench.runs.plan(run_id)
+    plan = context.runs.plan(run_id)
     publish_modes.require_external_writer(plan)
-    with staging_session(bench, plan, by) as begun:
-        open_shadow(bench, plan, begun.lease.epoch)
-    info = _require_shadow(bench, plan)
-    status = bench.move(
+    with staging_session(context, plan, by) as begun:
+        open_shadow(context, plan, begun.lease.epoch)
+    info = _require_shadow(context, plan)
+    status = context.move(
         begun.status, plan, "pause", by, reason=PAUSED_FOR_EXTERNAL_WRITER, table=plan.shadow_table
     )
     return status, info
 
 
-def shadow_close(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
+def shadow_close(context: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
     """Shut the other engine out, prove that it changed the scope only, fingerprint what it wrote.
 
     Each chunk of the plan is counted, hashed and judged as if a job had staged it; then the run is
     staged. Raises Blocked (nothing was opened or written), WriteForbidden (rows outside the scope
     changed), Unsupported (delete files), ChecksFailed, ApprovalMissing, RunMoved.
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     publish_modes.require_external_writer(plan)
     lifecycle.require_legal_move(status, "begin staging")
-    if status.state is RunState.APPROVED or bench.tables.describe(plan.shadow_table) is None:
+    if status.state is RunState.APPROVED or context.tables.describe(plan.shadow_table) is None:
         raise Blocked(
             f"{plan.shadow_table} was not opened yet",
             fix=f"lakehouse-backfill shadow open {run_id}",
         )
-    return stage_run(bench, plan, by, lambda: _written_chunks(bench, plan))
+    return stage_run(context, plan, by, lambda: _written_chunks(context, plan))
 
 
-def _written_chunks(bench: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
+def _written_chunks(context: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
     """Give every chunk of the plan as committed by the shadow's head, once that is proven."""
-    head = _require_shadow(bench, plan).snapshot_id
+    head = _require_shadow(context, plan).snapshot_id
     if head is None or head == plan.resolved.target.snapshot_id:
         raise Blocked(
             f"nothing was written to {plan.shadow_table} since it was opened",
@@ -70,7 +70,7 @@ def _written_chunks(bench: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
             fix=f"write the table, then: lakehouse-backfill shadow close {plan.run_id}",
         )
     try:
-        bench.publisher.prove(adopt_request(plan, head, token="", tags={}, properties={}))
+        context.publisher.prove(adopt_request(plan, head, token="", tags={}, properties={}))
     except (WriteForbidden, Unsupported) as error:
         raise type(error)(
             error.problem, state=error.state, fix=_write_again_advice(plan)
@@ -91,8 +91,8 @@ def _write_again_advice(plan: Plan) -> str:
     )
 
 
-def _require_shadow(bench: Context, plan: Plan) -> TableInfo:
-    info = bench.tables.describe(plan.shadow_table)
+def _require_shadow(context: Context, plan: Plan) -> TableInfo:
+    info = context.tables.describe(plan.shadow_table)
     if info is None:
         raise Blocked(
             f"{plan.shadow_table} is gone", fix=f"lakehouse-backfill shadow open {plan.run_id}"

@@ -35,7 +35,7 @@ def find_carried_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk | None:
 
 
 def carry_chunk(
-    bench: Context,
+    context: Context,
     plan: Plan,
     chunk: Chunk,
     source: CarriedChunk,
@@ -47,16 +47,16 @@ def carry_chunk(
     Its rows and checksum are those that were accepted: validation compares them with what the
     shadow holds. Nothing is computed or copied; the same again does nothing.
     """
-    started = bench.clock.now()
-    commit = bench.carrying.carry(_carry_request(plan, chunk, source, epoch))
+    started = context.clock.now()
+    commit = context.carrying.carry(_carry_request(plan, chunk, source, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
-    bench.journal.bind(**plan.labels).log(
+    context.journal.bind(**plan.labels).log(
         "chunk carried over", chunk_id=chunk.chunk_id, carried_from=source.run_id
     )
-    return _carried_record(bench, plan, chunk, source, commit).model_copy(
+    return _carried_record(context, plan, chunk, source, commit).model_copy(
         update={
-            "seconds": round((bench.clock.now() - started).total_seconds(), 3),
+            "seconds": round((context.clock.now() - started).total_seconds(), 3),
             "epoch": epoch,
         }
     )
@@ -90,7 +90,7 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
 
 
 def _carried_record(
-    bench: Context, plan: Plan, chunk: Chunk, source: CarriedChunk, commit: ChunkCommit
+    context: Context, plan: Plan, chunk: Chunk, source: CarriedChunk, commit: ChunkCommit
 ) -> ChunkRecord:
     return ChunkRecord(
         run_id=plan.run_id,
@@ -103,34 +103,34 @@ def _carried_record(
         checksum=source.checksum,
         seconds=0.0,
         snapshot_id=commit.snapshot_id,
-        finished_at=bench.clock.now(),
+        finished_at=context.clock.now(),
         carried_from=source.run_id,
     )
 
 
-def stage(bench: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
+def stage(context: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
     """Stage what is not staged yet; chunks that the shadow already holds are not redone.
 
     The first chunk that fails its checks halts the run: it stays where it is, and is judged again
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
     """
-    plan = bench.runs.plan(run_id)
+    plan = context.runs.plan(run_id)
     publish_modes.require_job_writer(plan)
-    return stage_run(bench, plan, by, lambda: bench.shadows.chunks(plan.shadow_table))
+    return stage_run(context, plan, by, lambda: context.shadows.chunks(plan.shadow_table))
 
 
 def stage_run(
-    bench: Context, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
+    context: Context, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
 
     It is asked after the shadow was fenced: nobody else writes there any more.
     """
-    with staging_session(bench, plan, by) as begun:
-        done, redone = _stage_chunks(bench, plan, begun, committed)
+    with staging_session(context, plan, by) as begun:
+        done, redone = _stage_chunks(context, plan, begun, committed)
     rows = sum(record.output_rows for record in done)
-    status = bench.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
+    status = context.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
     return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
 
 
@@ -145,51 +145,51 @@ class StagingSession:
 
 
 @contextmanager
-def staging_session(bench: Context, plan: Plan, by: str) -> Iterator[StagingSession]:
+def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSession]:
     """Drive the run's staging: decisions, files, pins and input are checked first.
 
     What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
     """
-    status = bench.runs.status(plan.run_id)
-    events = trusted_events(bench, status)
+    status = context.runs.status(plan.run_id)
+    events = trusted_events(context, status)
     roles.require_approval(events, plan)
-    require_approved_files(bench, plan)
-    require_pinned_snapshots(bench, plan)
-    status = bench.drive(status, plan, "begin staging", by)
+    require_approved_files(context, plan)
+    require_pinned_snapshots(context, plan)
+    status = context.drive(status, plan, "begin staging", by)
     try:
-        with RenewedLease(bench, status) as lease:
+        with RenewedLease(context, status) as lease:
             begun = StagingSession(
-                status, lease, bench.compute(), decisions.waivers_in_force(events)
+                status, lease, context.compute(), decisions.waivers_in_force(events)
             )
             if not publish_modes.is_externally_written(plan):
                 begun.compute.staging.load(plan)
-            judge_inputs(bench, begun.compute, plan, lease.epoch, begun.waived)
+            judge_inputs(context, begun.compute, plan, lease.epoch, begun.waived)
             yield begun
     except RunMoved:
         # Whoever took the run over moves it now.
         raise
     except ChecksFailed as error:
-        bench.move(status, plan, "halt", by, problem=error.problem, **error.stop)
-        hooks.notify_halted(bench, plan)
+        context.move(status, plan, "halt", by, problem=error.problem, **error.stop)
+        hooks.notify_halted(context, plan)
         raise
     except BackfillError as error:
-        bench.move(status, plan, "fail", by, problem=error.problem)
+        context.move(status, plan, "fail", by, problem=error.problem)
         raise
 
 
 def _stage_chunks(
-    bench: Context,
+    context: Context,
     plan: Plan,
     begun: StagingSession,
     listed: Callable[[], tuple[ChunkCommit, ...]],
 ) -> tuple[list[ChunkRecord], int]:
     compute, lease = begun.compute, begun.lease
-    open_shadow(bench, plan, lease.epoch)
+    open_shadow(context, plan, lease.epoch)
     committed = {item.chunk_id: item for item in listed()}
-    recorded = {record.chunk_id: record for record in bench.ledger.chunks(plan.run_id)}
-    work = _ChunkStager(bench, compute, plan, lease)
-    checks = ChunkChecks(bench, compute, plan, begun.waived)
-    bench.progress.start("stage", len(plan.resolved.chunks), "chunks")
+    recorded = {record.chunk_id: record for record in context.ledger.chunks(plan.run_id)}
+    work = _ChunkStager(context, compute, plan, lease)
+    checks = ChunkChecks(context, compute, plan, begun.waived)
+    context.progress.start("stage", len(plan.resolved.chunks), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
     for chunk in plan.resolved.chunks:
@@ -198,12 +198,12 @@ def _stage_chunks(
         record = work.stage_chunk(chunk, committed.get(chunk.chunk_id), known)
         if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
             record = checks.judge(chunk, record, rows, lease.epoch)
-            bench.ledger.record(record)
+            context.ledger.record(record)
             checks.require_passed(record)
         done.append(record)
         rows += record.output_rows
-        bench.progress.advance(1, record.output_rows)
-    bench.progress.finish()
+        context.progress.advance(1, record.output_rows)
+    context.progress.finish()
     checks.finish(lease.epoch)
     fresh = sum(chunk.chunk_id not in committed for chunk in plan.resolved.chunks)
     return done, fresh if committed else 0
@@ -241,22 +241,22 @@ class _ChunkStager:
         return staging.remeasure(self.plan, chunk, commit.snapshot_id, epoch)
 
 
-def open_shadow(bench: Context, plan: Plan, epoch: int) -> None:
+def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
     """Make the target and its shadow if they are not there, and shut earlier writers out."""
     target = plan.resolved.target
     if target.uuid is None:
-        bench.tables.create(plan.resolved.contract)
+        context.tables.create(plan.resolved.contract)
     properties = {
         "lakehouse-backfill.run-id": plan.run_id,
         "lakehouse-backfill.manifest-hash": plan.manifest_hash,
     }
     if plan.resolved.manifest.compute.staging_location == "under_target":
-        info = bench.tables.describe(target.table)
+        info = context.tables.describe(target.table)
         if info is not None:
             properties[write_path.DATA_PATH_PROPERTY] = write_path.staging_folder(info, plan.run_id)
-    bench.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
+    context.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
     # Before its chunks are listed: what an overtaken driver commits later would not be seen.
-    bench.shadows.fence(plan.shadow_table, epoch)
+    context.shadows.fence(plan.shadow_table, epoch)
     change = declared_schema_change(plan)
     if change and target.schema_id is not None:
-        bench.shadows.evolve(plan.shadow_table, target.schema_id, change)
+        context.shadows.evolve(plan.shadow_table, target.schema_id, change)

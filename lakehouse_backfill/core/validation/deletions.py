@@ -117,19 +117,21 @@ class LiveChanges:
     erasures: tuple[Erasure, ...]
 
 
-def require_no_tombstoned_rows(bench: Context, plan: Plan, shadow_snapshot_id: int | None) -> None:
+def require_no_tombstoned_rows(
+    context: Context, plan: Plan, shadow_snapshot_id: int | None
+) -> None:
     """Raise TargetChanged when tombstones that came since the pin name rows of the candidate.
 
     Only metadata is read while nothing came.
     """
-    named = newly_tombstoned_rows(bench, plan, shadow_snapshot_id)
+    named = newly_tombstoned_rows(context, plan, shadow_snapshot_id)
     if named.rows:
         raise tombstones_blocked_error(
             plan.resolved.contract, named.rows, named.partitions, "published"
         )
 
 
-def require_no_deleted_rows(bench: Context, plan: Plan, shadow_snapshot_id: int | None) -> None:
+def require_no_deleted_rows(context: Context, plan: Plan, shadow_snapshot_id: int | None) -> None:
     """Raise TargetChanged when the candidate holds rows that were deleted live since its pin.
 
     A deletion on what another act made visible is undone with that act: the partition is as it was
@@ -140,10 +142,10 @@ def require_no_deleted_rows(bench: Context, plan: Plan, shadow_snapshot_id: int 
     key = resolved.contract.key or names
     found: list[Erasure] = []
     gone: dict[str, DeletedRows] = {}
-    for before, after, label in _live_windows(bench, plan):
+    for before, after, label in _live_windows(context, plan):
         old, new = (TableState(table=target.table, snapshot_id=at) for at in (before, after))
         scope = Scope(field=resolved.scope.field, partitions=(label,))
-        lost = bench.erasing.gone(old, new, scope, key)
+        lost = context.erasing.gone(old, new, scope, key)
         if lost.rows:
             gone[label] = lost
             found.append(
@@ -156,20 +158,20 @@ def require_no_deleted_rows(bench: Context, plan: Plan, shadow_snapshot_id: int 
         return
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
     left_out = ExcludedRows(field=resolved.scope.field, erasures=tuple(found))
-    if bench.erasing.named(state, resolved.scope.partitions, left_out).rows:
+    if context.erasing.named(state, resolved.scope.partitions, left_out).rows:
         raise deletions_blocked_error(resolved.contract, _sum_deleted(gone), ())
 
 
-def _live_windows(bench: Context, plan: Plan) -> Iterator[tuple[int, int, str]]:
+def _live_windows(context: Context, plan: Plan) -> Iterator[tuple[int, int, str]]:
     """Give the live commits between acts on the run's partitions since it was planned."""
     if publish_modes.is_pinned_product(plan):
         return
     first = plan
     while first.resolved.catch_up is not None:  # what it took over was computed back then
-        first = bench.runs.plan(first.resolved.catch_up.of)
+        first = context.runs.plan(first.resolved.catch_up.of)
     acts = [
         row
-        for row in reversed(bench.versions.history(plan.product))
+        for row in reversed(context.versions.history(plan.product))
         if row.action in pointer.ACCEPTED_ACTIONS
         and row.table == plan.resolved.target.table
         and row.at >= first.created_at
@@ -186,24 +188,26 @@ def _live_windows(bench: Context, plan: Plan) -> Iterator[tuple[int, int, str]]:
 
 
 def newly_tombstoned_rows(
-    bench: Context, plan: Plan, shadow_snapshot_id: int | None
+    context: Context, plan: Plan, shadow_snapshot_id: int | None
 ) -> TombstonedRows:
     """Count the candidate's rows that tombstones name by now."""
     moved = tuple(
         pin.model_copy(update={"snapshot_id": head})
         for pin in plan.resolved.tombstones
-        if (head := head_snapshot_id(bench, pin.table)) != pin.snapshot_id
+        if (head := head_snapshot_id(context, pin.table)) != pin.snapshot_id
     )
     if not moved:
         return TombstonedRows(rows=0, partitions=())
     scope = plan.resolved.scope
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
-    return bench.erasing.named(
+    return context.erasing.named(
         state, scope.partitions, ExcludedRows(field=scope.field, tombstones=moved)
     )
 
 
-def live_changes(bench: Context, plan: Plan, head: int | None, error: TargetChanged) -> LiveChanges:
+def live_changes(
+    context: Context, plan: Plan, head: int | None, error: TargetChanged
+) -> LiveChanges:
     """Say what came to the run's partitions up to `head`; raises when the run may not follow it.
 
     That is `error` itself, with the commits in its `data`, or one that tells of deleted rows.
@@ -211,15 +215,15 @@ def live_changes(bench: Context, plan: Plan, head: int | None, error: TargetChan
     resolved = plan.resolved
     contract, scope, target = resolved.contract, resolved.scope, resolved.target
     try:
-        drifts = bench.publisher.drifts(target.table, scope, target.snapshot_id)
+        drifts = context.publisher.drifts(target.table, scope, target.snapshot_id)
     except TargetChanged:
         raise error from None
-    named = newly_tombstoned_rows(bench, plan, _shadow_head(bench, plan))
+    named = newly_tombstoned_rows(context, plan, _shadow_head(context, plan))
     labels = drifted_partitions(scope, drifts)
     error.data |= {"conflicts": drifts_as_json(drifts)}
     if not labels and not named.rows:
         raise error
-    found = _deleted_by_partition(bench, plan, labels, head)
+    found = _deleted_by_partition(context, plan, labels, head)
     lost = tuple(label for label in labels if label in found and found[label].rows)
     if lost and not may_reapply_deletions(contract):
         raise deletions_blocked_error(contract, _sum_deleted(found), drifts) from error
@@ -239,7 +243,7 @@ def live_changes(bench: Context, plan: Plan, head: int | None, error: TargetChan
 
 
 def deletion_checks(
-    bench: Context, plan: Plan, shadow_snapshot_id: int | None
+    context: Context, plan: Plan, shadow_snapshot_id: int | None
 ) -> list[CheckResult]:
     """Prove that what tombstones and deletions name is not in the candidate; none named: nothing.
 
@@ -249,12 +253,12 @@ def deletion_checks(
     if left_out.is_empty:
         return []
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
-    named = bench.erasing.named(state, plan.resolved.scope.partitions, left_out)
-    counts = [record.left_out_rows or 0 for record in bench.ledger.chunks(plan.run_id)]
+    named = context.erasing.named(state, plan.resolved.scope.partitions, left_out)
+    counts = [record.left_out_rows or 0 for record in context.ledger.chunks(plan.run_id)]
     return [check_no_deleted_rows(named, sum(counts))]
 
 
-def inexact_partitions(bench: Context, plan: Plan, result: ValidationResult) -> tuple[str, ...]:
+def inexact_partitions(context: Context, plan: Plan, result: ValidationResult) -> tuple[str, ...]:
     """Name the partitions that lost more, or other, rows than those that were deleted.
 
     Of each chunk taken over without some rows, what is left must be the accepted rows less exactly
@@ -272,18 +276,18 @@ def inexact_partitions(bench: Context, plan: Plan, result: ValidationResult) -> 
             continue
         before = TableState(table=source.shadow_table, snapshot_id=source.shadow_snapshot_id)
         after = TableState(table=plan.shadow_table, snapshot_id=result.shadow_snapshot_id)
-        named = bench.erasing.named(before, chunk.partitions, left_out)
-        left = bench.erasing.named(after, chunk.partitions, left_out)
+        named = context.erasing.named(before, chunk.partitions, left_out)
+        left = context.erasing.named(after, chunk.partitions, left_out)
         rows = sum(counts[label] for label in chunk.partitions)
         scope = Scope(field=left_out.field, partitions=chunk.partitions)
-        gone = bench.erasing.gone(before, after, scope, plan.resolved.contract.key)
+        gone = context.erasing.gone(before, after, scope, plan.resolved.contract.key)
         is_exact = gone.is_only_deletion and source.rows - rows == named.rows and not left.rows
         wrong += () if is_exact else chunk.partitions
     return tuple(wrong)
 
 
 def _deleted_by_partition(
-    bench: Context, plan: Plan, labels: tuple[str, ...], head: int | None
+    context: Context, plan: Plan, labels: tuple[str, ...], head: int | None
 ) -> dict[str, DeletedRows]:
     """Look into each changed partition for keys that readers do not see any more."""
     resolved = plan.resolved
@@ -291,10 +295,10 @@ def _deleted_by_partition(
     if base is None:
         return {}
     if not key:
-        return _deleted_without_key(bench, plan, labels)
+        return _deleted_without_key(context, plan, labels)
     old, new = TableState(table=table, snapshot_id=base), TableState(table=table, snapshot_id=head)
     return {
-        label: bench.erasing.gone(
+        label: context.erasing.gone(
             old, new, Scope(field=resolved.scope.field, partitions=(label,)), key
         )
         for label in labels
@@ -302,11 +306,11 @@ def _deleted_by_partition(
 
 
 def _deleted_without_key(
-    bench: Context, plan: Plan, labels: tuple[str, ...]
+    context: Context, plan: Plan, labels: tuple[str, ...]
 ) -> dict[str, DeletedRows]:
     """Without a key only commits that removed rows and added none tell of deletions."""
     resolved = plan.resolved
-    drifts = bench.publisher.drifts(
+    drifts = context.publisher.drifts(
         resolved.target.table, resolved.scope, resolved.target.snapshot_id
     )
     lost = {label for drift in drifts if drift.only_deletes for label in drift.partitions}
@@ -342,15 +346,17 @@ def _sum_deleted(found: dict[str, DeletedRows]) -> DeletedRows:
     )
 
 
-def current_tombstones(bench: Context, contract: Contract) -> tuple[TombstonePin, ...]:
+def current_tombstones(context: Context, contract: Contract) -> tuple[TombstonePin, ...]:
     """Give the contract's tombstone tables as they are now."""
     return tuple(
         TombstonePin(
-            table=item.table, snapshot_id=head_snapshot_id(bench, item.table), columns=item.columns
+            table=item.table,
+            snapshot_id=head_snapshot_id(context, item.table),
+            columns=item.columns,
         )
         for item in contract.tombstones
     )
 
 
-def _shadow_head(bench: Context, plan: Plan) -> int | None:
-    return head_snapshot_id(bench, plan.shadow_table)
+def _shadow_head(context: Context, plan: Plan) -> int | None:
+    return head_snapshot_id(context, plan.shadow_table)

@@ -121,14 +121,14 @@ def compares_whole_partitions(plan: Plan) -> bool:
     )
 
 
-def probe_run_edges(bench: Context, staging: Staging, plan: Plan) -> EdgeReport:
+def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeReport:
     """Hold what the run would compute beyond its edges against what is accepted there."""
     target, field = plan.resolved.target, plan.resolved.scope.field
 
     def accepted(labels: tuple[str, ...]) -> dict[str, Checksum]:
         scope = Scope(field=field, partitions=labels)
         return fingerprints.partition_checksums(
-            bench, target.table, target.snapshot_id, scope, plan.run_id
+            context, target.table, target.snapshot_id, scope, plan.run_id
         )
 
     whole = compares_whole_partitions(plan)

@@ -242,7 +242,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def golden_checks(bench: Context, plan: Plan, shadow: TableInfo) -> tuple[CheckResult, ...]:
+def golden_checks(context: Context, plan: Plan, shadow: TableInfo) -> tuple[CheckResult, ...]:
     """Compare the golden file and the spot checks of the run manifest with the candidate's rows.
 
     Raises ConfigError when an expectation does not fit the table.
@@ -251,7 +251,7 @@ def golden_checks(bench: Context, plan: Plan, shadow: TableInfo) -> tuple[CheckR
     types = {column.name: column.type for column in shadow.columns}
     results: list[CheckResult] = []
     if wanted.golden is not None:
-        expected = bench.records.golden(wanted.golden)
+        expected = context.records.golden(wanted.golden)
         missing = [column for column in key if column not in expected[0]]
         if missing:
             raise ConfigError(
@@ -259,13 +259,15 @@ def golden_checks(bench: Context, plan: Plan, shadow: TableInfo) -> tuple[CheckR
                 fix=f"give every row {', '.join(key)}",
             )
         keys = [{column: row[column] for column in key} for row in expected]
-        actual = bench.records.by_key(plan.shadow_table, shadow.snapshot_id, keys)
+        actual = context.records.by_key(plan.shadow_table, shadow.snapshot_id, keys)
         results.append(check_golden(expected, actual, key, types, wanted.golden))
     if wanted.spot_checks:
         actual = [
             row
             for spot in wanted.spot_checks
-            for row in bench.records.by_key(plan.shadow_table, shadow.snapshot_id, [dict(spot.key)])
+            for row in context.records.by_key(
+                plan.shadow_table, shadow.snapshot_id, [dict(spot.key)]
+            )
         ]
         results.append(check_spots(wanted.spot_checks, actual, types))
     return tuple(results)

@@ -42,16 +42,16 @@ class AcceptedValidation:
 
 
 def validate_accepted(
-    bench: Context, contract: Contract, suites: tuple[str, ...], only: tuple[str, ...] = ()
+    context: Context, contract: Contract, suites: tuple[str, ...], only: tuple[str, ...] = ()
 ) -> AcceptedValidation:
     """Run suites (the contract's, if none are named) on the accepted version of a product.
 
     `only` are partitions of the field that the accepted publication restated. Nothing in the lake
     is changed. Raises NotFound, Unsupported (a suite with parameters), ConfigError.
     """
-    accepted = resolve_accepted(bench, contract, strict=False)
-    compute = bench.compute()
-    scope = _restated_scope(bench, contract, only)
+    accepted = resolve_accepted(context, contract, strict=False)
+    compute = context.compute()
+    scope = _restated_scope(context, contract, only)
     frame = compute.inspecting.snapshot(accepted.table, accepted.snapshot_id, scope)
     named = tuple(SuiteRef(file=file) for file in suites)
     checks: list[CheckResult] = []
@@ -67,10 +67,10 @@ def validate_accepted(
     return AcceptedValidation(accepted, tuple(checks))
 
 
-def _restated_scope(bench: Context, contract: Contract, only: tuple[str, ...]) -> Scope | None:
+def _restated_scope(context: Context, contract: Contract, only: tuple[str, ...]) -> Scope | None:
     if not only:
         return None
-    row = bench.versions.pointer(contract.product).accepted
+    row = context.versions.pointer(contract.product).accepted
     if row is None or row.scope is None:
         raise Unsupported(
             f"{contract.product} has no accepted publication whose partitions could be named",
@@ -155,9 +155,9 @@ class Stopwatch:
     def __post_init__(self) -> None:
         self._since = self.clock.now()
 
-    def timing_until_now(self, bench: Context, run_id: str) -> ValidationTiming:
+    def timing_until_now(self, context: Context, run_id: str) -> ValidationTiming:
         """Give what was spent until now, and on the chunks of the run before that."""
-        staged = sum(chunk.seconds for chunk in bench.ledger.chunks(run_id))
+        staged = sum(chunk.seconds for chunk in context.ledger.chunks(run_id))
         took = (self.clock.now() - self._since).total_seconds()
         return ValidationTiming(round(took, 3), round(self.suites_s, 3), round(staged + took, 3))
 

@@ -77,7 +77,7 @@ class KnownBase:
         return {each: self.counts[each] for each in scope.partitions if each in self.counts}
 
 
-def look_up_base(bench: Context, plan: Plan, measures: tuple[Measure, ...]) -> KnownBase:
+def look_up_base(context: Context, plan: Plan, measures: tuple[Measure, ...]) -> KnownBase:
     """Look at the base; under other columns a file reads as other rows."""
     scope, target = plan.resolved.scope, plan.resolved.target
     change, named = (
@@ -85,7 +85,7 @@ def look_up_base(bench: Context, plan: Plan, measures: tuple[Measure, ...]) -> K
         {each.count for each in measures if each.count},
     )
     base = fingerprints.look_up_fingerprints(
-        bench, target.table, target.snapshot_id, scope, rely=not change, counting=named
+        context, target.table, target.snapshot_id, scope, rely=not change, counting=named
     )
     is_whole, before = base.is_known and not change, anomalies.history_partitions(plan, base.files)
     labels = (*scope.partitions, *before)
@@ -94,7 +94,7 @@ def look_up_base(bench: Context, plan: Plan, measures: tuple[Measure, ...]) -> K
 
 
 def publish_mode_checks(
-    bench: Context,
+    context: Context,
     compute: ComputePorts,
     plan: Plan,
     shadow_snapshot_id: int | None,
@@ -103,34 +103,34 @@ def publish_mode_checks(
     """Prove that rows which the run does not name are as they were, and that changes add up."""
     found = []
     if plan.resolved.manifest.target.row_predicate:
-        found.append(_check_other_rows(bench, compute, plan, shadow_snapshot_id))
+        found.append(_check_other_rows(context, compute, plan, shadow_snapshot_id))
     # Those that were taken over from an earlier shadow were counted there.
-    merged = {label for chunk in _counted_chunks(bench, plan) for label in chunk.partitions}
+    merged = {label for chunk in _counted_chunks(context, plan) for label in chunk.partitions}
     old = sum(balance.old_count for balance in balances if balance.partition in merged)
     new = sum(balance.new_count for balance in balances if balance.partition in merged)
-    added_up = row_changes.check_changes_add_up(plan, sum_chunk_counts(bench, plan), old, new)
+    added_up = row_changes.check_changes_add_up(plan, sum_chunk_counts(context, plan), old, new)
     return [*found, *([added_up] if added_up else [])]
 
 
-def sum_chunk_counts(bench: Context, plan: Plan) -> ChunkCounts:
+def sum_chunk_counts(context: Context, plan: Plan) -> ChunkCounts:
     """Add up what the chunks of the run carried over and merged."""
-    records = _counted_chunks(bench, plan)
+    records = _counted_chunks(context, plan)
     return reduce(
         ChunkCounts.__add__, (ChunkCounts.from_record(record) for record in records), ChunkCounts()
     )
 
 
-def _counted_chunks(bench: Context, plan: Plan) -> list[ChunkRecord]:
-    records = bench.ledger.chunks(plan.run_id)
+def _counted_chunks(context: Context, plan: Plan) -> list[ChunkRecord]:
+    records = context.ledger.chunks(plan.run_id)
     return [record for record in records if ChunkCounts.from_record(record).known]
 
 
 def _check_other_rows(
-    bench: Context, compute: ComputePorts, plan: Plan, shadow_snapshot_id: int | None
+    context: Context, compute: ComputePorts, plan: Plan, shadow_snapshot_id: int | None
 ) -> CheckResult:
     """Compare the rows beside the predicate, all columns of them, base against candidate."""
     target, scope = plan.resolved.target, plan.resolved.scope
-    info = bench.tables.describe(plan.shadow_table)
+    info = context.tables.describe(plan.shadow_table)
     if info is None:
         raise NotFound(f"shadow {plan.shadow_table} is gone")
     types = {column.name: column.type for column in info.columns}
@@ -145,33 +145,33 @@ def _check_other_rows(
 MAX_DIFF_SAMPLES = 10
 
 
-def validate(bench: Context, run_id: str, by: str) -> tuple[RunStatus, ValidationResult, str]:
+def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, ValidationResult, str]:
     """Run all gates, store the result under its digest, and move the run.
 
     A failed gate moves the run to rejected; it never raises for that. Gates that were waived for
     exactly this result let it pass. Raises ApprovalMissing when a person rejected the run, and for
     other code than was approved: the edges are computed.
     """
-    status, plan = bench.runs.status(run_id), bench.runs.plan(run_id)
+    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     lifecycle.require_legal_move(status, "pass validation")
-    roles.require_approval(trusted_events(bench, status), plan)
-    require_approved_files(bench, plan)
-    status = bench.drive(status, plan, "begin validation", by)
-    watch = Stopwatch(bench.clock)
-    with RenewedLease(bench, status), bench.journal.bind(**plan.labels).span("validate"):
+    roles.require_approval(trusted_events(context, status), plan)
+    require_approved_files(context, plan)
+    status = context.drive(status, plan, "begin validation", by)
+    watch = Stopwatch(context.clock)
+    with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
         # What is stored is JSON, which has no NaN: totals may hold one.
-        document = to_json_value(_judge(bench, plan, watch).model_dump(mode="json"))
+        document = to_json_value(_judge(context, plan, watch).model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
-    digest = bench.evidence.record(run_id, VALIDATION, document, status.epoch)
+    digest = context.evidence.record(run_id, VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
     # Not in the document: the same result has the same digest, however long it took.
-    spent = watch.timing_until_now(bench, run_id).json_form
-    status = bench.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
+    spent = watch.timing_until_now(context, run_id).json_form
+    status = context.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
     if failed:
         # The same result as one that was waived before: the waivers still hold for it.
-        status = pass_by_waiver(bench, status, plan, by)
-    _trace_samples(bench, plan, result)
+        status = pass_by_waiver(context, status, plan, by)
+    _trace_samples(context, plan, result)
     return status, result, digest
 
 
@@ -204,34 +204,34 @@ def checksum_shape(found: dict[str, Checksum]) -> str:
     return next((checksum.shape for checksum in found.values()), "")
 
 
-def _judge(bench: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
-    bench.progress.start("validate", 5, "steps")
-    compute = bench.compute()
-    seen = _measure(bench, compute, plan)
+def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
+    context.progress.start("validate", 5, "steps")
+    compute = context.compute()
+    seen = _measure(context, compute, plan)
     balances = fingerprints.partition_balances(
         plan.resolved.scope.partitions, seen.old, seen.new, seen.shape
     )
     checks = [
-        *_technical(bench, plan, seen),
+        *_technical(context, plan, seen),
         *_lineage(plan, seen),
         *gates.check_schema_kept(plan.resolved.contract, seen.shadow, declared_schema_change(plan)),
         gates.check_diff_adds_up(seen.diff, balances),
-        *publish_mode_checks(bench, compute, plan, seen.shadow.snapshot_id, balances),
-        *deletions.deletion_checks(bench, plan, seen.shadow.snapshot_id),
-        gates.check_keys_unique(_duplicates(bench, plan, seen)),
+        *publish_mode_checks(context, compute, plan, seen.shadow.snapshot_id, balances),
+        *deletions.deletion_checks(context, plan, seen.shadow.snapshot_id),
+        gates.check_keys_unique(_duplicates(context, plan, seen)),
         *_totals(compute, plan, seen),
         edges.check_edges(
             seen.edge, plan.resolved.manifest.validation, publish_modes.why_no_edge_check(plan)
         ),
-        *golden_checks(bench, plan, seen.shadow),
+        *golden_checks(context, plan, seen.shadow),
     ]
     reports = anomalies.report_run_anomalies(plan, balances, seen.totals, seen.earlier)
     checks += anomalies.watch_checks(plan, reports, seen.diff.columns)
-    bench.progress.advance()
+    context.progress.advance()
     checks += suite_checks(compute, plan, watch)
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
-    bench.progress.advance()
-    bench.progress.finish()
+    context.progress.advance()
+    context.progress.finish()
     return ValidationResult(
         run_id=plan.run_id,
         manifest_hash=plan.manifest_hash,
@@ -245,13 +245,13 @@ def _judge(bench: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     )
 
 
-def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements:
-    shadow = bench.tables.describe(plan.shadow_table)
+def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measurements:
+    shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(
             f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
         )
-    require_shadow_closed(bench, plan, shadow)
+    require_shadow_closed(context, plan, shadow)
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
@@ -259,13 +259,13 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
         candidate_request(plan, shadow, MAX_DIFF_SAMPLES),
         declared_schema_change(plan),
     )
-    known = look_up_base(bench, plan, measures + lineage)
+    known = look_up_base(context, plan, measures + lineage)
     base = known.base
     # What is to be accepted is read in any case.
-    candidate = fingerprints.look_up_fingerprints(bench, *new_side, scope, rely=False)
+    candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
     # None needs another's result, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        comparing = pool.submit(compute_diff, bench, request)
+        comparing = pool.submit(compute_diff, context, request)
         measuring = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
             (*LINEAGE_NAMES, *table.added_column_names(change)), change,
@@ -273,19 +273,19 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
             old_measures=known.scope_counts(scope), earlier=known.unread_labels if measures else (),
         )  # fmt: skip
         looks_beyond = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
-        edge = probe_run_edges(bench, compute.staging, plan) if looks_beyond else None
-        bench.progress.advance()
+        edge = probe_run_edges(context, compute.staging, plan) if looks_beyond else None
+        context.progress.advance()
         measured = measuring.result()
-        bench.progress.advance()
+        context.progress.advance()
         diff = comparing.result()
         by_file = measured.new_files
         if table.added_column_names(change) and shadow.snapshot_id is not None:
             by_file = compute.measuring.by_file(
                 shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES
             )
-        bench.progress.advance()
+        context.progress.advance()
     fingerprints.record_fingerprints(
-        bench, [(base, measured.old_files), (candidate, by_file)], plan.run_id
+        context, [(base, measured.old_files), (candidate, by_file)], plan.run_id
     )
     return _Measurements(
         shadow=shadow,
@@ -302,8 +302,8 @@ def _measure(bench: Context, compute: ComputePorts, plan: Plan) -> _Measurements
     )
 
 
-def _technical(bench: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:
-    chunks = bench.ledger.chunks(plan.run_id)
+def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:
+    chunks = context.ledger.chunks(plan.run_id)
     return (
         gates.check_chunks_complete(plan, chunks),
         gates.check_row_count(plan, chunks),
@@ -316,13 +316,13 @@ def _technical(bench: Context, plan: Plan, seen: _Measurements) -> tuple[CheckRe
     )
 
 
-def _duplicates(bench: Context, plan: Plan, seen: _Measurements) -> int:
+def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of either side."""
     if not seen.diff.duplicate_keys:
         return 0
     both = candidate_request(plan, seen.shadow, samples=0)
     alone = replace(both, old_table=both.new_table, old_snapshot_id=None)
-    return bench.differ(seen.diff.engine).diff(alone).duplicate_keys
+    return context.differ(seen.diff.engine).diff(alone).duplicate_keys
 
 
 def _lineage_counts(plan: Plan) -> tuple[Measure, ...]:
@@ -351,19 +351,19 @@ def _totals(compute: ComputePorts, plan: Plan, seen: _Measurements) -> list[Chec
     return [*results, *gates.check_thresholds(contract.thresholds, seen.totals, old_rows)]
 
 
-def _trace_samples(bench: Context, plan: Plan, result: ValidationResult) -> None:
-    journal = bench.journal.bind(**plan.labels)
+def _trace_samples(context: Context, plan: Plan, result: ValidationResult) -> None:
+    journal = context.journal.bind(**plan.labels)
     for sample in result.diff.samples:
         journal.log(
             "record_trace", kind=sample.kind, key=sample.key, old=sample.old, new=sample.new
         )
 
 
-def require_shadow_closed(bench: Context, plan: Plan, shadow: TableInfo) -> None:
+def require_shadow_closed(context: Context, plan: Plan, shadow: TableInfo) -> None:
     """Raise ChecksFailed when the shadow is not what was fingerprinted when it was closed."""
     if not publish_modes.is_externally_written(plan):
         return
-    closed = {record.snapshot_id for record in bench.ledger.chunks(plan.run_id)}
+    closed = {record.snapshot_id for record in context.ledger.chunks(plan.run_id)}
     if closed != {shadow.snapshot_id}:
         raise ChecksFailed(
             f"{plan.shadow_table} was written after it was closed",

@@ -24,22 +24,22 @@ class AcceptedSnapshot:
 
 
 def resolve_accepted_together(
-    bench: Context, contracts: tuple[Contract, ...], *, strict: bool
+    context: Context, contracts: tuple[Contract, ...], *, strict: bool
 ) -> dict[str, AcceptedSnapshot]:
     """Resolve several products as they are at one moment: pointers that moved together, together.
 
     Of followed products the tables are what readers get, each as it is when it is looked at.
     """
-    pointers = bench.versions.pointers(tuple(contract.product for contract in contracts))
+    pointers = context.versions.pointers(tuple(contract.product for contract in contracts))
     return {
         contract.product: _accepted_by_pointer(contract, pointers[contract.product].accepted)
         if contract.publication == "pinned"
-        else resolve_accepted(bench, contract, strict=strict)
+        else resolve_accepted(context, contract, strict=strict)
         for contract in contracts
     }
 
 
-def resolve_accepted(bench: Context, contract: Contract, *, strict: bool) -> AcceptedSnapshot:
+def resolve_accepted(context: Context, contract: Contract, *, strict: bool) -> AcceptedSnapshot:
     """Resolve what readers of the product get.
 
     pinned: the snapshot in the pointer. follow: the head of the table, with a check by metadata
@@ -48,12 +48,12 @@ def resolve_accepted(bench: Context, contract: Contract, *, strict: bool) -> Acc
     readers get its rows from the moment at which they are in the table.
     """
     while True:
-        pointer = bench.versions.pointer(contract.product)
+        pointer = context.versions.pointer(contract.product)
         if contract.publication == "pinned":
             return _accepted_by_pointer(contract, pointer.accepted)
-        found = _accepted_on_table(bench, contract, pointer)
+        found = _accepted_on_table(context, contract, pointer)
         # A pointer that moved while we looked may name what we took for a change.
-        if not found.drifted or bench.versions.pointer(contract.product) == pointer:
+        if not found.drifted or context.versions.pointer(contract.product) == pointer:
             break
     if strict and found.drifted:
         what = "its first publication" if found.version is None else f"version {found.version}"
@@ -72,43 +72,45 @@ def _accepted_by_pointer(contract: Contract, row: Publication | None) -> Accepte
     return AcceptedSnapshot(row.table, row.snapshot_id, row.version, ())
 
 
-def _accepted_on_table(bench: Context, contract: Contract, pointer: Pointer) -> AcceptedSnapshot:
+def _accepted_on_table(context: Context, contract: Contract, pointer: Pointer) -> AcceptedSnapshot:
     row = pointer.accepted
-    info = bench.tables.describe(contract.table)
+    info = context.tables.describe(contract.table)
     if info is None or info.snapshot_id is None:
         raise NotFound(f"{contract.table} holds nothing yet")
     if row is None or row.snapshot_id is None or row.scope is None:
         # The first publication may have been cut off after its rows came into the table.
         first = pointer.pending if row is None else None
         changed = (
-            _without_pending_changes(bench, contract, first, info.snapshot_id, ()) if first else ()
+            _without_pending_changes(context, contract, first, info.snapshot_id, ())
+            if first
+            else ()
         )
         return AcceptedSnapshot(contract.table, info.snapshot_id, None, changed)
     if row.table != contract.table:
         # Correction events: what was accepted is not in the product's table, so it cannot drift.
         return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, ())
-    drifted = _drifted_partitions(bench, row, info.snapshot_id, row.scope)
+    drifted = _drifted_partitions(context, row, info.snapshot_id, row.scope)
     if drifted and pointer.pending is not None:
         drifted = _without_pending_changes(
-            bench, contract, pointer.pending, info.snapshot_id, drifted
+            context, contract, pointer.pending, info.snapshot_id, drifted
         )
     return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, drifted)
 
 
 def _without_pending_changes(
-    bench: Context, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
+    context: Context, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Leave out what an act changed whose swap has landed, before its pointer moves."""
-    swap = bench.publisher.find(contract.table, pending.token, settle=False)
+    swap = context.publisher.find(contract.table, pending.token, settle=False)
     if swap is None or pending.scope is None:
         return drifted
     landed = pending.model_copy(update={"snapshot_id": swap.snapshot_id, "table": swap.table})
     others = tuple(label for label in drifted if label not in pending.scope.partitions)
-    return others + _drifted_partitions(bench, landed, now, pending.scope)
+    return others + _drifted_partitions(context, landed, now, pending.scope)
 
 
 def _drifted_partitions(
-    bench: Context, row: Publication, now: int, scope: Scope
+    context: Context, row: Publication, now: int, scope: Scope
 ) -> tuple[str, ...]:
     """Name the partitions whose rows are no longer those that were accepted.
 
@@ -116,21 +118,21 @@ def _drifted_partitions(
     that may hold the scope are read, whatever else the table holds.
     """
     then, labels = row.snapshot_id, scope.partitions
-    if then is None or then == now or not _has_changed(bench, row.table, then, scope, labels):
+    if then is None or then == now or not _has_changed(context, row.table, then, scope, labels):
         return ()
     touched = set(labels)
     with suppress(TargetChanged):  # no commit can be named: then each partition is looked at
-        drifts = bench.publisher.drifts(row.table, scope, then)
+        drifts = context.publisher.drifts(row.table, scope, then)
         touched = {label for drift in drifts for label in drift.partitions}
     return tuple(
         label
         for label in labels
-        if label in touched and _has_changed(bench, row.table, then, scope, (label,))
+        if label in touched and _has_changed(context, row.table, then, scope, (label,))
     )
 
 
 def _has_changed(
-    bench: Context, table: str, since: int, scope: Scope, labels: tuple[str, ...]
+    context: Context, table: str, since: int, scope: Scope, labels: tuple[str, ...]
 ) -> bool:
     part = Scope(field=scope.field, partitions=labels)
-    return bench.publisher.changes(table, part, since) is not None
+    return context.publisher.changes(table, part, since) is not None

@@ -35,7 +35,7 @@ PointerDecision = Callable[[Pointer], tuple[Publication, ...]]
 
 
 def reserve_version(
-    bench: Context, wanted: Publication, head: int | None, base: TargetPin | None = None
+    context: Context, wanted: Publication, head: int | None, base: TargetPin | None = None
 ) -> Publication:
     """Reserve the next version, or take up the one that this run reserved before.
 
@@ -58,11 +58,11 @@ def reserve_version(
     def is_mine(pending: Publication) -> bool:
         return pending.run_id == wanted.run_id
 
-    return when_pointer_is_free(bench, wanted.product, decide, is_mine)
+    return when_pointer_is_free(context, wanted.product, decide, is_mine)
 
 
 def when_pointer_is_free(
-    bench: Context, product: str, decide: PointerDecision, is_mine: Callable[[Publication], bool]
+    context: Context, product: str, decide: PointerDecision, is_mine: Callable[[Publication], bool]
 ) -> Publication:
     """Move the pointer by `decide` once no other act on the product is pending; give the own one.
 
@@ -74,7 +74,7 @@ def when_pointer_is_free(
         return decide(pointer) if is_free else ()
 
     for turn in range(_MAX_ATTEMPTS):
-        pointer = bench.versions.move(product, when_free)
+        pointer = context.versions.move(product, when_free)
         if pointer.pending is None:
             raise OutcomeUnknown(
                 f"{product}: the reserved version is gone",
@@ -83,18 +83,18 @@ def when_pointer_is_free(
             )
         if is_mine(pointer.pending):
             return pointer.pending
-        if not is_reservation_active(bench, pointer.pending):
+        if not is_reservation_active(context, pointer.pending):
             break
-        bench.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
+        context.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
     require_no_pending(pointer, product, None)
     raise OutcomeUnknown(f"{product}: its pointer changes faster than it can be read")
 
 
-def is_reservation_active(bench: Context, pending: Publication) -> bool:
+def is_reservation_active(context: Context, pending: Publication) -> bool:
     """Tell whether a reservation will go away by itself: somebody works on it."""
     if pending.run_id is None:
-        return bench.is_pending_elsewhere(pending)
-    return bench.is_driven_elsewhere(bench.runs.status(pending.run_id))
+        return context.is_pending_elsewhere(pending)
+    return context.is_driven_elsewhere(context.runs.status(pending.run_id))
 
 
 def may_release(reserved: Publication, wanted: Publication, error: BackfillError) -> bool:
@@ -107,7 +107,7 @@ def may_release(reserved: Publication, wanted: Publication, error: BackfillError
 
 
 def finalise_version(
-    bench: Context, reserved: Publication, swap: CommitResult, action: str
+    context: Context, reserved: Publication, swap: CommitResult, action: str
 ) -> Publication:
     """Move the pointer to what was swapped in and give the row that says so.
 
@@ -122,7 +122,7 @@ def finalise_version(
             "table": swap.table,
             "snapshot_id": swap.snapshot_id,
             "before_snapshot_id": swap.before_snapshot_id,
-            "at": bench.clock.now(),
+            "at": context.clock.now(),
         }
     )
 
@@ -134,7 +134,7 @@ def finalise_version(
             raise finished_elsewhere_error(row, pointer)
         return (*_baseline(pointer, reserved, swap), row)
 
-    return bench.versions.move(row.product, decide).accepted or row
+    return context.versions.move(row.product, decide).accepted or row
 
 
 def _baseline(
@@ -148,7 +148,7 @@ def _baseline(
     return (baseline_publication(reserved, head, reserved.scope, reserved.at),)
 
 
-def refresh_view(bench: Context, contract: Contract) -> None:
+def refresh_view(context: Context, contract: Contract) -> None:
     """Let the contract's view, if there is one, show what the pointer says.
 
     Making a view takes a while: what was accepted meanwhile is shown too.
@@ -156,29 +156,31 @@ def refresh_view(bench: Context, contract: Contract) -> None:
     if contract.view is None:
         return
     shown: str | None = None
-    while (row := bench.versions.pointer(contract.product).accepted) and row.token != shown:
+    while (row := context.versions.pointer(contract.product).accepted) and row.token != shown:
         at = row.snapshot_id if contract.publication == "pinned" else None
         try:
-            bench.views.show(contract.view, row.table, at)
+            context.views.show(contract.view, row.table, at)
         except BackfillError as error:
             error.state = f"version {row.version} is accepted; only {contract.view} shows less"
             raise
         shown = row.token
 
 
-def release_version(bench: Context, reserved: Publication, epoch: int) -> None:
+def release_version(context: Context, reserved: Publication, epoch: int) -> None:
     """Give a reserved version back after a conflict; its number is not used again.
 
     A reservation that a later lease than `epoch` took up, or that was finished, stays as it is.
     """
-    row = reserved.model_copy(update={"action": "release", "at": bench.clock.now(), "epoch": epoch})
+    row = reserved.model_copy(
+        update={"action": "release", "at": context.clock.now(), "epoch": epoch}
+    )
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         pending = pointer.pending
         is_held = pending is not None and pending.token == row.token and pending.epoch <= epoch
         return (row,) if is_held else ()
 
-    bench.versions.move(row.product, decide)
+    context.versions.move(row.product, decide)
 
 
 def publication_tags(row: Publication) -> dict[Any, str]:

@@ -36,7 +36,9 @@ class VersionRetention:
     @property
     def kept_snapshots(self) -> frozenset[tuple[str, int | None]]:
         """The tables and snapshots of the versions that are kept."""
-        return frozenset((row.table, row.snapshot_id) for row in self.accepted_rows[: self.last_kept + 1])
+        return frozenset(
+            (row.table, row.snapshot_id) for row in self.accepted_rows[: self.last_kept + 1]
+        )
 
     def tag_reason(self, tag: str) -> str | None:
         """Say why a tag of a publication or rollback is kept; None: nothing needs it."""

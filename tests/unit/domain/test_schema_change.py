@@ -13,7 +13,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.table import Column, SchemaStep, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.bench import contract, declared
+from tests.fakes.context import contract, declared
 from tests.fakes.lake import FakeLake
 
 TYPES = {

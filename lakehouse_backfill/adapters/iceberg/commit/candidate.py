@@ -149,7 +149,9 @@ class ShadowCandidate:
         if changed:
             found = {**before.data, **after.data}
             key = label_sort_key(self._request.scope.field)
-            labels = sorted({self._reader.labels.file_label(found[p].data_file) for p in changed}, key=key)
+            labels = sorted(
+                {self._reader.labels.file_label(found[p].data_file) for p in changed}, key=key
+            )
             raise WriteForbidden(
                 f"{self._request.shadow} changed {len(changed)} files outside the run's "
                 f"partitions: {describe_labels(tuple(labels))}",

@@ -110,7 +110,9 @@ class IcebergChunkCarrier(Carrying):
             )
         return found
 
-    def _swap_request(self, table: Table, request: CarryRequest, cache: ManifestCache) -> SwapRequest:
+    def _swap_request(
+        self, table: Table, request: CarryRequest, cache: ManifestCache
+    ) -> SwapRequest:
         """Ask for the source's files of the partitions; they get new sequence numbers."""
         source = load_table(self._catalog, request.source)
         with translate_errors():
@@ -287,7 +289,9 @@ class IcebergPublisher(Publisher):
         """
         table = load_table(self._catalog, target)
         with translate_errors():
-            return self._revert_planner(table, target, field, ManifestCache()).required_rewrites(restores)
+            return self._revert_planner(table, target, field, ManifestCache()).required_rewrites(
+                restores
+            )
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Say which commit changed rows of the scope since the snapshot; compaction is none."""
@@ -327,7 +331,9 @@ class IcebergPublisher(Publisher):
         With `settle=False` one by rows that was cut off is left as it is: nothing is written.
         """
         table = load_table_or_none(self._catalog, target)
-        done = None if table is None else self._find_and_finalise(target, table, token, settle=settle)
+        done = (
+            None if table is None else self._find_and_finalise(target, table, token, settle=settle)
+        )
         return None if done is None else read_commit_result(target, done, 0.0)
 
     def _run_swap(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:

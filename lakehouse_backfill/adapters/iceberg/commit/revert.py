@@ -56,7 +56,9 @@ class RevertPlanner:
         self._field = field
         self._cache = cache
 
-    def required_rewrites(self, restores: tuple[PartitionRestore, ...]) -> tuple[RequiredRewrite, ...]:
+    def required_rewrites(
+        self, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Say which partitions have to be rewritten, grouped by why."""
         found: dict[str, list[str]] = {}
         for restore in restores:
@@ -85,7 +87,9 @@ class RevertPlanner:
                     state=_NOTHING_ROLLED_BACK,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            found.append(SwapPart(scope, restore.since_snapshot_id, then.data, self._restore_source(restore)))
+            found.append(
+                SwapPart(scope, restore.since_snapshot_id, then.data, self._restore_source(restore))
+            )
         return tuple(found)
 
     def rewritten_parts(self, request: RevertRequest, files: LiveEntries) -> tuple[SwapPart, ...]:
@@ -123,7 +127,9 @@ class RevertPlanner:
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id, self._name)
         return ScopedReader(self._table, scope, self._cache).scope_files(state)
 
-    def _delete_file_reasons(self, restore: PartitionRestore, scope: Scope, then: ScopeFiles) -> dict[str, str]:
+    def _delete_file_reasons(
+        self, restore: PartitionRestore, scope: Scope, then: ScopeFiles
+    ) -> dict[str, str]:
         """Say of which partitions delete files hid rows then, or would hide rows now."""
         reader = ScopedReader(self._table, scope, self._cache)
         found: dict[str, str] = {}
@@ -155,7 +161,9 @@ class RevertPlanner:
         """Say which snapshot no tag of ours holds; empty when both sides are held."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
-                what = "what its rows are proven by" if self._writes_rows else "files that come back"
+                what = (
+                    "what its rows are proven by" if self._writes_rows else "files that come back"
+                )
                 return (
                     f"no tag holds snapshot {snapshot_id} any more, so that an expiry could delete "
                     f"{what}"

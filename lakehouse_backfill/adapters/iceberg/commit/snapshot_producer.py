@@ -183,7 +183,8 @@ class SwapProducer:
                     _entry_with_status(entry, ManifestEntryStatus.ADDED, self.snapshot_id)
                 )
             self._added[paths] = [
-                self._write_manifest(table, spec_id, entries) for spec_id, entries in by_spec.items()
+                self._write_manifest(table, spec_id, entries)
+                for spec_id, entries in by_spec.items()
             ]
         return self._added[paths]
 

@@ -104,7 +104,9 @@ class PyIcebergSnapshotWriter(SnapshotWriter):
         after = {marks.after_tag: snapshot.snapshot_id} if marks.after_tag else {}
 
         def land() -> Snapshot:
-            commit_snapshot(table, snapshot, {**marks.before_tags, **after}, marks.token, change.schema)
+            commit_snapshot(
+                table, snapshot, {**marks.before_tags, **after}, marks.token, change.schema
+            )
             return snapshot
 
         return land

@@ -182,7 +182,13 @@ class ControlLog:
                 fix="lakehouse-backfill doctor",
             )
         with _translate_outages(self._name):
-            return stage_commit(head.table, change.rows, dict(change.set_properties), change.remove_properties, token)
+            return stage_commit(
+                head.table,
+                change.rows,
+                dict(change.set_properties),
+                change.remove_properties,
+                token,
+            )
 
     def _commit(
         self,

@@ -352,7 +352,9 @@ def _append_event(head: LogHead, event: Event, lease: Lease | None) -> LogAppend
 
 def _renew_lease(head: LogHead, run_id: str, epoch: int, until: datetime) -> LogAppend[None]:
     status = event_log.extend_lease(_require_status(head, run_id), epoch, until)
-    return LogAppend(result=None, set_properties={status_key(run_id): status_text(status)}, moves_head=True)
+    return LogAppend(
+        result=None, set_properties={status_key(run_id): status_text(status)}, moves_head=True
+    )
 
 
 def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[RunStatus]:

@@ -141,7 +141,9 @@ class IcebergFences:
 def _raise_fence(head: LogHead, run_id: str, epoch: int) -> LogAppend[None]:
     if _current_fence(head, run_id) >= epoch:
         return LogAppend(result=None)
-    return LogAppend(result=None, set_properties={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True)
+    return LogAppend(
+        result=None, set_properties={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True
+    )
 
 
 def _current_fence(head: LogHead, run_id: str) -> int:

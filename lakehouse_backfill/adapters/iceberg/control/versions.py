@@ -64,7 +64,9 @@ class IcebergVersions:
             return LogAppend(
                 result=pointers,
                 rows=tuple(_publication_row(publication) for publication in rows),
-                set_properties={_pointer_key(name): canonical_json(pointers[name]) for name in sorted(moved)},
+                set_properties={
+                    _pointer_key(name): canonical_json(pointers[name]) for name in sorted(moved)
+                },
             )
 
         return self._log.append(change)

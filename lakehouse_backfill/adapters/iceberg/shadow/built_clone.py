@@ -74,7 +74,9 @@ class BuiltClone:
             return table
         faults = _metadata_differences(table.metadata, wanted)
         if faults:
-            raise self._abandon_clone(shadow, table, f"{', '.join(faults)} differ from the target's")
+            raise self._abandon_clone(
+                shadow, table, f"{', '.join(faults)} differ from the target's"
+            )
         return table
 
     def _load_or_create(self, shadow: str, wanted: TableMetadata, because: str) -> Table:

@@ -312,7 +312,9 @@ class IcebergShadows(Shadows):
         require_clone(shadow, found.metadata, wanted)
         return found
 
-    def _write_metadata_file(self, source: Table, wanted: TableMetadata, file: str, target: str) -> None:
+    def _write_metadata_file(
+        self, source: Table, wanted: TableMetadata, file: str, target: str
+    ) -> None:
         if self._commits is None:
             with commit_window("Shadows.metadata_file"):
                 ToOutputFile.table_metadata(wanted, source.io.new_output(file))

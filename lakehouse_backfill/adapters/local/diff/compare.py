@@ -252,7 +252,9 @@ class BatchComparison:
         self._compared = [column for column in tally.columns if column.use == "compared"]
         self._hash_join = HashJoin(engine, tally)
         self._pending = BinAccumulators(BinAccumulator)
-        self._needs_duckdb = bool(condition or tally.added_columns) or not are_sortable(tally.columns)
+        self._needs_duckdb = bool(condition or tally.added_columns) or not are_sortable(
+            tally.columns
+        )
 
     def close(self) -> None:
         """Hand over what is counted, and let go of the rows: an idle engine holds none."""
@@ -372,7 +374,9 @@ class BatchComparison:
         )
 
     def _count_filled_columns(self) -> None:
-        added = [column for column in self._tally.columns if column.name in self._tally.added_columns]
+        added = [
+            column for column in self._tally.columns if column.name in self._tally.added_columns
+        ]
         if not added:
             return
         counts = ", ".join(f"count({column.slot})" for column in added)

@@ -109,7 +109,9 @@ class HashJoin:
         self.has_bags = False
         return self._compare_pairs(pairs, old, new)
 
-    def match_rows(self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+    def match_rows(
+        self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table
+    ) -> RowsBySide | None:
         """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
 
         Gives the rows of each side that may differ; None when there are rows in `bags`.
@@ -166,7 +168,9 @@ class HashJoin:
             self._db.unregister("found")
         return found
 
-    def _candidate_pairs(self, relation: str, limit: str = "") -> tuple[np.ndarray, tuple[int, int]]:
+    def _candidate_pairs(
+        self, relation: str, limit: str = ""
+    ) -> tuple[np.ndarray, tuple[int, int]]:
         """Give the pairs that seem to differ, and how many pairs of all have each side.
 
         A pair is the number of its old row above that of its new one; 0: it has none.

@@ -75,7 +75,9 @@ def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> 
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
         return PartitionLayout(None, is_partition_aligned=False)
-    return PartitionLayout(_as_scope_field(new if new.tasks else old, shape), is_partition_aligned=True)
+    return PartitionLayout(
+        _as_scope_field(new if new.tasks else old, shape), is_partition_aligned=True
+    )
 
 
 def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -> list[FilePiece]:
@@ -292,9 +294,13 @@ class SideReader:
             own.append(field.column)
         # A file without any wanted column still has rows to count.
         wanted = own or [self.side.schema.fields[0].name] if pieces else []
-        tables = read_file_columns(self.side, [piece.task for piece in pieces], wanted, self.row_filter)
+        tables = read_file_columns(
+            self.side, [piece.task for piece in pieces], wanted, self.row_filter
+        )
         parts = [
-            self._with_slots(table, columns, self._partition_column(table, piece, field if by_row else None))
+            self._with_slots(
+                table, columns, self._partition_column(table, piece, field if by_row else None)
+            )
             for table, piece in zip(tables, pieces, strict=True)
         ]
         if not parts:
@@ -307,7 +313,9 @@ class SideReader:
             return _number_partitions(table[field.column], field, self.partition_numbers)
         return pa.repeat(pa.scalar(self.partition_numbers[piece.label], pa.int32()), table.num_rows)
 
-    def _with_slots(self, table: pa.Table, columns: tuple[DiffColumn, ...], partition: Any) -> pa.Table:
+    def _with_slots(
+        self, table: pa.Table, columns: tuple[DiffColumn, ...], partition: Any
+    ) -> pa.Table:
         arrays = [
             table[column.name]
             if column.field(self.name) is not None

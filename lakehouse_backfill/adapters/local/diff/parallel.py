@@ -77,7 +77,11 @@ def divide_into_parts(
         yield DiffPart([], [], group)
     split = asked.split
     shares = batch_partitions(
-        split.old, split.new, asked.layout, 1, lambda each: max(each.rows / rows, each.size_bytes / size)
+        split.old,
+        split.new,
+        asked.layout,
+        1,
+        lambda each: max(each.rows / rows, each.size_bytes / size),
     )
     for old, new in shares:
         yield DiffPart(old, new, [])
@@ -204,7 +208,9 @@ class ParallelDiffer:
             if size > self._limit_bytes:
                 raise _partition_too_large(label, size, self._limit_bytes)
 
-    def _divide_plan(self, asked: DiffPlan, unread: list[FilePiece], count: int) -> Iterator[DiffPart]:
+    def _divide_plan(
+        self, asked: DiffPlan, unread: list[FilePiece], count: int
+    ) -> Iterator[DiffPart]:
         rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
         wanted = max(self._min_part_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
         return divide_into_parts(asked, unread, wanted, max(self._limit_bytes, 1))

@@ -92,7 +92,9 @@ def partition_labels(
 
 def is_counted_by_metadata(piece: FilePiece, how: PartitionLayout, where: str | None) -> bool:
     """Tell whether metadata alone says how many rows that are meant the file holds."""
-    return not (where or piece.task.delete_files) and (how.is_partition_aligned or how.field is None)
+    return not (where or piece.task.delete_files) and (
+        how.is_partition_aligned or how.field is None
+    )
 
 
 def columns_in_condition(where: str | None, old: SnapshotScan, new: SnapshotScan) -> frozenset[str]:
@@ -166,7 +168,9 @@ class DiffPlan:
     def side_readers(self) -> tuple[SideReader, SideReader]:
         """Give where the rows of both sides come from."""
         numbers = {label: index for index, label in enumerate(self.labels)}
-        limit: BooleanExpression | None = None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
+        limit: BooleanExpression | None = (
+            None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
+        )
         old = SideReader(self.old, "old", self.layout, numbers, limit)
         return old, SideReader(self.new, "new", self.layout, numbers, limit)
 

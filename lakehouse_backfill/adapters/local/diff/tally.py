@@ -163,8 +163,12 @@ class Tally:
 
     def partition_diffs(self) -> tuple[PartitionDiff, ...]:
         """Give the partitions that hold rows on a side, in order."""
-        held = sorted(index for index, rows in self.partition_counts.items() if rows.old_rows or rows.new_rows)
-        return tuple(self.partition_counts[index].as_partition_diff(self.labels[index]) for index in held)
+        held = sorted(
+            index for index, rows in self.partition_counts.items() if rows.old_rows or rows.new_rows
+        )
+        return tuple(
+            self.partition_counts[index].as_partition_diff(self.labels[index]) for index in held
+        )
 
     def summary(self) -> PartitionDiff:
         """Give the sums over the partitions."""
@@ -194,7 +198,9 @@ class Tally:
 
     def added_column_counts(self) -> tuple[AddedColumn, ...]:
         """Give the columns that come, each with the compared rows that hold a value."""
-        return tuple(AddedColumn(name=name, rows=self.filled_rows[name]) for name in self.added_columns)
+        return tuple(
+            AddedColumn(name=name, rows=self.filled_rows[name]) for name in self.added_columns
+        )
 
     def _column_diff(self, column: DiffColumn) -> ColumnDiff:
         old, new = self.profile_of(column, "old"), self.profile_of(column, "new")
@@ -216,7 +222,9 @@ class Tally:
         self, column: DiffColumn, old: ColumnProfile, new: ColumnProfile, changed: int
     ) -> Distribution | None:
         # Nothing is drawn of a column in which nothing moved.
-        draw = bool(changed or any(row.added or row.removed for row in self.partition_counts.values()))
+        draw = bool(
+            changed or any(row.added or row.removed for row in self.partition_counts.values())
+        )
         if not self.distributions:
             return None
         if column.kind == "number":

@@ -261,7 +261,9 @@ class SparkAttributing:
         frames = inputs.frames(side.plan, swapped)
         with spark_errors(f"computing {scope.partitions[0]} again"):
             output = self._transform_runner.run(plan, scope, frames, side.target)
-        composed = stack.enter_context(self._chunk_composer.compose(plan, scope, output, side.target))
+        composed = stack.enter_context(
+            self._chunk_composer.compose(plan, scope, output, side.target)
+        )
         return composed.rows.where(dataframes.range_filter(partitions.scope_row_ranges(scope)))
 
     def _without_excluded(

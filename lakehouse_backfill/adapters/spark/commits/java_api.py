@@ -93,7 +93,9 @@ class JavaApi:
     def call_protected(self, on: Any, name: str, *given: tuple[str, Any]) -> None:
         """Call a method that Iceberg keeps for its own snapshot producers; types by name."""
         loader = on.getClass().getClassLoader()
-        types = self._java_array(self.jvm.java.lang.Class, [self._java_class(t, loader) for t, _ in given])
+        types = self._java_array(
+            self.jvm.java.lang.Class, [self._java_class(t, loader) for t, _ in given]
+        )
         values = self._java_array(self.jvm.java.lang.Object, [value for _, value in given])
         producer = on.getClass().getSuperclass()
         method = producer.getDeclaredMethod(name, types)

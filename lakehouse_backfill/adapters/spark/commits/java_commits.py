@@ -153,7 +153,9 @@ class JavaSwap:
         order, table = self._order, self._order.base.table
         if order.base.head_id is None:
             return
-        gone = self._file_lookup.data_files(self._table, order.base.head_id, order.removed, order.ranges)
+        gone = self._file_lookup.data_files(
+            self._table, order.base.head_id, order.removed, order.ranges
+        )
         require_all_listed(gone, order.removed, table)
         names = order.removed_deletes
         hidden = self._file_lookup.delete_files(self._table, order.base.head_id, names)
@@ -201,7 +203,9 @@ class JavaSwap:
             if not missing:
                 break
             table = self._api.load_table(name)
-            found.update(self._file_lookup.data_files(table, snapshot_id, missing, self._order.ranges))
+            found.update(
+                self._file_lookup.data_files(table, snapshot_id, missing, self._order.ranges)
+            )
         require_all_listed(found, wanted, self._order.base.table)
         return found
 

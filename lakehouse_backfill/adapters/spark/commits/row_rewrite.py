@@ -109,7 +109,9 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
         with spark_errors(f"preparing {order.base.table}"):
             held = self._refresh_and_pin(name)
             _require_as_inspected(self._table_properties(name), order.base)
-            frames = [self._content_rows(one, held) for one in order.contents if one.table is not None]
+            frames = [
+                self._content_rows(one, held) for one in order.contents if one.table is not None
+            ]
             frame = reduce(lambda left, right: left.unionByName(right), frames, held)
         left = PendingRewrite(contents=order.contents, before=_before_tag(order), after=order.after)
         return PreparedRewrite(
@@ -181,7 +183,9 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
                 fix="repeat the command: it looks at the columns again",
             )
         ranges = partitions.scope_row_ranges(one.scope)
-        rows = dataframes.restrict_to_ranges(self._open_session(), self._catalog, table, frame, ranges)
+        rows = dataframes.restrict_to_ranges(
+            self._open_session(), self._catalog, table, frame, ranges
+        )
         return rows.select(*(quoted_column(name) for name in target.columns))
 
     def _content_checksum(

@@ -203,7 +203,9 @@ class SparkMeasuring:
         if skip:
             frame = frame.where(~quoted_column(FILE_COLUMN).isin(sorted(skip)))
         with spark_errors(f"measuring {table}"):
-            return sum_partitions({_NEW: frame}, scope.field, ignore, (), [_NEW])[_NEW].file_checksums
+            return sum_partitions({_NEW: frame}, scope.field, ignore, (), [_NEW])[
+                _NEW
+            ].file_checksums
 
     def measure(
         self,

@@ -56,7 +56,9 @@ class PartitionSums:
     file_checksums: dict[tuple[str, str], Checksum] = field(default_factory=dict)
     row_counts: dict[str, int] = field(default_factory=dict)
 
-    def add_group(self, label: str, file: str | None, checksum: Checksum, values: list[Any]) -> None:
+    def add_group(
+        self, label: str, file: str | None, checksum: Checksum, values: list[Any]
+    ) -> None:
         """Add what a file holds of a partition; None: the file is not told."""
         if file is not None:
             held = self.file_checksums.get((label, file))

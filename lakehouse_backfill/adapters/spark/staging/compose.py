@@ -283,7 +283,11 @@ class SparkRestoring:
             value = F.lit(None) if old is None else quoted_column(old)
             chosen.append(value.cast(column.dataType).alias(column.name))
         frame = frame.select(*chosen)
-        return frame if chunk.left_out is None else self._deleted_row_filter.drop_excluded(frame, chunk.left_out)
+        return (
+            frame
+            if chunk.left_out is None
+            else self._deleted_row_filter.drop_excluded(frame, chunk.left_out)
+        )
 
     def _require_same_row_count(self, chunk: RestoreChunk, snapshot_id: int) -> int:
         """Count both sides: what the shadow holds now is what the old snapshot held."""

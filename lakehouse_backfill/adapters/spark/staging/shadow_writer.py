@@ -206,7 +206,9 @@ class ShadowWriter:
             fix="run the step again",
         )
 
-    def _resolve_outcome(self, shadow: str, attempt_id: str, failure: Exception | None) -> ShadowCommit:
+    def _resolve_outcome(
+        self, shadow: str, attempt_id: str, failure: Exception | None
+    ) -> ShadowCommit:
         doing = f"writing a chunk to {shadow}"
         try:
             found = self._find_attempt(shadow, attempt_id)

@@ -164,7 +164,9 @@ class SparkStaging:
             self._spark, self._catalog, base.table, base.snapshot_id
         ).schema
         with spark_errors("checking the edges"):
-            computed = {str(side): self._computed_rows(plan, scopes[side], target) for side in scopes}
+            computed = {
+                str(side): self._computed_rows(plan, scopes[side], target) for side in scopes
+            }
             sums = sum_partitions(computed, plan.resolved.scope.field)
         return {label: one for side in sums.values() for label, one in side.checksums.items()}
 
@@ -180,12 +182,16 @@ class SparkStaging:
         read = dataframes.read_scope(
             self._spark, self._catalog, base.table, base.snapshot_id, scope
         )
-        rows = dataframes.apply_schema_change(self._rows_in_predicate(plan, read), declared_schema_change(plan))
+        rows = dataframes.apply_schema_change(
+            self._rows_in_predicate(plan, read), declared_schema_change(plan)
+        )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
     def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
-        rows = self._rows_in_predicate(plan, self._transform_runner.compute_partitions(plan, scope, target, sources))
+        rows = self._rows_in_predicate(
+            plan, self._transform_runner.compute_partitions(plan, scope, target, sources)
+        )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:

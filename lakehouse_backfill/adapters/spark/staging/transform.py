@@ -95,7 +95,9 @@ class PinnedInputs:
             union = union.unionAll(one)
         return sum(int(row["n"]) for row in union.collect())
 
-    def restrict_to_ranges(self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]) -> DataFrame:
+    def restrict_to_ranges(
+        self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]
+    ) -> DataFrame:
         """Keep the rows of a pinned input that lie in any of the ranges."""
         return dataframes.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
 
@@ -117,7 +119,9 @@ class PinnedInputs:
                 f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        return self.restrict_to_ranges(pin, frame, resolve.window_row_ranges(kind, name, first, last))
+        return self.restrict_to_ranges(
+            pin, frame, resolve.window_row_ranges(kind, name, first, last)
+        )
 
 
 def find_pin(plan: Plan, name: str) -> SourcePin:

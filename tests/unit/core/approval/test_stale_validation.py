@@ -19,8 +19,8 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, NotAllowed, TargetChanged
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake
 
 
@@ -61,7 +61,7 @@ def test_what_moved_since_it_was_judged_is_not_published(
     move: Callable[[FakeLake, str], None], refusal: type[BackfillError]
 ) -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted(found)
     move(where, found.runs.plan(run_id).shadow_table)
     before = where.tables[PRODUCT].content(where.tables[PRODUCT].head)
@@ -75,7 +75,7 @@ def test_what_moved_since_it_was_judged_is_not_published(
 @pytest.mark.req("Q5", "U11")
 def test_what_moved_elsewhere_does_not_make_a_validation_stale() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted(found)
     where.write(PRODUCT, "2020-01-05", "live")
     publish(found, run_id, "bob")
@@ -89,7 +89,7 @@ def reviewed(**changes: object) -> tuple[Context, str]:
     compute = FakeCompute(where)
     fell = (MeasureTotal(name="amounts", old=100, new=70),)
     compute.totals = lambda *_: fell  # type: ignore[method-assign]
-    found = bench(where, compute)
+    found = context(where, compute)
     watched = contract(
         measures=[{"name": "amounts", "sum": "amount"}],
         thresholds=[{"measure": "amounts", "max_change": 0.2}],

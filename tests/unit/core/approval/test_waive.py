@@ -28,8 +28,8 @@ from lakehouse_backfill.errors import (
     RunMoved,
     Tampered,
 )
-from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import context, contract, declared, lake
 from tests.fakes.control import FakeEvidence
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
@@ -48,7 +48,7 @@ def rejected(found: Context, **changes: Any) -> str:
 def open_edge(**changes: Any) -> tuple[Context, str]:
     """A run that one gate stopped: rows before its range would change."""
     where = lake()
-    found = bench(where, FakeCompute(where, open_edges={"2020-01-01"}))
+    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}))
     return found, rejected(found, **changes)
 
 
@@ -90,7 +90,7 @@ def test_a_waiver_is_recorded_with_gate_scope_content_number_and_reason() -> Non
 @pytest.mark.req("Q8")
 def test_every_closed_gate_needs_its_own_waiver() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
+    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
     run_id = rejected(found)
     assert waive(found, run_id, EDGES, "ana", "known").state is RunState.REJECTED
     assert [gate.waived_by for gate in failed_gates(found, run_id)] == [None, "ana"]
@@ -101,7 +101,7 @@ def test_every_closed_gate_needs_its_own_waiver() -> None:
 @pytest.mark.req("Q8")
 def test_the_same_waiver_again_changes_nothing() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
+    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
     run_id = rejected(found)
     waive(found, run_id, EDGES, "ana", "known")
     before = found.runs.events(run_id)
@@ -113,7 +113,7 @@ def test_the_same_waiver_again_changes_nothing() -> None:
 def test_another_result_needs_another_waiver() -> None:
     where = lake()
     compute = FakeCompute(where, open_edges={"2020-01-01"})
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = rejected(found)
     waive(found, run_id, EDGES, "ana", "known")
     assert validate(found, run_id, "bob")[0].state is RunState.VALIDATED  # The same result.
@@ -147,7 +147,7 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
 )
 def test_a_verdict_that_was_edited_is_refused_and_can_be_judged_again(old: str, new: str) -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -196,7 +196,7 @@ def test_with_four_eyes_who_planned_the_run_does_not_waive() -> None:
 @pytest.mark.req("Q8")
 def test_a_gate_that_guards_the_data_itself_cannot_be_waived() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -231,7 +231,7 @@ def test_a_waiver_names_a_failed_gate_and_a_reason(
 
 @pytest.mark.req("Q8")
 def test_a_run_that_no_gate_stopped_has_nothing_to_waive() -> None:
-    found = bench(lake())
+    found = context(lake())
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     with pytest.raises(IllegalMove):
         waive(found, plan.run_id, EDGES, "ana", "known")
@@ -251,7 +251,7 @@ def test_nothing_is_waived_while_another_process_judges_the_run_again() -> None:
 @pytest.mark.req("E5", "V4")
 def test_a_decision_is_bound_to_the_validation_that_moved_the_run_not_to_the_newest_one() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -277,7 +277,7 @@ def test_a_result_that_was_never_waived_is_not_accepted_whatever_the_state_says(
 def test_a_run_is_cancelled_by_who_asked_for_it_or_by_who_may_decide_on_it() -> None:
     roles = {"approve": ["lead"], "publish": ["bot"]}
     for who, may in (("bob", True), ("lead", True), ("bot", True), ("eve", False)):
-        found = bench(lake())
+        found = context(lake())
         wanted = declared(contract=contract(roles=roles))
         plan, _ = register_plan(found, make_plan(found, wanted, "pat", None), "pat")
         if may:

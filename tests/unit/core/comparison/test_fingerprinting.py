@@ -18,8 +18,8 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
-from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, declared, lake
 from tests.fakes.control import FakeFingerprints
 from tests.fakes.data_files import FakeDataFiles
 from tests.fakes.lake import DAY, FakeLake
@@ -39,7 +39,7 @@ def _without_engine(found: Context) -> Context:
 def test_reconciling_reads_each_file_once_and_then_starts_no_engine() -> None:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     before = TableRef(table=PRODUCT, at="1")
     where.write(PRODUCT, "2020-01-02", "new-2")
     first = reconcile(found, TableSides(before, NOW))
@@ -55,7 +55,7 @@ def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
         def record(self, found: Any) -> None:
             raise NotAllowed("the control tables are read-only here")
 
-    found = bench(lake(), fingerprints=ReadOnly())
+    found = context(lake(), fingerprints=ReadOnly())
     assert all(row.equal for row in reconcile(found, TableSides(NOW, NOW)))
 
 
@@ -63,7 +63,7 @@ def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
 def test_what_is_to_be_accepted_is_read_and_the_base_only_until_it_is_known() -> None:
     where = lake()
     compute, store = FakeCompute(where), FakeDataFiles(where)
-    found = bench(where, compute, data_files=store)
+    found = context(where, compute, data_files=store)
     first = accepted_run(found, declared())
     days = ("2020-01-02", "2020-01-03")
     known = {*(f"old-{number}" for number in range(1, 5)), *(f"{first}/{day}" for day in days)}
@@ -93,7 +93,7 @@ def _judged(found: Context, run_id: str) -> ValidationResult:
 def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
     where = lake()
     store = FakeDataFiles(where, gone={"old-2"})
-    found = bench(where, data_files=store)
+    found = context(where, data_files=store)
     with pytest.raises(NotFound, match="old-2 is gone"):
         _kept(found, where)
     assert found.fingerprints.rows == []
@@ -102,7 +102,7 @@ def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
 @pytest.mark.req("Q4", "D5")
 def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     _kept(found, where)
     row = found.fingerprints.rows[0]
     edited = row.checksum.model_copy(update={"total": row.checksum.total ^ 1})
@@ -122,7 +122,7 @@ def _kept(found: Context, where: FakeLake) -> None:
 
 @pytest.mark.req("Q4", "P5")
 def test_publishing_holds_the_files_that_readers_see_against_what_was_accepted() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, declared())
     publish(_without_engine(found), run_id, "bob")
     (_, document) = found.evidence.newest(run_id, PUBLICATION)
@@ -145,7 +145,7 @@ def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_bac
             return swap
 
     wrong = Wrong(where.tables)
-    found = bench(wrong)
+    found = context(wrong)
     run_id = accepted_run(found, declared())
     with pytest.raises(ChecksFailed, match="2020-01-02 differ") as failed:
         publish(found, run_id, "bob")
@@ -167,7 +167,7 @@ def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
             self.tables[request.target].contents[-1]["2020-01-02"] = frozenset({"old-2"})
             return swap
 
-    found = bench(Wrong(where.tables))
+    found = context(Wrong(where.tables))
     run_id = accepted_run(found, declared())
     followed = []
 

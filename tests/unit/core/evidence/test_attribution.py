@@ -21,8 +21,8 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
-from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, declared, lake
 from tests.fakes.lake import FakeLake
 
 CODE = Factor(cause="code")
@@ -48,7 +48,7 @@ def _lake() -> tuple[FakeLake, FakeCompute, Context]:
     where = lake()
     compute = FakeCompute(where)
     compute.factors, compute.patterns = (CODE,), {(0, 0, 0, 3, 3): 6, (0, 1, 1, 1, 1): 1}
-    return where, compute, bench(where, compute)
+    return where, compute, context(where, compute)
 
 
 def _no_engine(found: Context) -> Context:

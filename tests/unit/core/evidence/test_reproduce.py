@@ -21,8 +21,8 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
-from tests.fakes.bench import PRODUCT, bench, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, declared, lake
 from tests.fakes.lake import FakeLake
 from tests.unit.core.publication.test_modes import planned, validated
 
@@ -32,7 +32,7 @@ D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
 def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Context]:
     where = lake()
     compute = FakeCompute(where)
-    return where, compute, bench(where, compute, **changes)
+    return where, compute, context(where, compute, **changes)
 
 
 def published(found: Context) -> str:

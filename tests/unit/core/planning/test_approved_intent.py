@@ -28,7 +28,7 @@ from lakehouse_backfill.errors import (
     Tampered,
     Unsupported,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.plans import a_plan
 
 M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
@@ -47,12 +47,12 @@ def with_files(hashes: dict[str, str]) -> Context:
             raise NotFound(f"{file} does not exist")
         return hashes[file]
 
-    return bench(lake(), code_hash=code_hash)
+    return context(lake(), code_hash=code_hash)
 
 
 @M4
 def test_every_file_that_decides_is_part_of_the_manifest_hash() -> None:
-    found, one = bench(lake()), dataclasses.replace(declared(), files=HASHES)
+    found, one = context(lake()), dataclasses.replace(declared(), files=HASHES)
     other = dataclasses.replace(one, files={**HASHES, "jobs/rates.py": "ab"})
     first, second = (make_plan(found, wanted, "bob", None) for wanted in (one, other))
     assert first.manifest_hash != second.manifest_hash
@@ -90,7 +90,7 @@ def test_one_transform_version_is_one_code_over_all_runs() -> None:
 @pytest.mark.req("D6")
 def test_changes_that_are_in_no_commit_are_recorded_and_block_prod() -> None:
     dirty = dataclasses.replace(declared(), git_commit=f"{'a' * 40}-dirty")
-    dev = bench(lake())
+    dev = context(lake())
     plan, _ = register_plan(dev, make_plan(dev, dirty, "bob", None), "bob")
     assert plan.resolved.git_commit == dirty.git_commit
     profile = Profile(catalog={"name": "lake"}, environment="prod")
@@ -191,7 +191,7 @@ def test_a_plan_of_an_earlier_release_keeps_its_hash() -> None:
 
 @M4
 def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
-    found = bench(lake())
+    found = context(lake())
     first = planned(found, declared())
     decisions.approve(found, first, "ana", "")
     second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
@@ -204,7 +204,7 @@ def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
 
 @M4
 def test_the_approval_of_a_closed_run_does_not_count_for_the_same_intent_planned_again() -> None:
-    found = bench(lake())
+    found = context(lake())
     first = planned(found, declared())
     decisions.approve(found, first, "ana", "")
     decisions.cancel(found, first, "ana", "")
@@ -246,7 +246,7 @@ def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
 @M8
 def test_lineage_that_the_table_cannot_hold_is_refused_when_planned() -> None:
     with pytest.raises(ConfigError, match="has no produced_by_run_id"):
-        make_plan(bench(lake()), declared(contract=contract(lineage_columns=True)), "bob", None)
+        make_plan(context(lake()), declared(contract=contract(lineage_columns=True)), "bob", None)
 
 
 @M8
@@ -269,7 +269,7 @@ def test_lineage_that_the_table_cannot_hold_is_refused_when_planned() -> None:
 def test_what_is_not_built_is_refused_when_planned_also_without_a_file(changes: Any) -> None:
     where = lake()
     with pytest.raises(Unsupported) as caught:
-        make_plan(bench(where), declared(**changes), "bob", None)
+        make_plan(context(where), declared(**changes), "bob", None)
     assert caught.value.field
     assert caught.value.fix
     assert where.calls == []
@@ -277,7 +277,7 @@ def test_what_is_not_built_is_refused_when_planned_also_without_a_file(changes: 
 
 @pytest.mark.req("M1")
 def test_what_planning_resolved_is_recorded() -> None:
-    plan = make_plan(bench(lake()), declared(transform={
+    plan = make_plan(context(lake()), declared(transform={
         "name": "daily", "version": "1.0.0", "file": "jobs/daily.py", "config": {"rate": 2},
     }), "bob", None)  # fmt: skip
     assert len(plan.resolved.config_hash) == 64
@@ -287,7 +287,9 @@ def test_what_planning_resolved_is_recorded() -> None:
 @pytest.mark.req("P1")
 def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
     consumer = Consumer(name="finance", tolerates_restatement=False)
-    plan = make_plan(bench(lake()), declared(contract=contract(consumers=[consumer])), "bob", None)
+    plan = make_plan(
+        context(lake()), declared(contract=contract(consumers=[consumer])), "bob", None
+    )
     assert plan.warnings == ("finance does not tolerate restatement",)
 
 
@@ -302,7 +304,7 @@ def _accepted_run(found: Context) -> str:
 
 @pytest.mark.req("V4", "E5")
 def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted_run(found)
     log: Any = found.runs
     forged = [event.model_copy(update={"actor": "the boss"}) for event in log.log[run_id]]
@@ -314,7 +316,7 @@ def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
 
 @pytest.mark.req("V4")
 def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted_run(found)
     log: Any = found.runs
     del log.log[run_id][-1]
@@ -324,7 +326,7 @@ def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
 
 @pytest.mark.req("V4", "E5")
 def test_a_validation_that_was_edited_is_neither_accepted_nor_published() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted_run(found)
     store: Any = found.evidence
     store.rows = [

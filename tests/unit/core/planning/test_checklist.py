@@ -10,14 +10,16 @@ from lakehouse_backfill.core.planning import checklist
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import ChecklistQuestion
-from tests.fakes.bench import bench, contract, declared, lake
+from tests.fakes.context import context, contract, declared, lake
 
 pytestmark = pytest.mark.req("M6")
 FILE = "catalog/contracts/silver.daily.yaml"
 
 
 def questions(found: Contract | None = None, **changes: Any) -> dict[int, ChecklistQuestion]:
-    plan = make_plan(bench(lake()), declared(contract=found or contract(), **changes), "bob", None)
+    plan = make_plan(
+        context(lake()), declared(contract=found or contract(), **changes), "bob", None
+    )
     return {question.number: question for question in plan.checklist}
 
 

@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.bench import contract, declared
+from tests.fakes.context import contract, declared
 from tests.fakes.lake import DAY
 from tests.fakes.plans import a_plan as plan
 

@@ -10,7 +10,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
-from tests.fakes.bench import bench, declared, lake
+from tests.fakes.context import context, declared, lake
 from tests.fakes.lake import FakeLake
 
 DAYS = ("2020-01-02", "2020-01-03")
@@ -28,7 +28,7 @@ class Coarse(FakeLake):
 
 @pytest.mark.req("U1")
 def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
-    plan = make_plan(bench(lake()), declared(), "bob", None)
+    plan = make_plan(context(lake()), declared(), "bob", None)
     assert plan.places == (
         SpecPartitions(
             spec_id=0, spec="identity as day", partitions=("day=2020-01-02", "day=2020-01-03")
@@ -39,7 +39,7 @@ def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
 
 @pytest.mark.req("U1")
 def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
-    found = dataclasses.replace(bench(where := lake()), tables=Coarse(tables=where.tables))
+    found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
     with pytest.raises(Unsupported, match="hold rows of several chunks") as refused:
         make_plan(found, declared(), "bob", None)
     assert "partitions_per_chunk" in refused.value.fix
@@ -47,7 +47,7 @@ def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
 
 @pytest.mark.req("U1")
 def test_files_of_an_old_spec_in_one_chunk_are_named_in_the_plan() -> None:
-    found = dataclasses.replace(bench(where := lake()), tables=Coarse(tables=where.tables))
+    found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
     plan = make_plan(found, declared(limits={"partitions_per_chunk": 2}), "bob", None)
     assert [note for note in plan.notes if "specs" in note] == [
         "files of several partition specs are replaced: 1 of spec 0 (month as m), "

@@ -13,7 +13,7 @@ from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.bench import declared
+from tests.fakes.context import declared
 from tests.fakes.lake import DAY
 
 TYPES = {

@@ -13,8 +13,8 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute, checksum
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake
 from tests.fakes.rollout import accepted_run
 
@@ -38,7 +38,7 @@ class _CutOff(FakeLake):
 @pytest.mark.req("U13")
 def test_who_reads_finishes_no_swap_that_was_cut_off() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, accepted_run(found, declared()), "bob")
     run_id = accepted_run(found, declared())
     dying = _CutOff(where.tables, where.must_rewrite, where.calls)
@@ -94,7 +94,7 @@ def _bad(found: VerifyResult) -> dict[str, str]:
 def test_a_publication_by_rows_is_verified_by_its_rows_and_not_by_the_candidates_files() -> None:
     where = lake()
     compute = _Rewritten(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = accepted_run(found, declared())
     publish(found, run_id, "bob")
     _by_rows(where, found, run_id)
@@ -115,7 +115,7 @@ def test_a_publication_by_rows_is_verified_by_its_rows_and_not_by_the_candidates
 @pytest.mark.req("O4")
 def test_other_rows_of_a_publication_by_rows_are_named_though_the_candidate_is_intact() -> None:
     where = lake()
-    found = bench(where, _Rewritten(where))
+    found = context(where, _Rewritten(where))
     run_id = accepted_run(found, declared())
     publish(found, run_id, "bob")
     _by_rows(where, found, run_id)

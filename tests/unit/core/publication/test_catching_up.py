@@ -31,9 +31,9 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     TooBusy,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.carrying import FakeCarrying, FakeErasing
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake
 
 DAYS = tuple(f"2020-01-0{number}" for number in (2, 3, 4))
@@ -51,14 +51,14 @@ class World:
         for label, names in (people or {}).items():
             self.lake.write(PRODUCT, label, *(f"{name}@old" for name in names))
             self.compute.keys[label] = {f"{name}@new" for name in names}
-        self.bench: Context = bench(self.lake, self.compute)
+        self.context: Context = context(self.lake, self.compute)
         wanted = declared("2020-01-02", "2020-01-05", **changes)
-        plan, _ = register_plan(self.bench, make_plan(self.bench, wanted, "bob", None), "bob")
+        plan, _ = register_plan(self.context, make_plan(self.context, wanted, "bob", None), "bob")
         self.run = plan.run_id
-        decisions.approve(self.bench, self.run, "ana", "")
-        stage(self.bench, self.run, "bob")
-        validate(self.bench, self.run, "bob")
-        decisions.accept(self.bench, self.run, "eve", "")
+        decisions.approve(self.context, self.run, "ana", "")
+        stage(self.context, self.run, "bob")
+        validate(self.context, self.run, "bob")
+        decisions.accept(self.context, self.run, "eve", "")
         self.compute.staged.clear()
 
     @property
@@ -70,10 +70,10 @@ class World:
         return self.lake.write(PRODUCT, label, *files)
 
     def state(self, run: str) -> RunState:
-        return self.bench.runs.status(run).state
+        return self.context.runs.status(run).state
 
     def carried(self) -> list[str]:
-        found = self.bench.carrying
+        found = self.context.carrying
         assert isinstance(found, FakeCarrying)
         return found.carried
 
@@ -83,7 +83,7 @@ def test_a_conflict_names_its_commits_in_data_too() -> None:
     world = World()
     number = world.live(DAYS[1], "old-3@live")
     with pytest.raises(TargetChanged) as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     (conflict,) = raised.value.data["conflicts"]
     told = {name: conflict[name] for name in ("snapshot_id", "operation", "writer", "partitions")}
     assert told == {
@@ -98,7 +98,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
     world = World(**FOLLOWS)
     world.lake.write("bronze.raw", "2020-01-01", "raw-2")
     world.live(DAYS[1], "old-3@live")
-    done = publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.context, world.run, "bob")
     run = str(done.publication.run_id)
     assert run != world.run
     assert world.compute.staged == ["load", f"c0003-{DAYS[1]}"]
@@ -107,13 +107,13 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
         {f"{world.run}/{DAYS[0]}"}, {f"{run}/{DAYS[1]}"}, {f"{world.run}/{DAYS[2]}"},
     ]  # fmt: skip
     assert (world.state(world.run), world.state(run)) == (RunState.SUPERSEDED, RunState.PUBLISHED)
-    plan = world.bench.runs.plan(run)
+    plan = world.context.runs.plan(run)
     assert rules.inputs_by_partition(plan) == {
         DAYS[0]: {"raw": 1},
         DAYS[1]: {"raw": 2},
         DAYS[2]: {"raw": 1},
     }
-    ledger = {item.chunk_id: item.carried_from for item in world.bench.ledger.chunks(run)}
+    ledger = {item.chunk_id: item.carried_from for item in world.context.ledger.chunks(run)}
     assert ledger == {
         f"c0001-{DAYS[0]}": world.run, f"c0002-{DAYS[2]}": world.run, f"c0003-{DAYS[1]}": "",
     }  # fmt: skip
@@ -123,15 +123,15 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
 def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
     world = World(**FOLLOWS)
     world.live(DAYS[1], "old-3@live")
-    done = publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.context, world.run, "bob")
     row = done.publication
     assert (row.approved_by, row.accepted_by, row.by) == (("ana",), ("eve",), "bob")
-    events = world.bench.runs.events(str(row.run_id))
+    events = world.context.runs.events(str(row.run_id))
     said = {event.verb: event.actor for event in events if event.verb.startswith("carry")}
     assert said == {"carry approval": "bob", "carry acceptance": "bob"}
-    found = decisions.logged_validation(world.bench, events, str(row.run_id))
+    found = decisions.logged_validation(world.context, events, str(row.run_id))
     assert found is not None
-    shown = status.approval_records(events, world.bench.runs.plan(str(row.run_id)), found[0])
+    shown = status.approval_records(events, world.context.runs.plan(str(row.run_id)), found[0])
     assert [(item["decision"], item["by"]) for item in shown] == [
         ("approve", "ana"), ("accept", "eve"),
     ]  # fmt: skip
@@ -150,8 +150,8 @@ def test_a_second_conflict_is_followed_too_and_keeps_who_computed_what() -> None
         return through(request)
 
     world.lake.adopt = adopt  # type: ignore[method-assign]
-    done = publish_with_catch_up(world.bench, world.run, "bob")
-    plan = world.bench.runs.plan(str(done.publication.run_id))
+    done = publish_with_catch_up(world.context, world.run, "bob")
+    plan = world.context.runs.plan(str(done.publication.run_id))
     assert plan.resolved.catch_up is not None
     assert plan.resolved.catch_up.attempt == 2
     runs = {item.chunk_id: item.run_id for item in plan.resolved.catch_up.carried}
@@ -171,13 +171,13 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
 
     world.lake.adopt = always  # type: ignore[method-assign]
     with pytest.raises(TooBusy, match="caught up 2 times") as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     assert "pause the writer" in raised.value.fix
-    newest = newest_revision(world.bench, world.run)
+    newest = newest_revision(world.context, world.run)
     assert world.state(newest) is RunState.ACCEPTED
     world.lake.adopt = adopt  # type: ignore[method-assign]
     with pytest.raises(TooBusy):
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
 
 
 @pytest.mark.req("U11")
@@ -186,27 +186,29 @@ def test_a_person_looks_when_more_than_the_changed_partitions_differs() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.open_edges = {"2020-01-01"}
     with pytest.raises(ChecksFailed, match="did not pass"):
-        publish_with_catch_up(world.bench, world.run, "bob")
-    run = newest_revision(world.bench, world.run)
+        publish_with_catch_up(world.context, world.run, "bob")
+    run = newest_revision(world.context, world.run)
     assert world.state(run) is RunState.REJECTED
     world.compute.open_edges = set()
-    validate(world.bench, run, "bob")
-    found = publish_with_catch_up(world.bench, world.run, "bob")
+    validate(world.context, run, "bob")
+    found = publish_with_catch_up(world.context, world.run, "bob")
     assert found.publication.run_id == run
 
 
 @pytest.mark.req("U11")
 def test_objections_name_what_a_person_must_look_at() -> None:
     world = World(**FOLLOWS)
-    found = decisions.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
+    found = decisions.logged_validation(
+        world.context, world.context.runs.events(world.run), world.run
+    )
     assert found is not None
     old = found[1]
     other = old.balances[0].model_copy(update={"new_count": 11})
     new = old.model_copy(update={"balances": (other, *old.balances[1:])})
-    plan = world.bench.runs.plan(world.run)
+    plan = world.context.runs.plan(world.run)
     world.live(DAYS[1], "old-3@live")
-    publish_with_catch_up(world.bench, world.run, "bob")
-    revised = world.bench.runs.plan(newest_revision(world.bench, world.run))
+    publish_with_catch_up(world.context, world.run, "bob")
+    revised = world.context.runs.plan(newest_revision(world.context, world.run))
     assert revised.resolved.catch_up is not None
     assert rules.reasons_for_review(old, old, revised.resolved.catch_up, ()) == ()
     assert rules.reasons_for_review(old, new, revised.resolved.catch_up, ()) == (
@@ -221,7 +223,7 @@ def test_deleted_rows_block_and_are_counted(follows: dict[str, Any]) -> None:
     world = World(**follows)
     world.live(DAYS[1])
     with pytest.raises(TargetChanged, match=r"1 rows of .* were deleted") as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     assert raised.value.data["deletions"]["rows"] == 1
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -231,7 +233,7 @@ def test_deleted_keys_are_hashed_where_rows_are_confidential() -> None:
     world = World(contract=contract(classification="confidential"))
     world.live(DAYS[1])
     with pytest.raises(TargetChanged) as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     (key,) = raised.value.data["deletions"]["keys"]
     assert key.startswith("sha256:")
     assert "old-3" not in str(raised.value) + str(raised.value.data)
@@ -246,11 +248,11 @@ def _with_people(**changes: Any) -> World:
 def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> None:
     world = _with_people(contract=contract(deletions="reapply"))
     world.live(DAYS[1], "p2@old")
-    done = publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.context, world.run, "bob")
     run = str(done.publication.run_id)
     assert world.content[DAYS[1]] == {"p2@new"}
     assert world.content[DAYS[0]] == {f"{world.run}/{DAYS[0]}"}
-    catch_up = world.bench.runs.plan(run).resolved.catch_up
+    catch_up = world.context.runs.plan(run).resolved.catch_up
     assert catch_up is not None
     assert [item.chunk_id for item in catch_up.erased] == [f"c0002-{DAYS[1]}"]
     assert catch_up.erasures[0].partitions == (DAYS[1],)
@@ -261,7 +263,7 @@ def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> 
 def test_rows_deleted_live_do_not_come_back_from_the_source_when_catching_up() -> None:
     world = _with_people(contract=contract(deletions="reapply"), **FOLLOWS)
     world.live(DAYS[1], "p2@live")
-    publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.context, world.run, "bob")
     assert world.content[DAYS[1]] == {"p2@new"}
     assert f"c0003-{DAYS[1]}" in world.compute.staged
 
@@ -271,7 +273,7 @@ def test_without_a_key_deletions_block() -> None:
     world = _with_people(contract=contract(deletions="reapply", key=[]))
     world.live(DAYS[1], "p2@old")
     with pytest.raises(TargetChanged, match="no key"):
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
 
 
 TOMBSTONES = [{"table": "privacy.gone", "columns": {"id": "id"}}]
@@ -285,10 +287,12 @@ def _named(world: World, *people: str) -> None:
 @pytest.mark.req("E3")
 def test_people_that_tombstones_name_are_not_staged_and_counted_in_the_gate() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
-    found = decisions.logged_validation(world.bench, world.bench.runs.events(world.run), world.run)
+    found = decisions.logged_validation(
+        world.context, world.context.runs.events(world.run), world.run
+    )
     assert found is not None
     assert [c.passed for c in found[1].checks if c.name == "no deleted row is written"] == [True]
-    assert world.bench.runs.plan(world.run).resolved.tombstones[0].snapshot_id == 1
+    assert world.context.runs.plan(world.run).resolved.tombstones[0].snapshot_id == 1
 
 
 @pytest.mark.req("E3")
@@ -296,7 +300,7 @@ def test_a_tombstone_that_came_after_staging_blocks_the_publication() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="tombstones name 10 rows of") as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     assert raised.value.data["tombstones"] == {"rows": 10, "partitions": (DAYS[1],)}
     assert world.content[DAYS[1]] == {"p1@old", "p2@old"}
 
@@ -306,7 +310,7 @@ def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_s
     wanted = contract(tombstones=TOMBSTONES, deletions="reapply")
     world = World({DAYS[1]: {"p1", "p2"}}, contract=wanted)
     _named(world, "p2")
-    done = publish_with_catch_up(world.bench, world.run, "bob")
+    done = publish_with_catch_up(world.context, world.run, "bob")
     assert world.content[DAYS[1]] == {"p1@new"}
     assert done.publication.accepted_by == ("eve",)
     assert world.compute.staged == ["load", f"c0002-{DAYS[1]}"]
@@ -316,18 +320,18 @@ def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_s
 def test_a_tombstone_that_names_nobody_of_the_result_stops_nothing() -> None:
     world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
     _named(world, "p9")
-    assert publish_with_catch_up(world.bench, world.run, "bob").publication.run_id == world.run
+    assert publish_with_catch_up(world.context, world.run, "bob").publication.run_id == world.run
 
 
 def _rolled_back(world: World, wanted: Any) -> None:
-    way = plan_rollback(world.bench, PRODUCT, 0, ())
-    rollback(world.bench, wanted, way, "wrong", "bob")
+    way = plan_rollback(world.context, PRODUCT, 0, ())
+    rollback(world.context, wanted, way, "wrong", "bob")
 
 
 @pytest.mark.req("E3")
 def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
     world = _with_people()
-    publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.context, world.run, "bob")
     world.live(DAYS[1], "p1@new")
     with pytest.raises(TargetChanged, match="cannot be rolled back: 1 rows of") as raised:
         _rolled_back(world, contract())
@@ -339,9 +343,11 @@ def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
 def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -> None:
     wanted = contract(deletions="reapply")
     world = _with_people(contract=wanted)
-    publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.context, world.run, "bob")
     world.live(DAYS[1], "p1@new")
-    found = exclude_deleted_rows(world.bench, wanted, plan_rollback(world.bench, PRODUCT, 0, ()))
+    found = exclude_deleted_rows(
+        world.context, wanted, plan_rollback(world.context, PRODUCT, 0, ())
+    )
     assert [item.partitions for item in found.rewrites] == [(DAYS[1],)]
     assert found.excluded_rows is not None
     assert FakeErasing(world.lake).names(found.excluded_rows) == {"p2"}
@@ -355,7 +361,7 @@ def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -
 def test_a_way_back_to_rows_that_tombstones_name_is_refused() -> None:
     wanted = contract(tombstones=TOMBSTONES)
     world = _with_people(contract=wanted)
-    publish_with_catch_up(world.bench, world.run, "bob")
+    publish_with_catch_up(world.context, world.run, "bob")
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="cannot be rolled back: tombstones name 10 rows"):
         _rolled_back(world, wanted)
@@ -366,7 +372,7 @@ def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> 
     # The clock of the fakes stands at 03:04.
     world = World(safety={"publish_window": {"from": "22:00", "to": "02:00"}})
     with pytest.raises(Blocked, match=r"opens at 2026-01-02T22:00\+00:00") as raised:
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     assert raised.value.data == {"opens_at": "2026-01-02T22:00+00:00"}
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -377,9 +383,9 @@ def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.bench, world.run, "bob")
-    done = publish_with_catch_up(world.bench, world.run, "bob")
-    assert done.publication.run_id == newest_revision(world.bench, world.run)
+        publish_with_catch_up(world.context, world.run, "bob")
+    done = publish_with_catch_up(world.context, world.run, "bob")
+    assert done.publication.run_id == newest_revision(world.context, world.run)
     assert len(world.carried()) == 2
 
 
@@ -387,7 +393,7 @@ def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
 def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
     world = World(**FOLLOWS)
     world.live(DAYS[1], "old-3@live")
-    runs, append = world.bench.runs, world.bench.runs.append
+    runs, append = world.context.runs, world.context.runs.append
 
     def cut_off(event: Any, lease: Any = None) -> Any:
         if event.verb == "carry approval":
@@ -396,19 +402,19 @@ def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
 
     runs.append = cut_off  # type: ignore[method-assign]
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.bench, world.run, "bob")
+        publish_with_catch_up(world.context, world.run, "bob")
     runs.append = append  # type: ignore[method-assign]
-    run = newest_revision(world.bench, world.run)
-    done = {item.subject: item.result for item in recover(world.bench, None, "bob")}
+    run = newest_revision(world.context, world.run)
+    done = {item.subject: item.result for item in recover(world.context, None, "bob")}
     assert done == {run: f"approved; next: lakehouse-backfill publish {run}"}
-    assert publish_with_catch_up(world.bench, run, "bob").publication.run_id == run
+    assert publish_with_catch_up(world.context, run, "bob").publication.run_id == run
 
 
 @pytest.mark.req("U11")
 def test_run_goes_on_with_the_revision_of_a_run() -> None:
     world = World(safety={"on_conflict": "catch_up", "manual_publish": False})
     world.live(DAYS[1], "old-3@live")
-    done = run_until_decision(world.bench, world.run, "bob")
+    done = run_until_decision(world.context, world.run, "bob")
     assert done["state"] == "published"
     assert done["run_id"] != world.run
 
@@ -419,13 +425,13 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.bench, world.run, "bob")
-    run = newest_revision(world.bench, world.run)
-    plan = world.bench.runs.plan(run)
+        publish_with_catch_up(world.context, world.run, "bob")
+    run = newest_revision(world.context, world.run)
+    plan = world.context.runs.plan(run)
     other = plan.resolved.model_copy(update={"code_hash": "other"})
-    status = world.bench.runs.status(run).model_copy(update={"state": RunState.PLANNED})
-    world.bench.runs.status = lambda run_id: (  # type: ignore[method-assign]
-        status if run_id == run else type(world.bench.runs).status(world.bench.runs, run_id)
+    status = world.context.runs.status(run).model_copy(update={"state": RunState.PLANNED})
+    world.context.runs.status = lambda run_id: (  # type: ignore[method-assign]
+        status if run_id == run else type(world.context.runs).status(world.context.runs, run_id)
     )
     with pytest.raises(ApprovalMissing, match=r"differs from .* in code_hash"):
-        carry_over_approval(world.bench, plan.model_copy(update={"resolved": other}), "bob")
+        carry_over_approval(world.context, plan.model_copy(update={"resolved": other}), "bob")

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.rollout import FakeCorrections, accepted_run
 
 pytestmark = pytest.mark.req("U9")
@@ -44,7 +44,7 @@ def _events(found: Context) -> list[dict[str, Any]]:
 
 def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted())
     before = where.tables[PRODUCT].head
     done = publish(found, run_id, "bob")
@@ -67,7 +67,7 @@ def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
 
 
 def test_a_retraction_and_an_addition_where_that_is_asked_for() -> None:
-    found = bench(lake())
+    found = context(lake())
     publish(found, accepted_run(found, _wanted(**{"as": "retraction"})), "bob")
     told = [(e["event_type"], e["old"] is None, e["new"] is None) for e in _events(found)]
     assert told == [("retraction", False, True), ("addition", True, False)] * 2
@@ -76,7 +76,7 @@ def test_a_retraction_and_an_addition_where_that_is_asked_for() -> None:
 
 
 def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, _wanted())
     publish(found, run_id, "bob")
     written = _events(found)
@@ -95,14 +95,14 @@ def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None
 
 
 def test_a_rollback_of_some_partitions_takes_their_events_back() -> None:
-    found = bench(lake())
+    found = context(lake())
     publish(found, accepted_run(found, _wanted()), "bob")
     _back(found, 0, ("2020-01-03",))
     assert [e["partition"] for e in _events(found)[2:]] == ["2020-01-03"]
 
 
 def test_a_rollback_of_events_and_of_the_table_at_once_is_refused() -> None:
-    found = bench(lake())
+    found = context(lake())
     publish(found, accepted_run(found, _wanted()), "bob")
     publish(found, accepted_run(found, declared("2020-01-01", "2020-01-02")), "bob")
     with pytest.raises(Unsupported, match="both the table and its correction events"):
@@ -113,7 +113,7 @@ def test_a_rollback_of_events_and_of_the_table_at_once_is_refused() -> None:
 
 def test_a_live_change_of_the_rows_to_correct_is_a_conflict() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted())
     where.write(PRODUCT, "2020-01-03", "live")
     with pytest.raises(TargetChanged):
@@ -122,7 +122,7 @@ def test_a_live_change_of_the_rows_to_correct_is_a_conflict() -> None:
 
 
 def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_back() -> None:
-    found = bench(lake())
+    found = context(lake())
     first = accepted_run(found, _wanted())
     publish(found, first, "bob")
     second = accepted_run(found, _wanted("2020-01-03", "2020-01-05"))
@@ -138,7 +138,7 @@ def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_ba
 def test_events_of_a_publication_that_was_cut_off_are_written_once(
     by: str, *, is_late: bool
 ) -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, _wanted())
 
     class Dies(FakeCorrections):
@@ -169,7 +169,7 @@ def test_a_sink_that_is_none_is_refused_when_planned(
     sink: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        make_plan(bench(lake()), _wanted(**sink), "bob", None)
+        make_plan(context(lake()), _wanted(**sink), "bob", None)
 
 
 def test_the_contract_may_name_the_table_of_events() -> None:
@@ -178,11 +178,11 @@ def test_the_contract_may_name_the_table_of_events() -> None:
         "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
     }
     wanted = declared(target=target, contract=contract(corrections={"table": SINK}))
-    found = bench(lake())
+    found = context(lake())
     publish(found, accepted_run(found, wanted), "bob")
     assert len(_events(found)) == 2
     with pytest.raises(ConfigError, match="needs a table for the events"):
-        make_plan(bench(lake()), declared(target=target), "bob", None)
+        make_plan(context(lake()), declared(target=target), "bob", None)
 
 
 def test_a_table_of_events_without_that_mode_is_a_mistake() -> None:
@@ -190,12 +190,12 @@ def test_a_table_of_events_without_that_mode_is_a_mistake() -> None:
     target = wanted.manifest.target.model_copy(update={"publish_mode": "replace_partitions"})
     manifest = wanted.manifest.model_copy(update={"target": target})
     with pytest.raises(ConfigError, match="only for publish_mode correction_events"):
-        make_plan(bench(lake()), dataclasses.replace(wanted, manifest=manifest), "bob", None)
+        make_plan(context(lake()), dataclasses.replace(wanted, manifest=manifest), "bob", None)
 
 
 def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, accepted_run(found, _wanted()), "bob")
     head = where.tables[PRODUCT].head
     run_id = accepted_run(found, declared("2020-01-03", "2020-01-04"))

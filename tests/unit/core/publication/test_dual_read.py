@@ -15,7 +15,7 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotAllowed
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.rollout import FakeReading, accepted_run
 
 pytestmark = pytest.mark.req("U8")
@@ -40,7 +40,7 @@ class _Equal(FakeReading):
 
 def _world(*, equal: bool = True) -> Context:
     where = lake()
-    return bench(where, reading=(_Equal if equal else FakeReading)(where))
+    return context(where, reading=(_Equal if equal else FakeReading)(where))
 
 
 def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, PointerMoved, TargetChanged
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake
 from tests.fakes.rollout import accepted_run
@@ -58,7 +58,7 @@ def _back(found: Context, to: int | None, only: tuple[str, ...] = (), **terms: A
 @pytest.mark.req("U6", "U14")
 def test_a_failed_check_after_a_rollout_takes_all_its_steps_back() -> None:
     compute = FakeCompute(lake(), bad_suites={SUITE})
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     before = _content(compute.lake)
     run_id = accepted_run(found, _stepwise(after_publish=ROLLS_BACK))
     with pytest.raises(ChecksFailed, match="checks after publish failed"):
@@ -78,7 +78,7 @@ def test_the_checks_after_a_rollout_look_at_all_its_steps() -> None:
         return through(request)
 
     compute.diff = diff  # type: ignore[method-assign]
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     run_id = accepted_run(found, _stepwise(after_publish={}))
     asked.clear()
     publish(found, run_id, "bob")
@@ -88,7 +88,7 @@ def test_the_checks_after_a_rollout_look_at_all_its_steps() -> None:
 @pytest.mark.req("U6", "U15")
 def test_a_rollout_that_a_check_halts_calls_on_halt_at_once() -> None:
     compute = FakeCompute(lake(), bad_suites={"step.json"})
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     hooks = [{"name": "page", "on": "on_halt", "command": ["page"]}]
     run_id = accepted_run(found, _stepwise(hooks=hooks))
     with pytest.raises(ChecksFailed):
@@ -99,7 +99,7 @@ def test_a_rollout_that_a_check_halts_calls_on_halt_at_once() -> None:
 @pytest.mark.req("U6", "U15")
 def test_nobody_is_told_that_a_halted_rollout_is_published() -> None:
     compute = FakeCompute(lake(), bad_suites={"step.json"})
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     hooks = [{"name": "resume", "on": "after_publish", "command": ["resume"]}]
     run_id = accepted_run(found, _stepwise(hooks=hooks))
     with pytest.raises(ChecksFailed):
@@ -121,7 +121,7 @@ def test_a_rollback_after_publish_that_is_refused_is_told_and_plans_no_revision(
             return super().snapshot(*arguments)
 
     compute = Late(lake(), bad_suites={SUITE})
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     hooks = [{"name": "resume", "on": "after_publish", "command": ["resume"]}]
     terms = contract(after_publish=ROLLS_BACK, hooks=hooks)
     run_id = accepted_run(found, declared(contract=terms, safety={"on_conflict": "catch_up"}))
@@ -144,7 +144,7 @@ def test_versions_that_become_visible_together_are_named_by_their_numbers() -> N
     where = lake()
     for product in ("gold.a", "gold.b"):
         where.add(product, **dict.fromkeys(DAYS, "old"))
-    found = bench(where)
+    found = context(where)
     first = _versioned(found, "gold.a")
     publish(found, first, "bob")
     again = register_plan(found, make_plan(found, _declared_again(), "bob", None), "bob")[0].run_id
@@ -172,7 +172,7 @@ def test_a_failed_check_of_one_product_leaves_no_other_untold() -> None:
     compute = FakeCompute(lake(), bad_suites={SUITE})
     for product in ("gold.a", "gold.b"):
         compute.lake.add(product, **dict.fromkeys(DAYS, "old"))
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     hooks = [{"name": "resume", "on": "after_publish", "command": ["resume"]}]
     runs = []
     for product, more in (
@@ -193,7 +193,7 @@ def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile(
 
     where = lake()
     where.add("gold.a", **dict.fromkeys(DAYS, "old"))
-    found = bench(where)
+    found = context(where)
     terms = contract(product="gold.a", table="gold.a", publication="pinned")
     target = {"publish_mode": "pointer_swap", "partitions": SCOPE}
     run_id = accepted_run(found, declared(contract=terms, product="gold.a", target=target))
@@ -208,7 +208,7 @@ def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile(
 @pytest.mark.req("U10", "U13")
 def test_recover_finishes_a_rollback_of_a_rollback() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, declared())
     publish(found, run_id, "bob")
     published = _content(where)
@@ -231,7 +231,7 @@ def _people(**terms: Any) -> tuple[FakeLake, Context, Any]:
     compute = FakeCompute(lake())
     compute.lake.write(PRODUCT, DAYS[0], "eva@old")
     compute.keys[DAYS[0]] = {"eva@new", "max@new"}
-    return compute.lake, bench(compute.lake, compute), contract(**terms)
+    return compute.lake, context(compute.lake, compute), contract(**terms)
 
 
 @pytest.mark.req("E3")
@@ -265,7 +265,7 @@ def test_a_pinned_product_does_not_go_back_to_rows_that_tombstones_name() -> Non
     where.add("privacy.gone", all="nobody")
     compute = FakeCompute(where)
     compute.keys[DAYS[0]] = {"eva@new"}
-    found = bench(where, compute)
+    found = context(where, compute)
     more = {
         "publication": "pinned",
         "tombstones": [{"table": "privacy.gone", "columns": {"id": "id"}}],
@@ -285,7 +285,7 @@ def test_a_rollback_past_corrections_that_were_taken_back_looks_at_the_products_
     None
 ):
     where = lake()
-    found = bench(where)
+    found = context(where)
     before = _content(where)
     found.corrections.tables["silver.events"] = [(f"t-{n}", []) for n in range(10)]  # type: ignore[attr-defined]
     publish(found, accepted_run(found, declared()), "bob")
@@ -332,7 +332,7 @@ def test_correction_events_are_not_compared_with_the_candidate_as_if_they_were_i
         return through(request)
 
     compute.diff = diff  # type: ignore[method-assign]
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     events = {
         "publish_mode": "correction_events", "partitions": SCOPE,
         "corrections": {"table": "silver.events"},
@@ -366,7 +366,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
 def test_what_readers_get_is_resolved_without_listing_the_whole_table() -> None:
     """A live append elsewhere must not make every reader pay for a million files."""
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, accepted_run(found, declared()), "bob")
     where.write(PRODUCT, "2020-01-05", "live")
     listed: list[str] = []
@@ -388,7 +388,7 @@ def test_what_became_visible_together_goes_back_together_when_a_check_after_it_f
     compute = FakeCompute(lake(), bad_suites={SUITE})
     for product in ("gold.a", "gold.b"):
         compute.lake.add(product, **dict.fromkeys(DAYS, "old"))
-    found = bench(compute.lake, compute)
+    found = context(compute.lake, compute)
     runs = []
     for product, more in (("gold.a", {}), ("gold.b", {"after_publish": ROLLS_BACK})):
         terms = contract(product=product, table=product, publication="pinned", **more)

@@ -20,8 +20,8 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, TargetChanged
 from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake
 
@@ -45,7 +45,7 @@ def _accepted(found: Context, **terms: Any) -> str:
 
 def _world(compute: FakeCompute | None = None, **terms: Any) -> tuple[FakeLake, Context, str]:
     where = compute.lake if compute else lake()
-    found = bench(where, compute)
+    found = context(where, compute)
     return where, found, _accepted(found, **terms)
 
 

@@ -23,8 +23,8 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     Unsupported,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
@@ -61,7 +61,7 @@ def published(found: Context, **changes: Any) -> str:
 def test_an_append_to_empty_partitions_is_published_as_one() -> None:
     where = lake()
     target = {"publish_mode": "append", "partitions": LATER}
-    published(bench(where), target=target, sources=WIDE)
+    published(context(where), target=target, sources=WIDE)
     table = where.tables[PRODUCT]
     assert table.summaries[-1]["operation"] == "append"
     assert {"2020-02-01", "2020-02-02"} <= set(table.content(table.head))
@@ -70,14 +70,14 @@ def test_an_append_to_empty_partitions_is_published_as_one() -> None:
 @pytest.mark.req("U3")
 def test_an_append_is_refused_by_name_where_rows_are() -> None:
     with pytest.raises(Conflict, match=r"2020-01-02.* of silver.daily hold 20 rows") as refused:
-        planned(bench(lake()), target={"publish_mode": "append", "partitions": DAYS})
+        planned(context(lake()), target={"publish_mode": "append", "partitions": DAYS})
     assert "replace_partitions" in refused.value.fix
 
 
 @pytest.mark.req("U3")
 def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     target = {"publish_mode": "append", "partitions": LATER}
     run_id, _ = validated(found, target=target, sources=WIDE)
     decisions.accept(found, run_id, "ana", "")
@@ -91,7 +91,7 @@ def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
 @pytest.mark.req("U1b")
 def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
     target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
-    _, gates = validated(bench(lake()), target=target)
+    _, gates = validated(context(lake()), target=target)
     assert gates["other rows are unchanged"] == (
         True, "20 rows carried over, counts and checksums equal",
     )  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
 def test_a_row_repair_that_changed_other_rows_is_rejected_for_good() -> None:
     where = lake()
     compute = FakeCompute(where, touched={"2020-01-03"})
-    found = bench(where, compute)
+    found = context(where, compute)
     target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
     run_id, gates = validated(found, target=target)
     assert gates["other rows are unchanged"] == (False, "1 partitions differ, first 2020-01-03")
@@ -117,7 +117,7 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
     days: int, stops: bool
 ) -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, strays=3))
+    found = context(where, FakeCompute(where, strays=3))
     sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
     target = {"row_predicate": {"id": 1}, "partitions": DAYS}
     run_id = planned(found, target=target, sources=sources).run_id
@@ -134,7 +134,7 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
 def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
     where = lake()
     compute = FakeCompute(where, merged=ChunkCounts(inserted_rows=1, updated_rows=9))
-    _, gates = validated(bench(where, compute), target=MERGE | {"partitions": DAYS})
+    _, gates = validated(context(where, compute), target=MERGE | {"partitions": DAYS})
     assert gates["changes add up"] == (
         False,
         "20 rows, 2 keys inserted, 18 updated, 0 deleted: 20 rows; 0 change rows were older or "
@@ -148,7 +148,7 @@ def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
 @pytest.mark.req("U4")
 def test_partitions_between_which_keys_may_move_are_planned_as_one_chunk() -> None:
     by_id = contract(key=["id"])
-    plan = planned(bench(lake()), contract=by_id, target=MERGE | {"partitions": DAYS})
+    plan = planned(context(lake()), contract=by_id, target=MERGE | {"partitions": DAYS})
     assert [chunk.partitions for chunk in plan.resolved.chunks] == [("2020-01-02", "2020-01-03")]
     assert any("all partitions are one chunk" in note for note in plan.notes)
 
@@ -156,7 +156,7 @@ def test_partitions_between_which_keys_may_move_are_planned_as_one_chunk() -> No
 @pytest.mark.req("U5", "U12")
 def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_them() -> None:
     where = lake()
-    found, pinned = bench(where), contract(publication="pinned", view="silver.daily_accepted")
+    found, pinned = context(where), contract(publication="pinned", view="silver.daily_accepted")
     target = {"publish_mode": "versioned", "partitions": DAYS}
     first = published(found, contract=pinned, target=target)
     accepted = resolve_accepted(found, pinned, strict=True)
@@ -175,7 +175,7 @@ def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_the
 def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
     where = lake()
     where.add(f"{PRODUCT}_v1", **{"2020-01-01": "theirs"})
-    found, pinned = bench(where), contract(publication="pinned")
+    found, pinned = context(where), contract(publication="pinned")
     run_id, _ = validated(
         found, contract=pinned, target={"publish_mode": "versioned", "partitions": DAYS}
     )
@@ -200,7 +200,7 @@ def test_a_mode_is_refused_for_a_product_of_the_other_kind(mode: str, kind: str)
     other = {"follow": "pinned", "pinned": "follow"}[kind]
     target = {"publish_mode": mode, "partitions": DAYS}
     with pytest.raises(Unsupported, match=f"{mode} does not fit a product that is {other}"):
-        planned(bench(lake()), contract=contract(publication=other), target=target)
+        planned(context(lake()), contract=contract(publication=other), target=target)
 
 
 @pytest.mark.parametrize("mode", ["append", "merge", "versioned", "shadow_only"])
@@ -209,7 +209,7 @@ def test_the_plan_says_what_its_mode_does(mode: str) -> None:
     target: dict[str, Any] = {"publish_mode": mode, "partitions": LATER}
     if mode == "merge":
         target["merge"] = {"version": "amount", "deleted": "gone"}
-    plan = planned(bench(lake()), target=target, sources=WIDE, **pinned)
+    plan = planned(context(lake()), target=target, sources=WIDE, **pinned)
     (note,) = [note for note in plan.notes if note.startswith(f"{mode}: ")]
     assert len(note) > 40
     if mode == "merge":
@@ -218,7 +218,7 @@ def test_the_plan_says_what_its_mode_does(mode: str) -> None:
 
 def test_what_may_change_names_the_rows_of_a_repair() -> None:
     target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
-    plan = planned(bench(lake()), target=target)
+    plan = planned(context(lake()), target=target)
     answer = plan.checklist[1].answer
     assert answer is not None
     assert answer.endswith("of day, rows with id in 1, 2; no other row")
@@ -227,7 +227,7 @@ def test_what_may_change_names_the_rows_of_a_repair() -> None:
 @pytest.mark.req("M4")
 def test_a_manifest_that_says_nothing_of_modes_keeps_its_hash() -> None:
     """Plans that were stored before these fields came must still be the approved ones."""
-    plan = planned(bench(lake()))
+    plan = planned(context(lake()))
     dumped = plan.resolved.manifest.target.model_dump(mode="json")
     assert dumped["row_predicate"] is None
     assert "merge" not in dumped
@@ -237,5 +237,5 @@ def test_a_merge_of_a_table_without_the_version_is_refused_before_anything_is_pi
     where = lake()
     target = {"publish_mode": "merge", "merge": {"version": "ver"}, "partitions": DAYS}
     with pytest.raises(ConfigError, match="the target has no column ver"):
-        planned(bench(where), target=target)
+        planned(context(where), target=target)
     assert where.calls == []

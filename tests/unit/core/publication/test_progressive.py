@@ -17,8 +17,8 @@ from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake
 from tests.fakes.rollout import accepted_run
 
@@ -63,7 +63,7 @@ def _back(found: Context, to: int) -> RollbackResult:
 @pytest.mark.req("U6")
 def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_last() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted(partitions_per_step=2))
     done = publish(found, run_id, "bob")
     assert _versions(found) == [(1, "publish", DAYS[:2]), (2, "publish", DAYS[2:])]
@@ -78,7 +78,7 @@ def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_la
 
 @pytest.mark.req("U6")
 def test_partitions_that_are_named_come_first_in_their_order() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, _wanted(order=["2020-01-03", "2020-01-01"]))
     publish(found, run_id, "bob")
     order = [labels[0] for _, _, labels in _versions(found)]
@@ -96,7 +96,7 @@ class _Clock:
 
 @pytest.mark.req("U6")
 def test_there_is_a_pause_between_steps_and_none_after_the_last() -> None:
-    found = bench(lake())
+    found = context(lake())
     clock = _Clock(found.clock)
     found = dataclasses.replace(found, clock=clock)
     publish(found, accepted_run(found, _wanted(pause_seconds=7)), "bob")
@@ -120,7 +120,7 @@ class _Wrong(FakeCompute):
 def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_do() -> None:
     where = lake()
     compute = _Wrong(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = accepted_run(found, _wanted())
     with pytest.raises(ChecksFailed) as halted:
         publish(found, run_id, "bob")
@@ -149,7 +149,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
 @pytest.mark.req("U6")
 def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> None:
     where = lake()
-    found = bench(where, _Wrong(where))
+    found = context(where, _Wrong(where))
     run_id = accepted_run(found, _wanted())
     with pytest.raises(ChecksFailed):
         publish(found, run_id, "bob")
@@ -166,7 +166,7 @@ def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> No
 @pytest.mark.req("U6")
 def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted(partitions_per_step=2))
     publish(found, run_id, "bob")
     _back(found, 1)
@@ -178,7 +178,7 @@ def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> N
 @pytest.mark.req("U6")
 def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
     where = lake()
-    found = bench(where, _Wrong(where))
+    found = context(where, _Wrong(where))
     run_id = accepted_run(found, _wanted())
     with pytest.raises(ChecksFailed):
         publish(found, run_id, "bob")
@@ -192,7 +192,7 @@ def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
 def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = accepted_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
     publish(found, run_id, "bob")
     judged = [line for line in compute.judged if line.startswith(SUITE)]
@@ -209,7 +209,7 @@ def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
 @pytest.mark.req("U6")
 def test_a_conflict_in_a_later_step_halts_and_one_in_the_first_gives_all_back() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted())
     where.write(PRODUCT, "2020-01-03", "live")
     with pytest.raises(TargetChanged) as refused:
@@ -250,7 +250,7 @@ def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
     by: str, *, is_late: bool
 ) -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = accepted_run(found, _wanted())
     dying = _Dies(where.tables, where.calls)
     dying.is_late = is_late
@@ -271,7 +271,7 @@ def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
 def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = accepted_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
 
     class Dead(FakeCompute):
@@ -290,7 +290,7 @@ def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None
 @pytest.mark.req("U6")
 def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published() -> None:
     where = lake()
-    found = bench(where, _Wrong(where))
+    found = context(where, _Wrong(where))
     run_id = accepted_run(found, _wanted())
     with pytest.raises(ChecksFailed):
         publish(found, run_id, "bob")
@@ -329,12 +329,12 @@ def test_steps_that_cannot_be_are_refused_when_planned(
     kind = "pinned" if "publish_mode" in changes else "follow"
     wanted = declared(target=target, contract=contract(publication=kind))
     with pytest.raises(error, match=said):
-        make_plan(bench(lake()), wanted, "bob", None)
+        make_plan(context(lake()), wanted, "bob", None)
 
 
 @pytest.mark.req("U6")
 def test_the_plan_says_in_how_many_steps_it_is_published() -> None:
-    plan = make_plan(bench(lake()), _wanted(partitions_per_step=3, by="day"), "bob", None)
+    plan = make_plan(context(lake()), _wanted(partitions_per_step=3, by="day"), "bob", None)
     assert any(
         note.startswith("published in 2 steps of at most 3 partitions") for note in plan.notes
     )

@@ -31,8 +31,8 @@ from lakehouse_backfill.errors import (
     PointerMoved,
     Unsupported,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.control import FakeEvidence
 from tests.fakes.lake import FakeLake
 
@@ -128,7 +128,7 @@ def _killed_before_the_last_event(found: Context, run_id: str) -> None:
 @pytest.mark.req("U13")
 def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     first = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
     second = _accepted(found, _pinned("2020-01-04", "2020-01-05"))
     publish(found, first, "bob")
@@ -141,7 +141,7 @@ def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused()
 @pytest.mark.req("U13")
 def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
     where.write(PRODUCT, "2020-01-05", "live")
     with pytest.raises(PointerMoved):
@@ -151,7 +151,7 @@ def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
 @pytest.mark.req("U13")
 def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, _accepted(found, _pinned("2020-01-01", "2020-01-02")), "bob")
     _back(found, of=PINNED)
     where.write(PRODUCT, "2020-01-05", "never accepted")
@@ -162,7 +162,7 @@ def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> N
 @pytest.mark.req("U12")
 def test_a_pinned_product_cannot_go_back_in_some_partitions_only() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found, _pinned("2020-01-01", "2020-01-03"))
     publish(found, run_id, "bob")
     with pytest.raises(Unsupported, match="all partitions at once"):
@@ -173,7 +173,7 @@ def test_a_pinned_product_cannot_go_back_in_some_partitions_only() -> None:
 @pytest.mark.req("U12")
 def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     for version in (0, 1, 0):
@@ -185,7 +185,7 @@ def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again()
 
 @pytest.mark.req("U12")
 def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -> None:
-    found = bench(lake())
+    found = context(lake())
     runs = [_accepted(found)]
     publish(found, runs[0], "bob")
     runs.append(_accepted(found, declared("2020-01-04", "2020-01-05")))
@@ -198,7 +198,7 @@ def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -
 
 @pytest.mark.req("U12")
 def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     _back(found)
@@ -210,7 +210,7 @@ def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() 
 
 @pytest.mark.req("U1")
 def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
@@ -221,7 +221,7 @@ def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
 def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
-    found = bench(lake())
+    found = context(lake())
     publish(found, _accepted(found), "bob")
     with pytest.raises(type(error)):
         _back(_failing(found, error))
@@ -235,7 +235,7 @@ def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
     error: BaseException, late: bool
 ) -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     with pytest.raises(type(error)):
@@ -250,18 +250,18 @@ def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     way = plan_rollback(found, PRODUCT, None, ())
-    untold = dataclasses.replace(way, leaving=(), returning=())
+    untold = dataclasses.replace(way, runs_rolled_back=(), runs_reinstated=())
     rollback(found, contract(), untold, "killed before it told the run", "ana")
     assert publish(found, run_id, "bob").publication.version == 2
 
 
 @pytest.mark.req("U1")
 def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_one() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     other = _accepted(found, declared("2020-01-04", "2020-01-05"))
     _killed_before_the_last_event(found, run_id)
@@ -273,7 +273,7 @@ def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_o
 
 @pytest.mark.req("U12")
 def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its_run() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     _killed_before_the_last_event(found, run_id)
     _back(found)
@@ -282,7 +282,7 @@ def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its
 
 @pytest.mark.req("V3")
 def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
-    found = bench(lake())
+    found = context(lake())
     other = contract(product="silver.other", table=PRODUCT)
     run_id = _staged(found, declared(contract=other, product="silver.other"))
     with pytest.raises(NotFound):
@@ -297,7 +297,7 @@ def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
 @pytest.mark.req("E5")
 def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was_kept() -> None:
     where = lake()
-    found = bench(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
+    found = context(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
@@ -312,7 +312,7 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
 @pytest.mark.req("E5")
 def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepted_again() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     shadow = where.tables[found.runs.plan(run_id).shadow_table]
     shadow.commit(shadow.content(shadow.head))
@@ -329,7 +329,7 @@ def _totals(where: FakeLake, old: float | None, new: float) -> Context:
     compute = FakeCompute(where)
     total = MeasureTotal(name="amounts", old=old, new=new)
     compute.totals = lambda *_: (total,)  # type: ignore[method-assign]
-    return bench(where, compute)
+    return context(where, compute)
 
 
 @pytest.mark.req("Q6")
@@ -365,7 +365,7 @@ class _NoViews:
 def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     where = lake()
     viewed = contract(view="silver.daily_accepted")
-    found = bench(where, views=_NoViews())
+    found = context(where, views=_NoViews())
     run_id = _accepted(found, declared(contract=viewed))
     with pytest.raises(Unsupported):
         publish(found, run_id, "bob")

@@ -29,8 +29,8 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     TooBusy,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake, FixedClock
 
 #: Port of the workbench -> its methods with side effects.
@@ -106,7 +106,7 @@ def _mortal(found: Context, dies_at: int) -> tuple[Context, list[str]]:
 
 def _world() -> tuple[FakeLake, Context]:
     where = lake()
-    return where, bench(where, FakeCompute(where))
+    return where, context(where, FakeCompute(where))
 
 
 def _planned(found: Context) -> str:

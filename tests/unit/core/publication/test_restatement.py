@@ -35,8 +35,8 @@ from lakehouse_backfill.errors import (
     RunMoved,
     TargetChanged,
 )
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake, FixedClock
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
@@ -63,7 +63,7 @@ def _files(where: FakeLake) -> dict[str, frozenset[str]]:
 
 @pytest.mark.req("M3")
 def test_the_same_intent_on_the_same_snapshots_is_the_same_run() -> None:
-    found = bench(lake())
+    found = context(lake())
     assert _planned(found) == _planned(found)
     assert len(found.runs.list()) == 1
 
@@ -71,7 +71,7 @@ def test_the_same_intent_on_the_same_snapshots_is_the_same_run() -> None:
 @pytest.mark.req("M3")
 def test_another_snapshot_of_the_source_gives_another_hash() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     first = make_plan(found, declared(), "bob", None)
     where.write("bronze.raw", "2020-01-01", "raw-2")
     assert make_plan(found, declared(), "bob", None).manifest_hash != first.manifest_hash
@@ -80,7 +80,7 @@ def test_another_snapshot_of_the_source_gives_another_hash() -> None:
 @pytest.mark.req("S1")
 def test_a_plan_pins_its_sources_and_the_base_of_its_target() -> None:
     where = lake()
-    run_id = _planned(bench(where))
+    run_id = _planned(context(where))
     assert where.tables["bronze.raw"].refs == {f"lhb-pin-{run_id}-raw": 1}
     assert where.tables[PRODUCT].refs == {f"lhb-pin-{run_id}": 1}
 
@@ -91,14 +91,14 @@ def test_a_leased_source_is_not_tagged() -> None:
     wanted = declared()
     source = wanted.manifest.sources["raw"].model_copy(update={"pin": "lease_only"})
     manifest = wanted.manifest.model_copy(update={"sources": {"raw": source}})
-    _planned(bench(where), dataclasses.replace(wanted, manifest=manifest))
+    _planned(context(where), dataclasses.replace(wanted, manifest=manifest))
     assert where.tables["bronze.raw"].refs == {}
 
 
 @pytest.mark.req("P1")
 def test_a_dry_run_of_plan_changes_nothing() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     make_plan(found, declared(), "bob", None)
     assert (found.runs.list(), where.calls) == ((), [])
 
@@ -107,7 +107,7 @@ def test_a_dry_run_of_plan_changes_nothing() -> None:
 @pytest.mark.parametrize("safety", [{"max_rows": 19}, {"max_bytes": 99}], ids=["rows", "bytes"])
 def test_a_plan_over_a_limit_is_refused_with_number_and_limit(safety: dict[str, int]) -> None:
     with pytest.raises(LimitExceeded, match=rf"allows {next(iter(safety.values()))}"):
-        make_plan(bench(lake()), declared(safety=safety), "bob", None)
+        make_plan(context(lake()), declared(safety=safety), "bob", None)
 
 
 @pytest.mark.req("P1")
@@ -117,12 +117,12 @@ def test_a_plan_past_its_deadline_is_refused() -> None:
         "deadline": "2025-01-01T00:00:00Z",
     }  # fmt: skip
     with pytest.raises(LimitExceeded, match="deadline"):
-        make_plan(bench(lake()), declared(run=run), "bob", None)
+        make_plan(context(lake()), declared(run=run), "bob", None)
 
 
 @pytest.mark.req("P1")
 def test_without_history_the_duration_is_unknown_not_zero() -> None:
-    estimate = make_plan(bench(lake()), declared(), "bob", None).estimate
+    estimate = make_plan(context(lake()), declared(), "bob", None).estimate
     assert (estimate.duration_s, estimate.cost_usd) == (None, None)
     assert "no history" in estimate.basis
     assert (estimate.input_files, estimate.output_rows, estimate.output_files) == (1, 20, 2)
@@ -130,7 +130,7 @@ def test_without_history_the_duration_is_unknown_not_zero() -> None:
 
 @pytest.mark.req("P1")
 def test_a_plan_answers_the_checklist_and_names_what_overlaps() -> None:
-    found = bench(lake())
+    found = context(lake())
     first = _planned(found)
     plan = make_plan(found, declared("2020-01-03", "2020-01-05"), "bob", None)
     assert [conflict.run_id for conflict in plan.conflicts] == [first]
@@ -149,14 +149,14 @@ def test_an_input_range_without_room_for_warm_up_is_refused_with_the_range_to_wr
         }
     }
     with pytest.raises(ConfigError) as refused:
-        make_plan(bench(lake()), declared(sources=sources), "bob", None)
+        make_plan(context(lake()), declared(sources=sources), "bob", None)
     assert "from: 2019-12-31, to: 2020-01-05" in refused.value.fix
 
 
 @pytest.mark.req("E5")
 def test_nothing_is_staged_before_the_intent_is_approved() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _planned(found)
     with pytest.raises(ApprovalMissing):
         stage(found, run_id, "bob")
@@ -164,7 +164,7 @@ def test_nothing_is_staged_before_the_intent_is_approved() -> None:
 
 
 def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
-    found = bench(lake())
+    found = context(lake())
     _planned(found)
     second = _planned(found, declared("2020-01-03", "2020-01-05"))
     with pytest.raises(Conflict, match="overlaps open run"):
@@ -173,14 +173,14 @@ def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
 
 def test_only_those_whom_the_contract_names_may_decide() -> None:
     wanted = declared(contract=contract(roles={"approve": ["lead"]}))
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found, wanted)
     with pytest.raises(NotAllowed, match="lead"):
         decisions.approve(found, run_id, "ana", "")
 
 
 def test_with_four_eyes_the_requester_does_not_decide() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found, declared(contract=contract(four_eyes=True)))
     with pytest.raises(NotAllowed, match="four eyes"):
         decisions.approve(found, run_id, "bob", "")
@@ -189,7 +189,7 @@ def test_with_four_eyes_the_requester_does_not_decide() -> None:
 
 @pytest.mark.parametrize("who", ["bob", " bob", "pat"])
 def test_with_four_eyes_neither_requester_nor_planner_decides(who: str) -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
     with pytest.raises(NotAllowed, match="four eyes"):
         decisions.approve(found, run_id, who, "")
@@ -201,7 +201,7 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
     planned, decided = (
         Profile.model_validate({"catalog": catalog, "environment": name}) for name in environments
     )
-    found = bench(lake(), profile=planned)
+    found = context(lake(), profile=planned)
     run_id = _planned(found)
     other = dataclasses.replace(found, profile=decided)
     with pytest.raises(NotAllowed, match="four eyes"):
@@ -213,7 +213,7 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
 def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
     where = lake()
     compute = FakeCompute(where, dies_at="c0002-2020-01-03")
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     with pytest.raises(EnvironmentDown):
@@ -229,7 +229,7 @@ def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
 def test_a_chunk_that_landed_without_its_ledger_row_is_measured_not_redone() -> None:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
@@ -247,7 +247,7 @@ def _lease(holder: str, minutes: int = 1) -> Lease:
 
 @pytest.mark.req("V3")
 def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     status = found.runs.status(run_id)
@@ -258,7 +258,7 @@ def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
 
 @pytest.mark.req("V3")
 def test_a_run_whose_driver_died_is_taken_over() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     status = found.runs.status(run_id)
@@ -269,7 +269,7 @@ def test_a_run_whose_driver_died_is_taken_over() -> None:
 def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
     where = lake()
     wanted = declared(contract=contract(suites=[{"file": "expectations/raw.json", "on": "raw"}]))
-    found = bench(where, FakeCompute(where, bad_suites={"expectations/raw.json"}))
+    found = context(where, FakeCompute(where, bad_suites={"expectations/raw.json"}))
     run_id = _planned(found, wanted)
     decisions.approve(found, run_id, "ana", "")
     with pytest.raises(ChecksFailed, match=r"expectations/raw\.json"):
@@ -283,7 +283,7 @@ def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
 @pytest.mark.req("Q10")
 def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, open_edges={"2020-01-01", "2020-01-04"}))
+    found = context(where, FakeCompute(where, open_edges={"2020-01-01", "2020-01-04"}))
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")
@@ -296,7 +296,7 @@ def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
 @pytest.mark.req("Q1", "Q9")
 def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, empty={"2020-01-03"}))
+    found = context(where, FakeCompute(where, empty={"2020-01-03"}))
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     with pytest.raises(ChecksFailed, match="no partition becomes empty: 1 become empty"):
@@ -313,7 +313,7 @@ def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
 @pytest.mark.req("U1")
 def test_publication_replaces_the_partitions_and_nothing_else() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     live = where.write(PRODUCT, "2020-01-05", "live")
     done = publish(found, run_id, "bob")
@@ -329,7 +329,7 @@ def test_publication_replaces_the_partitions_and_nothing_else() -> None:
 @pytest.mark.req("U1")
 def test_publishing_twice_changes_nothing() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     first = publish(found, run_id, "bob")
     again = publish(found, run_id, "bob")
@@ -341,7 +341,7 @@ def test_publishing_twice_changes_nothing() -> None:
 @pytest.mark.parametrize("stop_after", ["reserve", "adopt", "finalise"])
 def test_a_publication_that_broke_off_is_finished_once(stop_after: str) -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     _break_off(found, where, run_id, stop_after)
     done = publish(found, run_id, "bob")
@@ -379,7 +379,7 @@ def _break_off(found: Context, where: FakeLake, run_id: str, stop_after: str) ->
 @pytest.mark.req("U11", "U1")
 def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
@@ -392,7 +392,7 @@ def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published(
 @pytest.mark.req("U12")
 def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     refused = _accepted(found)
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
@@ -410,7 +410,7 @@ def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
 @pytest.mark.req("E5")
 def test_restaging_voids_the_acceptance() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     shadow = where.tables[found.runs.plan(run_id).shadow_table]
     shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
@@ -420,7 +420,7 @@ def test_restaging_voids_the_acceptance() -> None:
 
 @pytest.mark.req("E5")
 def test_a_rejection_takes_back_what_was_decided_before() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     decisions.reject(found, run_id, "ana", "look again")
     with pytest.raises(ApprovalMissing):
@@ -430,7 +430,7 @@ def test_a_rejection_takes_back_what_was_decided_before() -> None:
 @pytest.mark.req("U12")
 def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     where.write(PRODUCT, "2020-01-05", "live")
@@ -446,7 +446,7 @@ def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere()
 @pytest.mark.req("U12")
 def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
@@ -460,7 +460,7 @@ def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
 @pytest.mark.req("U12")
 def test_a_version_that_was_rolled_back_can_be_reinstated_by_its_number() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found)
     publish(found, run_id, "bob")
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
@@ -472,7 +472,7 @@ def test_a_version_that_was_rolled_back_can_be_reinstated_by_its_number() -> Non
 @pytest.mark.req("U12")
 def test_a_rollback_over_a_later_live_write_is_refused_and_released() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, _accepted(found), "bob")
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
@@ -484,7 +484,7 @@ def test_a_rollback_over_a_later_live_write_is_refused_and_released() -> None:
 @pytest.mark.req("U12")
 def test_a_rollback_that_looked_at_an_older_pointer_is_refused() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, _accepted(found), "bob")
     way = plan_rollback(found, PRODUCT, None, ())
     publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
@@ -495,7 +495,7 @@ def test_a_rollback_that_looked_at_an_older_pointer_is_refused() -> None:
 def test_the_first_publication_of_an_absent_target_and_its_rollback() -> None:
     where = lake()
     where.tables.pop(PRODUCT)
-    found = bench(where)
+    found = context(where)
     run_id = _accepted(found, declared(contract=contract(lineage_columns=False)))
     publish(found, run_id, "bob")
     assert set(_files(where)) == {"2020-01-02", "2020-01-03"}
@@ -514,7 +514,7 @@ def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() ->
             "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
         },
     )
-    found = bench(where)
+    found = context(where)
     before = dict(_files(where))
     run_id = _accepted(found, wanted)
     publish(found, run_id, "bob")
@@ -530,7 +530,7 @@ def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() ->
 @pytest.mark.req("U13")
 def test_a_follow_product_tells_readers_when_its_accepted_partitions_changed() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     publish(found, _accepted(found), "bob")
     where.write(PRODUCT, "2020-01-05", "live")
     assert resolve_accepted(found, contract(), strict=True).drifted == ()
@@ -542,7 +542,7 @@ def test_a_follow_product_tells_readers_when_its_accepted_partitions_changed() -
 
 def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _planned(found, declared(safety={"manual_publish": False}))
     with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
         catch_up.run_until_decision(found, run_id, "bob")
@@ -553,7 +553,7 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
 
 
 def test_a_closed_run_is_not_driven() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _planned(found)
     decisions.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove, match="is cancelled"):
@@ -562,7 +562,7 @@ def test_a_closed_run_is_not_driven() -> None:
 
 @pytest.mark.req("U12", "U13")
 def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     published = publish(found, run_id, "ana").publication
     seen = status.summarise_run_safety(found, found.runs.status(run_id))
@@ -581,7 +581,7 @@ def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return
 
 @pytest.mark.req("V3")
 def test_a_revision_supersedes_the_run_that_it_replaces() -> None:
-    found = bench(lake())
+    found = context(lake())
     first = _planned(found)
     second = _planned(found, declared("2020-01-01", "2020-01-04"), revise=first)
     assert found.runs.status(first).state is RunState.SUPERSEDED
@@ -589,7 +589,7 @@ def test_a_revision_supersedes_the_run_that_it_replaces() -> None:
 
 
 def test_a_shadow_only_run_can_never_be_published() -> None:
-    found = bench(lake())
+    found = context(lake())
     target = {
         "publish_mode": "shadow_only",
         "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
@@ -601,7 +601,7 @@ def test_a_shadow_only_run_can_never_be_published() -> None:
 
 @pytest.mark.req("O2")
 def test_every_log_line_of_a_run_carries_its_labels() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _accepted(found)
     lines = found.journal.lines
     assert {fields["run_id"] for _, fields in lines} == {run_id}
@@ -621,7 +621,7 @@ def test_every_log_line_of_a_run_carries_its_labels() -> None:
 def test_a_kind_that_contradicts_what_the_run_would_do_is_refused(kind: str, fix: str) -> None:
     run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
     with pytest.raises(ConfigError) as refused:
-        make_plan(bench(lake()), declared(run=run), "bob", None)
+        make_plan(context(lake()), declared(run=run), "bob", None)
     assert fix in refused.value.fix
 
 
@@ -632,7 +632,7 @@ def test_a_kind_that_contradicts_what_the_run_would_do_is_refused(kind: str, fix
 )
 def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str) -> None:
     run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
-    plan = make_plan(bench(lake()), declared(run=run), "bob", None)
+    plan = make_plan(context(lake()), declared(run=run), "bob", None)
     assert plan.notes[0].startswith(f"{kind}: ")
     assert plan.resolved.manifest.run.kind == kind
 
@@ -644,13 +644,13 @@ def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
     run = {
         "kind": "bootstrap", "requested_by": "bob", "reason": "x", "reason_code": "new_product",
     }  # fmt: skip
-    plan = make_plan(bench(where), declared(run=run), "bob", None)
+    plan = make_plan(context(where), declared(run=run), "bob", None)
     assert any("does not exist" in note for note in plan.notes)
 
 
 @pytest.mark.req("P2")
 def test_a_warm_up_that_is_proven_enough_is_said_with_its_checksums() -> None:
-    found = bench(lake())
+    found = context(lake())
     proof = prove_warm_up(found, make_plan(found, declared(), "bob", None))
     assert (proof["partition"], proof["equal"]) == ("2020-01-02", True)
     assert proof["declared"] == proof["doubled"]
@@ -659,7 +659,7 @@ def test_a_warm_up_that_is_proven_enough_is_said_with_its_checksums() -> None:
 @pytest.mark.req("P2")
 def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, needs_more_warm_up=True))
+    found = context(where, FakeCompute(where, needs_more_warm_up=True))
     with pytest.raises(ChecksFailed, match="twice the warm-up"):
         prove_warm_up(found, make_plan(found, declared(), "bob", None))
     assert found.runs.list() == ()
@@ -671,7 +671,7 @@ def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(
     duplicates: tuple[int, int], state: str
 ) -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, duplicates=duplicates))
+    found = context(where, FakeCompute(where, duplicates=duplicates))
     run_id = _planned(found)
     decisions.approve(found, run_id, "ana", "")
     stage(found, run_id, "bob")

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
-from tests.fakes.bench import PRODUCT, bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.fakes.lake import FakeLake
 
 DAY = "2020-01-02"
@@ -39,7 +39,7 @@ def _no_hook() -> Iterator[None]:
 def _world() -> tuple[FakeLake, Context, FakeCompute]:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = register_plan(found, make_plan(found, declared(), "bob", None), "bob")[0].run_id
     decisions.approve(found, run_id, "ana", "")
     catch_up.run_until_decision(found, run_id, "bob")

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.plan import ChosenWritePath
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
-from tests.fakes.bench import PRODUCT, bench, declared, lake
+from tests.fakes.context import PRODUCT, context, declared, lake
 from tests.fakes.rollout import accepted_run
 
 NOTE = {"add": "note", "type": "string"}
@@ -32,7 +32,7 @@ def changing(*change: dict[str, Any]) -> Any:
 @pytest.mark.req("U1")
 def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     plan = register_plan(found, make_plan(found, changing(NOTE), "bob", None), "bob")[0]
     decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
@@ -47,7 +47,7 @@ def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
 @pytest.mark.req("U1")
 def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     plan = register_plan(found, make_plan(found, changing(), "bob", None), "bob")[0]
     decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
@@ -58,7 +58,7 @@ def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
 @pytest.mark.req("U1")
 def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
     by_rows = ChosenWritePath(way="rewrite", why="Spark Connect")
-    found = replace(bench(lake()), ways=lambda table, scope: by_rows)
+    found = replace(context(lake()), ways=lambda table, scope: by_rows)
     with pytest.raises(Unsupported, match="commits carry no change of columns"):
         make_plan(found, changing(NOTE), "bob", None)
     assert make_plan(found, changing(), "bob", None).way == by_rows
@@ -71,7 +71,7 @@ def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
 
 @pytest.mark.req("U12")
 def test_a_rollback_says_which_columns_stay() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = accepted_run(found, changing(NOTE))
     publish(found, run_id, "bob")
     assert remaining_column_changes(found, plan_rollback(found, PRODUCT, None, ())) == (

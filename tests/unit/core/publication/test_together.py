@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, PointerMoved, Unsupported
 from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.fakes.bench import bench, contract, declared, lake
+from tests.fakes.context import context, contract, declared, lake
 from tests.fakes.hooks import FakeHooks
 from tests.fakes.lake import FakeLake
 
@@ -59,7 +59,7 @@ def _world() -> tuple[FakeLake, Context, tuple[str, ...]]:
     where = lake()
     for product in PRODUCTS:
         where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
-    found = bench(where)
+    found = context(where)
     return where, found, tuple(_accepted(found, product) for product in PRODUCTS)
 
 
@@ -158,7 +158,7 @@ def _world_with_hooks() -> tuple[FakeLake, Context, tuple[str, ...]]:
     where = lake()
     for product in PRODUCTS[:2]:
         where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
-    found = bench(where)
+    found = context(where)
     return where, found, tuple(_accepted(found, product, hooks=HOOKS) for product in PRODUCTS[:2])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from tests.fakes.bench import bench, contract, declared, lake
+from tests.fakes.context import context, contract, declared, lake
 
 TABLE = "privacy.gone"
 
@@ -15,7 +15,7 @@ TABLE = "privacy.gone"
 def test_tombstones_are_pinned_like_reference_data() -> None:
     where = lake()
     where.add(TABLE, all="p1")
-    found = bench(where)
+    found = context(where)
     wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": {"id": "id"}}]))
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     assert [(pin.table, pin.snapshot_id) for pin in plan.resolved.tombstones] == [(TABLE, 1)]
@@ -36,14 +36,14 @@ def test_columns_that_could_never_match_are_refused(columns: dict[str, str], say
     where.add(TABLE, all="p1")
     wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": columns}]))
     with pytest.raises(ConfigError, match=says):
-        make_plan(bench(where), wanted, "bob", None)
+        make_plan(context(where), wanted, "bob", None)
 
 
 @pytest.mark.req("E3")
 def test_a_tombstone_table_that_is_not_there_is_named() -> None:
     wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": {"id": "id"}}]))
     with pytest.raises(NotFound, match=TABLE):
-        make_plan(bench(lake()), wanted, "bob", None)
+        make_plan(context(lake()), wanted, "bob", None)
 
 
 @pytest.mark.req("U11")
@@ -57,4 +57,4 @@ def test_catching_up_is_refused_where_partitions_cannot_be_made_again() -> None:
         safety={"on_conflict": "catch_up"},
     )
     with pytest.raises(Unsupported, match="which pointer_swap does not"):
-        make_plan(bench(lake()), wanted, "bob", None)
+        make_plan(context(lake()), wanted, "bob", None)

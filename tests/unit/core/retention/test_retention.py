@@ -46,7 +46,7 @@ def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> Re
         tags.setdefault(lease.table, {})[lease.tag] = lease.snapshot_id
     fields: dict[str, Any] = {
         "now": NOW, "runs": {run.run_id: run for run in runs},
-        "shadows": tuple(run.shadow for run in runs), "leases": leases, "keeping": {}, "tags": tags,
+        "shadows": tuple(run.shadow for run in runs), "leases": leases, "version_retention": {}, "tags": tags,
     }  # fmt: skip
     return RetentionFacts(**(fields | more))
 
@@ -136,7 +136,7 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
         a_pin(1), a_pin(1, SOURCE, 5, "-s"), a_pin(2, "shadow.s1", 11), a_pin(3, "shadow.s2", 12),
         a_pin(4, "shadow.s2", 12),
     )  # fmt: skip
-    made = facts(*runs, leases=leases, keeping={"p": pinned(3)})
+    made = facts(*runs, leases=leases, version_retention={"p": pinned(3)})
     for number in (2, 3):
         tags = made.tags.setdefault(f"shadow.s{number}", {})  # type: ignore[attr-defined]
         tags[f"lhb-v{number}-{number:012d}"] = 10 + number
@@ -157,7 +157,9 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
 @pytest.mark.req("U12")
 def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
     run = a_run(1, "published", OVER)
-    found = decide_retention(facts(run, leases=(a_pin(1),), keeping={"p": pinned(1)}, shadows=()))
+    found = decide_retention(
+        facts(run, leases=(a_pin(1),), version_retention={"p": pinned(1)}, shadows=())
+    )
     assert {i.name: i.because for i in found.kept if i.kind == "pin"} == {
         f"{TABLE}@lhb-pin-bf-1": "it alone keeps a version of p that is kept"
     }
@@ -168,7 +170,9 @@ def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
     runs = (a_run(1, "published", RUNNING), a_run(2, "staged", None))
     leases = (a_pin(1), a_pin(2), a_pin(1, SOURCE, 5, "-s"))
     found = decide_retention(
-        facts(*runs, leases=leases, erased=frozenset({TABLE}), erasure="erasure, by ana: 4711")
+        facts(
+            *runs, leases=leases, erased_tables=frozenset({TABLE}), erasure="erasure, by ana: 4711"
+        )
     )
     assert names(found) == (
         ["shadow.s1", f"{TABLE}@lhb-pin-bf-1"],
@@ -184,7 +188,7 @@ def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime |
     gone = {}
     for hours in (23, 25, None):
         written = {} if hours is None else {scratch: NOW - timedelta(hours=hours)}
-        made = facts(run, shadows=(run.shadow, scratch), written=written)
+        made = facts(run, shadows=(run.shadow, scratch), scratch_written_at=written)
         found = decide_retention(made)
         gone[hours] = [item.name for item in found.retired if item.name == scratch]
         own = [item.name for item in (*found.retired, *found.kept) if is_held_by_run(made, item)]

@@ -14,8 +14,8 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed
-from tests.fakes.bench import bench, contract, declared, lake
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import context, contract, declared, lake
 
 FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}
@@ -52,7 +52,7 @@ def input_checks(found: Context, run_id: str) -> dict[str, bool]:
 @pytest.mark.req("Q0")
 def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, gaps={"2020-01-01"}))
+    found = context(where, FakeCompute(where, gaps={"2020-01-01"}))
     run_id = approved(found, complete("day"))
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
@@ -65,7 +65,7 @@ def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> 
 @pytest.mark.req("Q0")
 def test_a_gap_that_nobody_declared_is_in_the_evidence_and_halts_nothing() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, gaps={"2020-01-01"}))
+    found = context(where, FakeCompute(where, gaps={"2020-01-01"}))
     run_id = approved(found)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert input_checks(found, run_id) == {"raw has rows in every day": False}
@@ -76,7 +76,7 @@ def test_every_assumption_is_a_gate_under_its_own_words() -> None:
     where = lake()
     text = "each amount is in euro"
     assumed = {"text": text, "file": "expectations/euro.json", "on": "raw"}
-    found = bench(where, FakeCompute(where, bad_suites={"expectations/euro.json"}))
+    found = context(where, FakeCompute(where, bad_suites={"expectations/euro.json"}))
     run_id = approved(found, declared(contract=contract(assumptions=[assumed])))
     with pytest.raises(ChecksFailed, match=f"{text}: assumed of raw"):
         stage(found, run_id, "bob")
@@ -89,7 +89,7 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
     where = lake()
     compute = FakeCompute(where, gaps={"2020-01-01"})
     suite = {"file": "expectations/raw.json", "on": "raw"}
-    found = bench(where, compute)
+    found = context(where, compute)
     wanted = complete("day")
     run_id = approved(found, wanted)
     with pytest.raises(ChecksFailed):
@@ -104,7 +104,7 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
 def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> None:
     where = lake()
     compute = FakeCompute(where, chunk_duplicates=3)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found)
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
@@ -126,7 +126,7 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
 def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_pass() -> None:
     where = lake()
     compute = FakeCompute(where, chunk_duplicates=3)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found)
     for _ in range(2):
         with pytest.raises(ChecksFailed, match=FIRST):
@@ -146,7 +146,7 @@ def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_
 def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
     where = lake()
     compute = FakeCompute(where, chunk_nulls=1)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found)
     with pytest.raises(ChecksFailed, match="1 rows without id"):
         stage(found, run_id, "bob")
@@ -159,7 +159,7 @@ def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
 def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
     where = lake()
     compute = FakeCompute(where, bad_rows={SECOND})
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on {SECOND}"):
         stage(found, run_id, "bob")
@@ -170,7 +170,7 @@ def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
 def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
     where = lake()
     compute = FakeCompute(where, bad_rows={SECOND})
-    found = bench(where, compute)
+    found = context(where, compute)
     validation = {"edge_partitions": 1, "chunk_checks": "counts"}
     wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
     run_id = approved(found, wanted)
@@ -181,7 +181,7 @@ def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
 @pytest.mark.req("Q9")
 def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, chunk_duplicates=3))
+    found = context(where, FakeCompute(where, chunk_duplicates=3))
     validation = {"edge_partitions": 1, "gates": {"keys_unique": "report"}}
     run_id = approved(found, declared(validation=validation))
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -190,7 +190,7 @@ def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
 @pytest.mark.req("Q9")
 def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write() -> None:
     where = lake()
-    found = bench(where)
+    found = context(where)
     wanted = declared(safety={"max_rows": 20})
     run_id = approved(found, wanted)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -211,7 +211,7 @@ def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write()
 def test_what_was_judged_before_a_halt_stays_in_the_evidence() -> None:
     where = lake()
     compute = FakeCompute(where, bad_rows={SECOND})
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed):
         stage(found, run_id, "bob")
@@ -227,7 +227,7 @@ def test_what_was_judged_before_a_halt_stays_in_the_evidence() -> None:
 def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_as_done() -> None:
     where = lake()
     compute = FakeCompute(where)
-    found = bench(where, compute)
+    found = context(where, compute)
     run_id = approved(found)
     stage(found, run_id, "bob")
     found.ledger.rows.pop(0)
@@ -240,7 +240,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 @pytest.mark.req("Q9")
 def test_run_tells_which_gates_it_closed() -> None:
     where = lake()
-    found = bench(where, FakeCompute(where, duplicates=(1, 1)))
+    found = context(where, FakeCompute(where, duplicates=(1, 1)))
     done = catch_up.run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"

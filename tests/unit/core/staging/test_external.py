@@ -20,7 +20,7 @@ from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
-from tests.fakes.bench import PRODUCT, bench, declared, lake
+from tests.fakes.context import PRODUCT, context, declared, lake
 from tests.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("X11")
@@ -41,7 +41,7 @@ def _approved(found: Context, **changes: Any) -> str:
 
 def _opened() -> tuple[FakeLake, Context, str, str]:
     where = lake()
-    found = bench(where)
+    found = context(where)
     run_id = _approved(found)
     _, table = shadow_open(found, run_id, "bob")
     return where, found, run_id, table.table
@@ -87,7 +87,7 @@ def test_a_shadow_that_nobody_wrote_is_not_closed() -> None:
 
 
 def test_a_shadow_that_was_never_opened_is_not_closed() -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _approved(found)
     with pytest.raises(Blocked, match="not opened"):
         shadow_close(found, run_id, "bob")
@@ -116,7 +116,7 @@ def test_closing_fences_the_writer_out() -> None:
 
 @pytest.mark.parametrize("act", [stage, catch_up.run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
-    found = bench(lake())
+    found = context(lake())
     run_id = _approved(found)
     with pytest.raises(Blocked, match="no job to run"):
         act(found, run_id, "bob")
@@ -125,7 +125,7 @@ def test_there_is_no_job_to_run(act: Any) -> None:
 
 @pytest.mark.parametrize("act", [shadow_open, shadow_close])
 def test_a_shadow_that_a_job_writes_is_not_handed_out(act: Any) -> None:
-    found = bench(lake())
+    found = context(lake())
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
     with pytest.raises(Blocked, match="the job of"):
@@ -135,12 +135,12 @@ def test_a_shadow_that_a_job_writes_is_not_handed_out(act: Any) -> None:
 def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
     wanted = declared(**{**EXTERNAL, "validation": {"edge_partitions": 2}})
     with pytest.raises(ConfigError, match="cannot be computed") as caught:
-        make_plan(bench(lake()), wanted, "bob", None)
+        make_plan(context(lake()), wanted, "bob", None)
     assert caught.value.field == "validation.edge_partitions"
 
 
 def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_it() -> None:
-    found = bench(lake())
+    found = context(lake())
     plan = found.runs.plan(_approved(found))
     assert publish_modes.expected_lineage(plan) == {}
     contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})

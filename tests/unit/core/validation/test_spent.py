@@ -23,7 +23,12 @@ def event(seq: int, verb: str, **detail: Any) -> Event:
 
 def test_the_share_is_of_all_that_the_run_computed() -> None:
     spent = ValidationTiming(validate_s=8.0, suites_s=2.0, run_s=20.0)
-    assert spent.json_form == {"validate_s": 8.0, "suites_s": 2.0, "run_s": 20.0, "suites_share": 0.1}
+    assert spent.json_form == {
+        "validate_s": 8.0,
+        "suites_s": 2.0,
+        "run_s": 20.0,
+        "suites_share": 0.1,
+    }
     assert spent.text == "Great Expectations took 2.0 s of 8.0 s, 10% of the run's 20.0 s"
 
 

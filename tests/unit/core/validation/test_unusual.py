@@ -15,8 +15,8 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
-from tests.fakes.bench import PRODUCT, bench, contract, declared
 from tests.fakes.compute import FakeCompute
+from tests.fakes.context import PRODUCT, context, contract, declared
 from tests.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("Q6", "Q8")
@@ -34,7 +34,7 @@ def judged(
     days = [DAY - timedelta(days=7 * week) for week in range(weeks + 1)]
     where.add(PRODUCT, **{day.isoformat(): f"old {day}" for day in days})
     compute = FakeCompute(where, keys={DAY.isoformat(): {f"new-{n}" for n in range(files)}})
-    found = bench(where, compute)
+    found = context(where, compute)
     changes: dict[str, Any] = {"watch": watch} if watch else {}
     wanted = declared(
         DAY.isoformat(), (DAY + timedelta(days=1)).isoformat(), contract=contract(**changes),

@@ -23,7 +23,7 @@ from lakehouse_backfill.domain.publication import (
     pointer_fault,
 )
 from lakehouse_backfill.errors import Blocked, PointerMoved
-from tests.fakes import bench
+from tests.fakes import context
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 BRIEF = KeepVersions(count=2, days=0)
@@ -155,10 +155,10 @@ def test_a_contract_cannot_keep_fewer_than_the_accepted_version_and_the_one_befo
     wrong: dict[str, Any],
 ) -> None:
     with pytest.raises(ValueError, match="greater than or equal"):
-        bench.contract(keep_versions=wrong)
+        context.contract(keep_versions=wrong)
 
 
 def test_a_contract_that_says_nothing_about_versions_is_stored_as_before() -> None:
-    silent, spoken = bench.contract(), bench.contract(keep_versions={"count": 3, "days": 7})
+    silent, spoken = context.contract(), context.contract(keep_versions={"count": 3, "days": 7})
     assert "keep_versions" not in silent.model_dump(mode="json")
     assert Contract.model_validate(spoken.model_dump(mode="json")) == spoken

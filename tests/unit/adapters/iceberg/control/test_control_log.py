@@ -162,7 +162,9 @@ def test_rows_and_properties_come_in_one_commit(log: ControlLog):
     head = log.head()
     assert head.properties["n"] == "3"
     assert ids(log) == ["1", "2", "3"]
-    log.append(lambda _: LogAppend(result=None, rows=(row("x"),), remove_properties=("n", "absent")))
+    log.append(
+        lambda _: LogAppend(result=None, rows=(row("x"),), remove_properties=("n", "absent"))
+    )
     assert "n" not in log.head().properties
 
 
@@ -187,7 +189,9 @@ def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
         if number % 3 == 0:
             add(log, number)
         else:
-            log.append(lambda head: LogAppend(result=None, set_properties={"n": "1"}, moves_head=True))
+            log.append(
+                lambda head: LogAppend(result=None, set_properties={"n": "1"}, moves_head=True)
+            )
     assert ids(log) == [str(number) for number in range(0, 2 * COMPACT_EVERY_COMMITS, 3)]
     table = log.head().table
     assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS

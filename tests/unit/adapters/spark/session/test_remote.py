@@ -17,7 +17,9 @@ def settings(address: str, folder: Path) -> SparkSettings:
     catalog = {
         "name": "lake", "type": "sql", "uri": "sqlite:////lake/c.db", "warehouse": "file:///lake",
     }  # fmt: skip
-    return SparkSettings.from_profile(Profile(catalog=catalog, spark={"spark.remote": address}), folder)
+    return SparkSettings.from_profile(
+        Profile(catalog=catalog, spark={"spark.remote": address}), folder
+    )
 
 
 @pytest.mark.parametrize("address", ["local[2]", "server:15002", ""])

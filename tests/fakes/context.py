@@ -37,7 +37,7 @@ def lake() -> FakeLake:
     return found
 
 
-def bench(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Context:
+def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Context:
     """A workbench whose ports are all fakes."""
     compute, fences = compute or FakeCompute(where), FakeFences()
     versions = FakeVersions(fences)
