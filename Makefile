@@ -37,7 +37,7 @@ setup: ## install everything into this folder; at once when nothing is missing
 servers: setup ## install what the tests with real servers need, but for PostgreSQL
 	@$(PYTHON) tools/setup.py --servers
 
-demo: setup ## restate a real table in front of you (ARGS="--dir DIR")
+demo: setup ## run a guided restatement of a real table (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
 
 test: setup ## tests that need no server and no root
