@@ -93,5 +93,7 @@ def test_a_run_that_was_validated_is_accepted_and_published(stored: StoredLake) 
     # Its transform adds 7 to the source, whose amounts are one above what the table held.
     first = [row for row in stored.facts["rows"]["2"] if row["day"] == "2024-01-01"]
     others = [row for row in stored.facts["rows"]["2"] if row["day"] != "2024-01-01"]
-    assert stored.rows() == [row | {"amount": str(int(row["amount"]) + 8)} for row in first] + others
+    assert (
+        stored.rows() == [row | {"amount": str(int(row["amount"]) + 8)} for row in first] + others
+    )
     assert stored.project.cancel(stored.runs["planned"], by="bob")["state"] == "cancelled"
