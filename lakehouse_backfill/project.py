@@ -75,8 +75,9 @@ class Project:
         manifest_file: str | Path,
         revise: str | None = None,
         by: str | None = None,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-        prove_warm_up: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
+        prove_warm_up: bool = False,
     ) -> Result:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
@@ -108,45 +109,49 @@ class Project:
         )
         return self._pages.add_existing_link(self._decided(done.run_id), done.run_id)
 
-    def stage(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def stage(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Compute the chunks that are not staged yet into the run's shadow table."""
         from lakehouse_backfill.core.staging.stage import stage
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
-            status, numbers = stage(self._bench(take_over), run, resolve_actor(by))
+            status, numbers = stage(self._context(take_over=take_over), run, resolve_actor(by))
         return self._pages.add_existing_link(self._noted(results.state(status) | numbers, run), run)
 
-    def shadow_open(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Make the shadow table that another engine is to write; name it and where it lies."""
         from lakehouse_backfill.core.staging.external import shadow_open
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
-            status, table = shadow_open(self._bench(take_over), run, resolve_actor(by))
+            status, table = shadow_open(self._context(take_over=take_over), run, resolve_actor(by))
         plan = self.wiring.context.runs.plan(run)
         return self._pages.add_existing_link(results.shadow_opened(status, table, plan), run)
 
-    def shadow_close(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def shadow_close(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Fingerprint what another engine wrote into the shadow; the run is staged then."""
         from lakehouse_backfill.core.staging.external import shadow_close
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
-            status, numbers = shadow_close(self._bench(take_over), run, resolve_actor(by))
+            status, numbers = shadow_close(
+                self._context(take_over=take_over), run, resolve_actor(by)
+            )
         return self._pages.add_existing_link(results.state(status) | numbers, run)
 
-    def validate(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def validate(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.core.validation import suites
         from lakehouse_backfill.core.validation.validate import validate
 
         self.wiring.require_java()
         self.wiring.preload_suites()
-        status, validation, digest = validate(self._bench(take_over), run, resolve_actor(by))
+        status, validation, digest = validate(
+            self._context(take_over=take_over), run, resolve_actor(by)
+        )
         file = self.wiring.context.runs.plan(run).manifest_file
         took = suites.newest_validation_timing(self.wiring.context.runs.events(run))
         found = results.validation_result(status, validation, digest, took)
@@ -164,19 +169,19 @@ class Project:
         found = validate_accepted(self.wiring.context, contract, tuple(suites), tuple(partitions))
         return results.rejudged(product, found)
 
-    def run(self, run: str, by: str, take_over: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def run(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.core.publication.catch_up import run_until_decision
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run):
-            done = run_until_decision(self._bench(take_over), run, resolve_actor(by))
+            done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
         if done["run_id"] != run:
             self._pages.update_existing(run)
         return self._pages.add_links(self._noted(done, run), str(done["run_id"]))
 
-    def status(self, run: str | None = None, all: bool = False) -> Result:  # noqa: FBT001, FBT002
+    def status(self, run: str | None = None, *, all: bool = False) -> Result:
         """Say where one run stands, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
 
@@ -220,7 +225,8 @@ class Project:
         ignore: tuple[str, ...] = (),
         tolerance: tuple[str, ...] = (),
         local_limit_mib: int | None = None,
-        preview: bool = False,  # noqa: FBT001, FBT002
+        *,
+        preview: bool = False,
     ) -> Result:
         """Compare two table states, or a run's candidate with what it replaces (`new` absent).
 
@@ -357,15 +363,16 @@ class Project:
         self,
         run: str,
         by: str,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
+        take_over: bool = False,
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
         from lakehouse_backfill.core.approval.decisions import trusted_events
         from lakehouse_backfill.core.publication import catch_up, post_publish
         from lakehouse_backfill.core.publication.publication import check_publishable
 
-        context, by = self._bench(take_over), resolve_actor(by)
+        context, by = self._context(take_over=take_over), resolve_actor(by)
         if dry_run:
             plan = context.runs.plan(run)
             check_publishable(context, plan, trusted_events(context, context.runs.status(run)), by)
@@ -388,12 +395,13 @@ class Project:
         self,
         runs: tuple[str, ...],
         by: str,
-        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        take_over: bool = False,
     ) -> Result:
         """Make accepted runs of several pinned products visible by one commit."""
         from lakehouse_backfill.core.publication.publish import publish_together
 
-        context = self._bench(take_over)
+        context = self._context(take_over=take_over)
         with self._pages.written_on_error(*runs, only_existing=True):
             done = publish_together(context, tuple(runs), resolve_actor(by))
         found = [
@@ -475,7 +483,8 @@ class Project:
         partitions: tuple[str, ...] = (),
         reason: str = "",
         by: str | None = None,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
     ) -> Result:
         """Go back to an accepted version, keeping later live writes elsewhere."""
         from lakehouse_backfill.core.publication import rollback as stage
@@ -501,7 +510,8 @@ class Project:
         products: tuple[str, ...],
         reason: str,
         by: str | None = None,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
     ) -> Result:
         """Let several pinned products go back to the version before, by one commit."""
         from lakehouse_backfill.core.publication import rollback
@@ -526,13 +536,14 @@ class Project:
         self,
         run: str | None,
         by: str,
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
-        take_over: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
+        take_over: bool = False,
     ) -> Result:
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.core.publication.recover import recover
 
-        context, by = self._bench(take_over), resolve_actor(by)
+        context, by = self._context(take_over=take_over), resolve_actor(by)
         seen = {} if dry_run else self._pages.run_marks()
         try:
             found = recover(context, run, by, dry_run=dry_run)
@@ -544,7 +555,8 @@ class Project:
 
     def maintain(
         self, by: str, product: str | None = None, erasure: str = "",
-        dry_run: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        dry_run: bool = False,
     ) -> Result:  # fmt: skip
         """Let go of what nothing needs; with a reason in `erasure`, of all old versions."""
         from lakehouse_backfill.core.retention.maintain import maintain
@@ -560,7 +572,8 @@ class Project:
     def verify(
         self,
         run: str,
-        deep: bool = False,  # noqa: FBT001, FBT002 (mirrors the CLI flag)
+        *,
+        deep: bool = False,
         evidence: str | Path | None = None,
     ) -> Result:
         """Compare what is stored with what was accepted; with `deep` data files are read too.
@@ -632,7 +645,7 @@ class Project:
         found = changed_code_notes(self.wiring.context, run)
         return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
 
-    def _bench(self, take_over: bool) -> Context:  # noqa: FBT001
+    def _context(self, *, take_over: bool) -> Context:
         return replace(self.wiring.context, take_over=take_over)
 
 

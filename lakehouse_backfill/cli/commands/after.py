@@ -1,11 +1,4 @@
-"""Diff, dual-read, reconcile, accept, reject, waive, publish, versions, evidence.
-
-Commands on a result: compare, accept or reject, publish, look back.
-
-diff: old against new, why rows differ, or only what would be read.
-
-dual-read: readers compare before the switch.
-"""
+"""Commands on a result: diff, reconcile, dual-read, accept, reject, waive, publish, versions."""
 
 from __future__ import annotations
 
@@ -49,7 +42,7 @@ def accept(
 ) -> None:
     """Accept the result of a run, before it is published.
 
-    The decision is bound to the digest of checks and diff: staging again voids it.
+    The acceptance is bound to the digest of checks and diff: staging again invalidates it.
 
     Examples:
       lakehouse-backfill accept bf-4f1c09a2d7 --by ana
@@ -62,7 +55,7 @@ def accept(
 def reject(
     context: typer.Context, run: RunArgument, reason: ReasonOption, by: ByOption = None
 ) -> None:
-    """Say no to a run; nothing is deleted.
+    """Reject a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
@@ -83,10 +76,10 @@ def waive(
     *,
     show: Annotated[bool, typer.Option("--list", help="List the failed gates only.")] = False,
 ) -> None:
-    """Let a run pass a failed gate, for the record.
+    """Record that a failed gate does not stop a run.
 
-    Bound to exactly what was judged: another input, chunk or result needs another waiver. Gates
-    that guard the data itself cannot be waived.
+    The waiver is bound to exactly what was judged: another input, chunk or result needs another
+    waiver. Gates that protect the data itself cannot be waived.
 
     Examples:
       lakehouse-backfill waive bf-4f1c09a2d7 --list
@@ -111,10 +104,11 @@ def publish(
     dry_run: DryRunOption = False,
     take_over: TakeOverOption = False,
 ) -> None:
-    """Make an accepted result what readers see.
+    """Make an accepted result visible to readers.
 
-    One metadata-only commit: all of the run's partitions, or none. Live commits elsewhere survive.
-    Publishing twice changes nothing. Several runs of pinned products become visible at once.
+    One metadata-only commit: all of the run's partitions, or none. Live commits in other partitions
+    are kept. A second publish changes nothing. Several runs of pinned products become visible at
+    once.
 
     Examples:
       lakehouse-backfill publish bf-4f1c09a2d7 --dry-run
@@ -124,13 +118,14 @@ def publish(
     project = current_session(context).project()
     if len(runs) == 1:
         current_session(context).show(
-            context, project.publish(runs[0], acting_person(by), dry_run, take_over)
+            context,
+            project.publish(runs[0], acting_person(by), dry_run=dry_run, take_over=take_over),
         )
         return
     if dry_run:
         raise typer.BadParameter("--dry-run takes one run")
     current_session(context).show(
-        context, project.publish_together(tuple(runs), acting_person(by), take_over)
+        context, project.publish_together(tuple(runs), acting_person(by), take_over=take_over)
     )
 
 
@@ -150,7 +145,7 @@ def evidence(
         Path | None, typer.Option(metavar="PATH", help="Where page and archive are written.")
     ] = None,
 ) -> None:
-    """Write down why a run was accepted: a page and an archive.
+    """Write the evidence page and the archive of a run.
 
     Examples:
       lakehouse-backfill evidence bf-4f1c09a2d7
@@ -176,19 +171,19 @@ IgnoreOption = Annotated[
 ]
 ToleranceOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="COL=0.01", help="Numbers as near as this are equal; also COL=1%."),
+    typer.Option(metavar="COL=0.01", help="Numbers this close are equal; also COL=1%."),
 ]
 LocalLimitOption = Annotated[
-    int | None, typer.Option(min=0, metavar="MIB", help="Up to this size auto needs no Spark.")
+    int | None, typer.Option(min=0, metavar="MIB", help="Up to this size, auto uses no Spark.")
 ]
 PreviewOption = Annotated[
-    bool, typer.Option("--preview", help="Only say what would be read; reads no row.")
+    bool, typer.Option("--preview", help="Only show what would be read; reads no row.")
 ]
 FailOnDifferenceOption = Annotated[
     bool, typer.Option("--fail-on-difference", help="Exit with 3 unless both are equal.")
 ]
 AttributeOption = Annotated[
-    bool, typer.Option("--attribute", help="Of a run: say why rows differ, on a sample.")
+    bool, typer.Option("--attribute", help="Of a run: explain why rows differ, on a sample.")
 ]
 PartitionsOption = Annotated[
     int, typer.Option(min=1, max=1000, help="With --attribute: most partitions sampled.")
@@ -215,7 +210,7 @@ def diff(
 ) -> None:
     """Compare old and new rows by key.
 
-    Of a run: its candidate against what it replaces. Files that both sides share are not read.
+    For a run: its candidate against what it replaces. Files that both sides share are not read.
     With --attribute: changed rows of sampled partitions by cause: code, late input, upstream
     restatement, reference data, deletion, live write, or unexplained.
 
@@ -236,7 +231,7 @@ def diff(
     else:
         found = project.diff(
             old, new, columns, where, engine, samples, acting_person(by),
-            split_list(ignore), split_list(tolerance), local_limit, preview,
+            split_list(ignore), split_list(tolerance), local_limit, preview=preview,
         )  # fmt: skip
     must = {"must_be_equal": True} if fail_on_difference else {}
     current_session(context).show(context, found | must)
@@ -245,7 +240,9 @@ def diff(
 def dual_read(
     context: typer.Context,
     run: RunArgument,
-    reader: Annotated[str, typer.Option(metavar="NAME", help="Who reads, as the manifest says.")],
+    reader: Annotated[
+        str, typer.Option(metavar="NAME", help="The reader, as the manifest names it.")
+    ],
     sql: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="File of the project: one SELECT over `product`."),
@@ -258,7 +255,7 @@ def dual_read(
     ] = 0.0,
     accept_difference: Annotated[
         str | None,
-        typer.Option(metavar="REASON", help="Record that a difference was looked at and is right."),
+        typer.Option(metavar="REASON", help="Record that a difference was reviewed and is right."),
     ] = None,
     by: ByOption = None,
 ) -> None:

@@ -23,9 +23,9 @@ def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")],
 ) -> None:
-    """Make the files of a new project.
+    """Create the files of a new project.
 
-    Nothing that exists is overwritten.
+    Existing files are not overwritten.
 
     Examples:
       lakehouse-backfill init restatements
@@ -38,7 +38,7 @@ def init(
 def doctor(context: typer.Context) -> None:
     """Check Java, jars, catalog and permissions.
 
-    Each fault comes with what to do. Exit code 6 when there is one.
+    Each fault is printed with its fix. Exit code 6 when there is one.
 
     Examples:
       lakehouse-backfill doctor
@@ -50,12 +50,12 @@ def doctor(context: typer.Context) -> None:
 def demo(
     context: typer.Context,
     folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the demo's project is made.")
+        Path, typer.Option("--dir", metavar="DIR", help="Where the demo creates its project.")
     ] = Path("lakehouse-demo"),
 ) -> None:
-    """Restate a real table in front of you.
+    """Run a guided restatement of a real table.
 
-    The project folder stays, to go on in it.
+    The project folder is kept, so that you can continue in it.
 
     Examples:
       lakehouse-backfill demo
@@ -94,7 +94,7 @@ def new(
 ) -> None:
     """Draft a run manifest for a product.
 
-    The range is half-open: --to is the first partition that stays as it is.
+    The range is half-open: --to is the first partition that is not restated.
 
     Examples:
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
@@ -137,8 +137,8 @@ def plan(
 ) -> None:
     """Resolve, pin and estimate a run, and register it.
 
-    Shows what would change, what is read, what it costs, who relies on it, and how to undo it.
-    Pinned snapshots do not expire while the run needs them. No data is touched.
+    Shows what would change, what is read, the cost, the consumers, and how to undo the run.
+    Pinned snapshots do not expire while the run needs them. No data is changed.
 
     Examples:
       lakehouse-backfill plan jobs/orders/january.yaml
@@ -147,7 +147,9 @@ def plan(
     """
     project, who = current_session(context).project(computes=prove_warm_up), acting_person(by)
     file = manifest.resolve() if manifest.is_file() else manifest
-    current_session(context).show(context, project.plan(file, revise, who, dry_run, prove_warm_up))
+    current_session(context).show(
+        context, project.plan(file, revise, who, dry_run=dry_run, prove_warm_up=prove_warm_up)
+    )
 
 
 def approve(
@@ -155,7 +157,7 @@ def approve(
 ) -> None:
     """Approve the intent of a run, before it stages.
 
-    The decision is bound to the manifest hash: another plan needs another approval.
+    The approval is bound to the manifest hash: another plan needs another approval.
 
     Examples:
       lakehouse-backfill approve bf-4f1c09a2d7 --by ana

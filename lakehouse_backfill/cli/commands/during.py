@@ -1,9 +1,4 @@
-"""Run, stage, validate, status, log, chunks, cancel, shadow.
-
-Commands while a run works: stage, validate, look, stop.
-
-Commands for runs whose shadow another engine writes.
-"""
+"""Commands during a run: run, stage, validate, status, log, chunks, cancel, shadow."""
 
 from __future__ import annotations
 
@@ -33,13 +28,13 @@ def run(
 ) -> None:
     """Stage and validate a run, and publish it unless that is manual.
 
-    Goes on where the run stopped: finished chunks are not redone.
+    Continues where the run stopped: finished chunks are not computed again.
 
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
     project = current_session(context).project(computes=True)
-    current_session(context).show(context, project.run(run, acting_person(by), take_over))
+    current_session(context).show(context, project.run(run, acting_person(by), take_over=take_over))
 
 
 def stage(
@@ -51,13 +46,15 @@ def stage(
 ) -> None:
     """Compute the missing chunks into the run's shadow table.
 
-    The target is not touched. A chunk that runs twice changes nothing.
+    The target is not changed. Staging a finished chunk again changes nothing.
 
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
     project = current_session(context).project(computes=True)
-    current_session(context).show(context, project.stage(run, acting_person(by), take_over))
+    current_session(context).show(
+        context, project.stage(run, acting_person(by), take_over=take_over)
+    )
 
 
 def validate(
@@ -77,10 +74,10 @@ def validate(
     *,
     take_over: TakeOverOption = False,
 ) -> None:
-    """Run every gate over what was staged.
+    """Run every gate on the staged result.
 
     Suites, reconciliation, keyed diff and edge check. Exit code 3 when a gate is closed.
-    With PRODUCT@accepted: hold what is published against suites; nothing is changed.
+    With PRODUCT@accepted: run suites on the published data; nothing is changed.
 
     Examples:
       lakehouse-backfill validate bf-4f1c09a2d7
@@ -94,7 +91,9 @@ def validate(
         found = project.rejudge(product, split_list(suite), split_list(partitions))
         current_session(context).show(context, found)
         return
-    current_session(context).show(context, project.validate(run, acting_person(by), take_over))
+    current_session(context).show(
+        context, project.validate(run, acting_person(by), take_over=take_over)
+    )
 
 
 def status(
@@ -105,9 +104,9 @@ def status(
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
 ) -> None:
-    """Say whether data is safe, what readers see, what to type next.
+    """Show whether data is safe, what readers see, and the next command.
 
-    Without a run: the open runs, those that wait for a person first.
+    Without a run: the open runs; runs that wait for a person come first.
 
     Examples:
       lakehouse-backfill status
@@ -115,12 +114,12 @@ def status(
       lakehouse-backfill status --all --json
     """
     current_session(context).show(
-        context, current_session(context).project().status(run, everything)
+        context, current_session(context).project().status(run, all=everything)
     )
 
 
 def log(context: typer.Context, run: RunArgument) -> None:
-    """List what happened to a run, oldest first.
+    """List the events of a run, oldest first.
 
     Examples:
       lakehouse-backfill log bf-4f1c09a2d7
@@ -142,7 +141,7 @@ def cancel(
 ) -> None:
     """Close a run before publication.
 
-    Readers notice nothing; the shadow table and the evidence stay.
+    Readers see no change; the shadow table and the evidence are kept.
 
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
@@ -159,7 +158,7 @@ def shadow_open(
     *,
     take_over: TakeOverOption = False,
 ) -> None:
-    """Make the run's shadow table, for another engine to write.
+    """Create the run's shadow table for another engine to write.
 
     The manifest says transform.writer: external. The pinned input is judged first. Write only the
     printed partitions, with copy-on-write; then close the shadow.
@@ -169,7 +168,9 @@ def shadow_open(
       lakehouse-backfill shadow open bf-4f1c09a2d7 --json
     """
     project = current_session(context).project(computes=True)
-    current_session(context).show(context, project.shadow_open(run, acting_person(by), take_over))
+    current_session(context).show(
+        context, project.shadow_open(run, acting_person(by), take_over=take_over)
+    )
 
 
 def shadow_close(
@@ -179,13 +180,15 @@ def shadow_close(
     *,
     take_over: TakeOverOption = False,
 ) -> None:
-    """Fingerprint what another engine wrote into the shadow.
+    """Check and fingerprint what another engine wrote into the shadow.
 
-    Shuts that engine out, proves that only the run's partitions changed, counts, hashes and checks
-    each chunk. Then go on as always: validate, accept, publish.
+    Shuts that engine out, proves that only the run's partitions changed, then counts, hashes and
+    checks each chunk. Continue with validate, accept, publish.
 
     Examples:
       lakehouse-backfill shadow close bf-4f1c09a2d7
     """
     project = current_session(context).project(computes=True)
-    current_session(context).show(context, project.shadow_close(run, acting_person(by), take_over))
+    current_session(context).show(
+        context, project.shadow_close(run, acting_person(by), take_over=take_over)
+    )

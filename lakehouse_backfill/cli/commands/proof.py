@@ -1,7 +1,4 @@
-"""Audits: is the log as it was written, does what is promised hold?
-
-Commands that prove something about a run: it is stored as accepted, it comes out again.
-"""
+"""Commands that prove something about accepted runs: verify, reproduce, audit."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from lakehouse_backfill.cli.session import RunArgument, current_session
 
 
 def audit_verify(context: typer.Context) -> None:
-    """Check that the log of runs is as it was written.
+    """Check that the log of runs was not edited.
 
     Finds events that were edited, forged, moved or deleted. Keep the printed heads elsewhere:
-    who rewrites the whole log is found only by comparing them.
+    only a comparison with them finds a log that was rewritten as a whole.
 
     Examples:
       lakehouse-backfill audit verify
@@ -35,7 +32,7 @@ def audit_guarantees(
     """Test determinism, idempotence, pins and fences on a sample.
 
     One chunk of the newest published run is computed twice into a scratch table, which is dropped;
-    another chunk is drawn each day. Readers and runs stay as they are.
+    another chunk is sampled each day. Readers and runs are not changed.
 
     Examples:
       lakehouse-backfill audit guarantees
@@ -55,11 +52,11 @@ def verify(
     *,
     deep: Annotated[bool, typer.Option("--deep", help="Read the data files too.")] = False,
 ) -> None:
-    """Check that what is stored is what was accepted.
+    """Check that the stored data is what was accepted.
 
     Sizes of data files, hashes of metadata, log, ledger, pointer, archive, evidence files; no data
     is read. With --deep also the bytes of all data files, and the rows of all partitions; Spark
-    starts only for rows that the bytes do not vouch for.
+    starts only for partitions whose rows the file bytes do not prove.
 
     Examples:
       lakehouse-backfill verify bf-4f1c09a2d7
@@ -67,14 +64,14 @@ def verify(
       lakehouse-backfill verify bf-4f1c09a2d7 --evidence audit/
     """
     project = current_session(context).project(computes=deep)
-    current_session(context).show(context, project.verify(run, deep, evidence))
+    current_session(context).show(context, project.verify(run, deep=deep, evidence=evidence))
 
 
 def reproduce(context: typer.Context, run: RunArgument) -> None:
-    """Execute a run's archived code on its pinned inputs again.
+    """Run the archived code of a run on its pinned inputs again.
 
-    Into a scratch table that is never published and dropped at the end. Each partition must come
-    out with the checksum that was accepted; lineage columns are left out.
+    Writes a scratch table, which is never published and is dropped at the end. Each partition
+    must have the accepted checksum; lineage columns are not compared.
 
     Examples:
       lakehouse-backfill reproduce bf-4f1c09a2d7

@@ -1,9 +1,4 @@
-"""Rollback, recover, maintain, verify, reproduce, audit.
-
-Commands that repair: go back to an accepted version, finish what stopped half way.
-
-The command that lets go of what nobody needs any more.
-"""
+"""Commands that repair and clean up: rollback, recover, maintain."""
 
 from __future__ import annotations
 
@@ -41,8 +36,8 @@ def rollback(
 ) -> None:
     """Go back to an accepted output version.
 
-    Only the partitions of the restatement go back; later live commits elsewhere survive.
-    Several pinned products go back to the version before by one commit.
+    Only the partitions of the restatement go back; later live commits in other partitions are
+    kept. Several pinned products go back to their previous version by one commit.
 
     Examples:
       lakehouse-backfill rollback silver.orders --reason "wrong rates" --dry-run
@@ -54,9 +49,11 @@ def rollback(
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")
-        back = project.rollback_together(tuple(products), reason, acting_person(by), dry_run)
+        back = project.rollback_together(
+            tuple(products), reason, acting_person(by), dry_run=dry_run
+        )
     else:
-        back = project.rollback(products[0], to, only, reason, acting_person(by), dry_run)
+        back = project.rollback(products[0], to, only, reason, acting_person(by), dry_run=dry_run)
     current_session(context).show(context, back)
 
 
@@ -69,11 +66,11 @@ def recover(
     take_over: TakeOverOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Finish or undo what stopped half way.
+    """Finish or undo interrupted work.
 
-    Looks at the lake first, then acts: publications and rollbacks that were begun are finished, or
-    given back when they are refused now; a staging that died ends as failed, with its finished
-    chunks kept. A second recover does nothing.
+    Reads the lake first, then acts: interrupted publications and rollbacks are finished, or
+    released when they are refused now; an interrupted staging ends as failed and keeps its
+    finished chunks. A second recover changes nothing.
 
     Examples:
       lakehouse-backfill recover bf-4f1c09a2d7
@@ -81,7 +78,11 @@ def recover(
     """
     if (run is None) is not everything:
         raise typer.BadParameter("name a run, or give --all")
-    found = current_session(context).project().recover(run, acting_person(by), dry_run, take_over)
+    found = (
+        current_session(context)
+        .project()
+        .recover(run, acting_person(by), dry_run=dry_run, take_over=take_over)
+    )
     current_session(context).show(context, found)
 
 
@@ -94,7 +95,7 @@ def maintain(
         str | None,
         typer.Option(
             metavar="PRODUCT",
-            help="Let all but the accepted version of a product go now, as rows were erased.",
+            help="Remove all versions of a product but the accepted one now, as rows were erased.",
         ),
     ] = None,
     reason: Annotated[
@@ -104,10 +105,10 @@ def maintain(
     by: ByOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Let go of shadows, pins and old versions that nothing needs; say what is kept, and why.
+    """Remove expired shadows, pins and versions; list what is kept, and why.
 
-    By metadata alone: no data file is deleted. What an open run, a lease, or an accepted version
-    that can be gone back to needs is kept. A second maintain finds nothing to do.
+    Changes metadata alone: no data file is deleted. What an open run, a lease, or a version that
+    can be rolled back to needs is kept. A second maintain finds nothing to do.
 
     Examples:
       lakehouse-backfill maintain --dry-run
@@ -121,5 +122,9 @@ def maintain(
     if erasure and product not in (None, erasure):
         raise typer.BadParameter("--product and --erasure name different products")
     who = acting_person(by)
-    found = current_session(context).project().maintain(who, erasure or product, reason, dry_run)
+    found = (
+        current_session(context)
+        .project()
+        .maintain(who, erasure or product, reason, dry_run=dry_run)
+    )
     current_session(context).show(context, found)
