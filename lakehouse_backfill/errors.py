@@ -1,22 +1,21 @@
-"""Every user-facing error with state, fix and exit code; builds the commands that `fix` shows.
+"""Every user-facing error, and the command lines that the `fix` of an error shows.
 
-Commands as people type them: each word is quoted, so that the line can be copied.
-
-Every error that a user can meet, with what happened, what state the data is in, what to do.
+An error has the problem, the state of the data, the fix, a code and an exit code. In a command line
+each word is quoted, so that the line can be copied into a shell.
 
 BackfillError                      code               exit
 ├── ConfigError                    invalid-config      2   declarations are wrong
-├── NotFound                       not-found           2   what was named does not exist
-├── Unsupported                    unsupported         2   refused, and says what can be done
+├── NotFound                       not-found           2   a named object does not exist
+├── Unsupported                    unsupported         2   refused; the fix says what is possible
 ├── IllegalMove                    illegal-move        2   the run's state forbids the verb
 ├── Blocked                        blocked             3   checks, approvals or limits say no
 │   ├── ChecksFailed               checks-failed
 │   ├── ApprovalMissing            approval-missing
 │   ├── NotAllowed                 not-allowed             the person does not hold the role
 │   ├── LimitExceeded              limit-exceeded
-│   ├── Tampered                   tampered                what was approved was edited since
+│   ├── Tampered                   tampered                approved content was edited since
 │   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
-├── Conflict                       conflict            4   somebody else moved; plan again
+├── Conflict                       conflict            4   another process was first; plan again
 │   ├── RunMoved                   run-moved
 │   ├── PointerMoved               pointer-moved
 │   ├── TargetChanged              target-changed          a live commit touched the partitions
@@ -36,18 +35,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 PROGRAM = "lakehouse-backfill"
-#: Stands for the run manifest's file where nobody knows it.
+#: Placeholder for the run manifest's file where it is unknown.
 MANIFEST_PLACEHOLDER = "MANIFEST"
 
 
 def command_line(*words: str) -> str:
-    """Give the line that a shell reads as the program and exactly these words."""
+    """Return the line that a shell reads as the program and exactly these words."""
     return " ".join([PROGRAM, *(shlex.quote(word) for word in words)])
 
 
 def plan_command(manifest_file: str = MANIFEST_PLACEHOLDER, revise: str = "") -> str:
-    """Give the command that plans a run manifest, in the place of the run `revise`."""
-    # Else a file whose name begins with a dash would be read as an option.
+    """Return the command that plans a run manifest, revising the run `revise` if given."""
+    # A file name that begins with a dash would be parsed as an option.
     file = f"./{manifest_file}" if manifest_file.startswith("-") else manifest_file
     return command_line("plan", file, *(("--revise", revise) if revise else ()))
 
@@ -55,7 +54,7 @@ def plan_command(manifest_file: str = MANIFEST_PLACEHOLDER, revise: str = "") ->
 class BackfillError(Exception):
     """Root of the tree.
 
-    `problem` says what, `state` answers "is my data safe", `fix` says what to type.
+    `problem` describes the error, `state` answers "is my data safe", `fix` is what to type.
     """
 
     code: ClassVar[str] = "bug"
@@ -72,9 +71,9 @@ class BackfillError(Exception):
         faults: tuple[Fault, ...] = (),
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """`field` names the wrong field of a declaration, `faults` where all of them stand.
+        """Set the texts; `field` names the wrong field, `faults` lists all wrong fields.
 
-        `data` says for programs what the texts say for people; plain JSON values.
+        `data` holds for programs, as plain JSON values, what the texts say for people.
         """
         super().__init__(problem)
         self.problem = problem
@@ -93,7 +92,7 @@ class BackfillError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong field of a declaration: where it stands and what to write instead."""
+    """One wrong field of a declaration: its location and what to write instead."""
 
     file: str
     line: int
@@ -106,13 +105,13 @@ class Fault:
 
 
 def problem_with_faults(problem: str, faults: tuple[Fault, ...]) -> str:
-    """Give the problem with one line for each fault below it."""
+    """Return the problem with one line for each fault below it."""
     return "\n  ".join([problem, *(str(fault) for fault in faults)])
 
 
 @contextmanager
 def attach_error_field(field: str) -> Iterator[None]:
-    """Name the field of a declaration that an error is about, unless it names one itself."""
+    """Set the field of a declaration on an error raised inside, unless it names one itself."""
     try:
         yield
     except BackfillError as error:
@@ -155,21 +154,21 @@ class Unsupported(BackfillError):
 
 
 class IllegalMove(BackfillError):
-    """The run's state does not allow the verb; the legal ones are named."""
+    """The run's state does not allow the verb; the error names the legal ones."""
 
     code = "illegal-move"
     exit_code = 2
 
 
 class Blocked(BackfillError):
-    """Checks, approvals or limits say no."""
+    """Checks, approvals or limits refuse the command."""
 
     code = "blocked"
     exit_code = 3
 
 
 class ChecksFailed(Blocked):
-    """At least one gate is closed; `stop` says for the run's log which one, and where."""
+    """At least one gate failed; `stop` records for the run's log which one, and where."""
 
     code = "checks-failed"
 
@@ -204,32 +203,32 @@ class LimitExceeded(Blocked):
 
 
 class Tampered(Blocked):
-    """What was approved is not what is stored: somebody edited it in between."""
+    """The stored content is not the approved content: it was edited in between."""
 
     code = "tampered"
 
 
 class WriteForbidden(Blocked):
-    """A job tried to write through the session it was given."""
+    """A job tried to write through its read-only session."""
 
     code = "write-forbidden"
 
 
 class Conflict(BackfillError):
-    """Somebody else moved first; plan again."""
+    """Another process was first; plan again."""
 
     code = "conflict"
     exit_code = 4
 
 
 class RunMoved(Conflict):
-    """Another process moved the run."""
+    """Another process changed the run's state."""
 
     code = "run-moved"
 
 
 class PointerMoved(Conflict):
-    """Another publication of the product won."""
+    """Another publication of the product was first."""
 
     code = "pointer-moved"
 
@@ -241,7 +240,7 @@ class TargetChanged(Conflict):
 
 
 class TooBusy(Conflict):
-    """Other writers kept winning within the time budget; a retry may help."""
+    """Other writers were first until the time budget ended; a retry may help."""
 
     code = "too-busy"
     retry_may_help = True

@@ -1,10 +1,11 @@
-"""Named points between side effects: where a process may die, and where tests make it die.
+"""Named points between side effects, at which tests can crash the process.
 
-Every port method with a side effect is marked `@side_effect`; wiring lets the stages have
-them watched, which reaches `PORT.METHOD:before` and `:after`. Inside an adapter a commit stands in
-`with around("NAME")`, which reaches `NAME:committing` and `NAME:committed`. Nothing happens at a
-point unless this process has installed a hook, and only tests do: no setting and no environment
-variable leads here.
+Every port method with a side effect is marked `@side_effect`. Ports wrapped by `watch_ports` reach
+`PORT.METHOD:before` and `PORT.METHOD:after`. Inside an adapter, a commit is wrapped in `with
+commit_window("NAME")`, which reaches `NAME:committing` and `NAME:committed`.
+
+A point does nothing unless this process has installed a hook, and only tests do: no setting and no
+environment variable installs one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Holder = TypeVar("Holder", bound="DataclassInstance")
 FaultHook = Callable[[str], None]
 
-#: What adapters do in more than one step, so that a process may die inside a port method.
+#: Commits inside adapters: a port method with several steps may crash between them.
 COMMIT_POINTS = (
     "Catalog.create_namespace",
     "Catalog.create_table",
@@ -62,7 +63,7 @@ def side_effect(method: Method) -> Method:
 
 
 def side_effect_methods(protocol: type[Any]) -> frozenset[str]:
-    """Name the marked methods of a port."""
+    """Return the marked methods of a port."""
     prefix = f"{protocol.__name__}."
     return frozenset(
         name.removeprefix(prefix) for name in _SIDE_EFFECT_METHODS if name.startswith(prefix)
@@ -70,20 +71,20 @@ def side_effect_methods(protocol: type[Any]) -> frozenset[str]:
 
 
 def all_points() -> tuple[str, ...]:
-    """All points of the ports that were imported and of the adapters, sorted."""
+    """Return all points of the imported ports and of the adapters, sorted."""
     methods = [f"{name}:{when}" for name in _SIDE_EFFECT_METHODS for when in ("before", "after")]
     commits = [f"{name}:{when}" for name in COMMIT_POINTS for when in ("committing", "committed")]
     return tuple(sorted(methods + commits))
 
 
 def install_hook(hook: FaultHook | None) -> None:
-    """Call `hook` with the name of each point that this process reaches; None: no more."""
+    """Call `hook` with the name of each point that this process reaches; None removes it."""
     global _hook
     _hook = hook
 
 
 def reach_point(point: str) -> None:
-    """Say that the process got to a point."""
+    """Call the installed hook, if any, with the name of a point."""
     if _hook is not None:
         _hook(point)
 
@@ -97,9 +98,10 @@ def commit_window(name: str) -> Iterator[None]:
 
 
 def watch_ports(holder: Holder) -> Holder:
-    """Give a dataclass of ports with a point before and after each marked method of each port.
+    """Return the dataclass with a point before and after each marked method of each port.
 
-    What the methods do, give and raise is the ports' own; `:after` is not reached when one raised.
+    Results, errors and side effects of the methods are unchanged; `:after` is not reached after an
+    error.
     """
     ports = {
         field: _WatchedPort(getattr(holder, field), protocol)
@@ -110,7 +112,7 @@ def watch_ports(holder: Holder) -> Holder:
 
 
 def is_watched_port(port: object, protocol: type[Any]) -> bool:
-    """Tell whether the port is watched as this protocol."""
+    """Return whether the port is watched as this protocol."""
     return isinstance(port, _WatchedPort) and port.protocol is protocol
 
 

@@ -1,4 +1,4 @@
-"""The `@transform` decorator: marks a function as one version of a product's transform."""
+"""The `@transform` decorator, which marks a function as one version of a product's transform."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class TransformInfo:
-    """What a transform declares about itself: its name, its version, the inputs that it reads.
+    """The declaration of a transform: its name, its version, the inputs that it reads.
 
     Raises:
         ValueError: a field is empty or malformed; the text says what to write.
@@ -48,7 +48,7 @@ class TransformInfo:
 def transform(
     *, name: str, version: str, inputs: Sequence[str]
 ) -> Callable[[_Function], _Function]:
-    """Marks a function as the transform `name` at `version`, and returns it unchanged.
+    """Mark a function as the transform `name` at `version`, and return it unchanged.
 
     The engine calls it as `function(context, input_1, ..., input_n)` with one DataFrame for each
     name in `inputs`, in that order.
@@ -62,7 +62,7 @@ def transform(
         ValueError: the name is empty, the version is not `x.y.z`, or `inputs` repeats or omits one.
         TypeError: `inputs` is one string.
     """
-    if isinstance(inputs, str):  # a bare string would be taken for a tuple of its letters
+    if isinstance(inputs, str):  # a string would become a tuple of its letters
         raise TypeError(f'transform inputs is the string {inputs!r}; write inputs=("{inputs}",)')
     info = TransformInfo(name=name, version=version, inputs=tuple(inputs))
 
@@ -74,6 +74,6 @@ def transform(
 
 
 def transform_info(function: object) -> TransformInfo | None:
-    """Returns what `@transform` attached to `function`, or None when it is not a transform."""
+    """Return what `@transform` attached to `function`, or None when it is not a transform."""
     info = getattr(function, TRANSFORM_ATTRIBUTE, None)
     return info if isinstance(info, TransformInfo) else None

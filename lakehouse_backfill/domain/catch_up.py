@@ -1,13 +1,4 @@
-"""Revisions that follow live commits: drift, carried chunks, tombstones, erasures.
-
-What is asked for when a shadow takes over partitions of another one.
-
-What came to a table since a run, or an accepted version, read it.
-
-Revisions that follow live data, and the rows that no run may bring back.
-
-What a rollback rewrites: partitions whose files cannot simply come back.
-"""
+"""Revisions that follow live commits: drift, carried chunks, tombstones, erasures, restores."""
 
 from __future__ import annotations
 
@@ -19,9 +10,9 @@ from lakehouse_backfill.domain.serialization import Value
 
 
 class CarryRequest(Value):
-    """Let `shadow` hold `scope` as `source` does at a snapshot; `properties` go into the summary.
+    """A request to add `scope` of `source` at a snapshot to `shadow` by metadata.
 
-    `epoch` is the lease of the process that asks.
+    `properties` go into the snapshot's summary. `epoch` is the lease of the requesting process.
     """
 
     shadow: str
@@ -43,9 +34,9 @@ class TableState(Value):
 class Drift(Value):
     """One commit that changed rows of a scope; `partitions` are those of the scope that it changed.
 
-    `only_deletes`: rows only disappeared, as far as metadata tells: whole files went, or delete
-    files came, and no data file was added. A copy-on-write delete adds files, so it is not told
-    from an update.
+    `only_deletes`: rows were only removed, as far as metadata shows: whole files were removed or
+    delete files added, and no data file was added. A copy-on-write delete adds files, so it counts
+    as an update.
     """
 
     snapshot_id: int
@@ -61,7 +52,7 @@ class Drift(Value):
 
 
 class TombstonePin(Value):
-    """A table that names rows to leave out, at a snapshot; product column -> its column."""
+    """A pinned table that names rows to leave out; `columns`: product column -> its column."""
 
     table: str
     snapshot_id: int | None
@@ -79,7 +70,7 @@ class Erasure(Value):
 
 
 class ExcludedRows(Value):
-    """Everything that names rows which must not be in a product's partitions any more."""
+    """The tombstones and erasures that name rows excluded from a product's partitions."""
 
     field: ScopeField
     tombstones: tuple[TombstonePin, ...] = ()
@@ -87,15 +78,15 @@ class ExcludedRows(Value):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is named."""
+        """Whether no rows are named."""
         return not self.tombstones and not self.erasures
 
 
 class CarriedChunk(Value):
     """A chunk whose files are taken over from the shadow of an earlier revision.
 
-    `run_id` computed it, from `inputs` (name -> snapshot id); rows and checksum are those that
-    were accepted.
+    `run_id` computed it from `inputs` (name -> snapshot id); `rows` and `checksum` are the accepted
+    ones.
     """
 
     chunk_id: str
@@ -108,11 +99,11 @@ class CarriedChunk(Value):
 
 
 class CatchUp(Value):
-    """Why and how a revision follows live data: only `drifted` partitions are made again.
+    """Why and how a revision follows live data: only `drifted` partitions are computed again.
 
-    `of` is the run whose approval it carries, `attempt` counts 1, 2, 3 … over the revisions.
-    Chunks in `carried` are what was accepted; those in `erased` are that without the rows that
-    `erasures` or newer tombstones name. All other chunks are computed anew.
+    `of` is the run whose approval it carries; `attempt` counts 1, 2, 3 … over the revisions. Chunks
+    in `carried` are the accepted ones. Chunks in `erased` are accepted ones without the rows that
+    `erasures` or newer tombstones name. All other chunks are computed again.
     """
 
     of: str
@@ -125,22 +116,22 @@ class CatchUp(Value):
     erasures: tuple[Erasure, ...] = ()
 
     def carried_chunk(self, chunk_id: str) -> CarriedChunk | None:
-        """Give what is known of a chunk that is taken over as it is; None: it is not."""
-        return next((item for item in self.carried if item.chunk_id == chunk_id), None)
+        """Return the source of a chunk that is taken over unchanged, or None."""
+        return next((chunk for chunk in self.carried if chunk.chunk_id == chunk_id), None)
 
     def erased_chunk(self, chunk_id: str) -> CarriedChunk | None:
-        """Give what is known of a chunk that is taken over without some rows; None: it is not."""
-        return next((item for item in self.erased if item.chunk_id == chunk_id), None)
+        """Return the source of a chunk that is taken over without some rows, or None."""
+        return next((chunk for chunk in self.erased if chunk.chunk_id == chunk_id), None)
 
     def origin(self, chunk_id: str) -> CarriedChunk | None:
-        """Give who computed a chunk, and from what; None: this run did."""
+        """Return the run that computed a chunk, and its inputs; None: this run."""
         return self.carried_chunk(chunk_id) or self.erased_chunk(chunk_id)
 
 
 class DeletedRows(Value):
-    """Rows of an old state whose key a new state does not hold any more.
+    """Rows of an old state whose key is missing from a new state.
 
-    `is_only_deletion`: every row of the new state stood in the old one. `samples` are some keys.
+    `is_only_deletion`: every row of the new state is in the old one. `samples` are some keys.
     """
 
     rows: int
@@ -159,8 +150,8 @@ class TombstonedRows(Value):
 class RestoreChunk(Value):
     """Partitions of a shadow that get their rows of an earlier snapshot; None: no rows.
 
-    `columns` gives for each of the shadow's columns the name that it had then; one that is not
-    named came later, and is null.
+    `columns` holds, for each of the shadow's columns, the name that it had then. A column that is
+    not listed was added later and is null.
     """
 
     chunk_id: str
@@ -170,5 +161,5 @@ class RestoreChunk(Value):
     scope: Scope
     columns: tuple[tuple[str, str], ...]
     properties: dict[str, str]
-    #: What names rows that do not come back.
+    #: Rows that are not restored.
     left_out: ExcludedRows | None = None

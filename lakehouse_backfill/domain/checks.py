@@ -1,9 +1,4 @@
-"""Gate results, validation, anomalies and distributions found.
-
-What was seen of a result beside earlier partitions, and of its columns beside the old ones.
-
-Results of the gates, of the edge check and of the old-versus-new diff.
-"""
+"""Results of the gates, the edge check and the diff, with anomalies and distribution shifts."""
 
 from __future__ import annotations
 
@@ -16,8 +11,8 @@ from lakehouse_backfill.domain.table import AddedColumn
 class Anomaly(Value):
     """One partition whose number is far from that of earlier partitions.
 
-    `score` is the robust z; None: all earlier partitions hold the same number, and this one does
-    not.
+    `score` is the robust z; None: all earlier partitions hold the same number, and this one
+    differs.
     """
 
     partition: str
@@ -29,7 +24,7 @@ class Anomaly(Value):
 
 
 class AnomalyReport(Value):
-    """A number of each restated partition, held against earlier partitions of the same kind."""
+    """One measure of each restated partition, compared with earlier partitions of the same kind."""
 
     measure: str
     basis: str
@@ -51,8 +46,8 @@ class DistributionBar(Value):
 class Distribution(Value):
     """How far a column's values moved: an index for categories, a distance for numbers.
 
-    `psi`: population stability index; `ks`: greatest distance of the two cumulative shares.
-    `limit` is what it must exceed to count: more than chance would do, too.
+    `psi`: population stability index; `ks`: greatest distance of the two cumulative shares. Only a
+    value above `limit` counts; the limit allows for chance.
     """
 
     test: Literal["psi", "ks"]
@@ -85,12 +80,12 @@ CheckGroup = Literal[
 ]
 
 
-#: Where a partition lies that is looked at beyond the scope, or in one of its gaps.
+#: Position of a checked partition: before or after the scope, or inside one of its gaps.
 EdgeSide = Literal["before", "inside", "after"]
 
 
 class CheckResult(Value):
-    """One gate: passed or not, with the number it saw and the limit it had."""
+    """One gate: passed or not, with the observed number and its limit."""
 
     name: str
     group: CheckGroup
@@ -99,7 +94,7 @@ class CheckResult(Value):
     observed: Any = None
     limit: Any = None
     blocking: bool = True
-    #: Whether a person in the role may let the run pass all the same (Q8).
+    #: Whether a person with the role may waive the gate (Q8).
     waivable: bool = True
 
 
@@ -188,7 +183,7 @@ class PartitionBalance(Value):
 
 
 class EdgePartition(Value):
-    """One partition beyond the edge: what is accepted there against what the run would compute."""
+    """One partition beyond the edge: the accepted rows against the rows that the run computes."""
 
     partition: str
     side: EdgeSide
@@ -237,7 +232,7 @@ class MeasureTotal(Value):
 
 
 class ValidationResult(Value):
-    """Everything that `accept` is bound to."""
+    """The result that `accept` is bound to."""
 
     run_id: str
     manifest_hash: str

@@ -1,12 +1,7 @@
-"""Product contract, hooks, catalog profile, documented defaults.
+"""The product contract, owner hooks and catalog profiles, as written in YAML under `catalog/`.
 
-Words and references that manifests and contracts share.
-
-What holds when nobody says otherwise (M8). The models take their defaults from here.
-
-What happens around a publication: hooks of the owner's, and checks as a consumer would read.
-
-The product contract and the catalog profiles, as written in YAML under `catalog/`.
+Also holds the documented defaults (M8), from which the models take theirs, and the field types that
+manifests and contracts share.
 """
 
 from __future__ import annotations
@@ -61,17 +56,17 @@ DEFAULT_DELETIONS: Final[Literal["block"]] = "block"
 DEFAULT_ON_DELETIONS: Final[Literal["block"]] = "block"
 #: The environments in which approver and requester differ.
 FOUR_EYES_ENVIRONMENTS: Final = ("prod",)
-#: How long the pins of a run stay after its result was accepted.
+#: Days for which the pins of a run are kept after its result was accepted.
 PIN_DAYS: Final = 30
-#: Accepted versions that can be gone back to: so many at least, and all of so many days.
+#: Accepted versions that rollback can reach: at least this many, and all of this many days.
 DEFAULT_KEEP_VERSIONS: Final = 10
 DEFAULT_KEEP_DAYS: Final = 90
-#: The compute pool and the scratch place of the profile's own Spark.
+#: The compute pool and the scratch location of the profile's own Spark.
 DEFAULT_COMPUTE_PLACE: Final = "default"
 
 
 class DocumentedDefault(NamedTuple):
-    """One default: what it is about, what holds, and where it is changed."""
+    """One default: its subject, its value, and where to change it."""
 
     about: str
     holds: str
@@ -124,7 +119,8 @@ DOCUMENTED_DEFAULTS: Final = (
     ),
     DocumentedDefault(
         "accepted versions",
-        f"the newest {DEFAULT_KEEP_VERSIONS}, and all of the last {DEFAULT_KEEP_DAYS} days, can be gone back to",
+        f"the newest {DEFAULT_KEEP_VERSIONS}, and all of the last {DEFAULT_KEEP_DAYS} days, "
+        "can be gone back to",
         "`keep_versions` of the contract",
     ),
     DocumentedDefault(

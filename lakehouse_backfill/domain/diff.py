@@ -1,12 +1,7 @@
-"""Diff preview, attribution, fingerprints and checksums.
+"""Diff previews, attribution of changed rows, checksums and file fingerprints.
 
-Why rows of a candidate differ from what they replace: by cause, on sampled partitions.
-
-The order-independent checksum of a set of rows; what it means is fixed in docs/row-hash.md.
-
-What a data file holds: the checksum of its rows as they read, and the digest of its bytes.
-
-What a diff would read, and what needs no reading: said from metadata alone.
+A checksum does not depend on row order; its definition is fixed in docs/row-hash.md. Previews come
+from metadata alone. Attribution covers the sampled partitions only.
 """
 
 from __future__ import annotations
@@ -19,24 +14,24 @@ from typing import Any, Literal
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.serialization import Value
 
-#: What can change a row; `unexplained` is what nothing that was swapped accounts for.
+#: What can change a row; `unexplained`: no swapped factor accounts for the change.
 Cause = Literal[
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "unexplained"
 ]
-#: Where a row is counted: under its cause, or where it has more than one.
+#: The class that counts a row: its cause, or `several` for more than one cause.
 CauseClass = Cause | Literal["several"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = (
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "several",
     "unexplained",
 )  # fmt: skip
 
-#: What the old side was made of: by a run whose plan is known, by inputs as they were when the
-#: partition was last written (the code is unknown), or nobody can say.
+#: What is known about how the old side was computed: by a run with a known plan, from the inputs
+#: as they were when the partition was last written (the code is unknown), or nothing.
 AttributionBasis = Literal["run", "assumed", "none"]
 
 
 class Factor(Value):
-    """One thing that can be swapped, or was seen: a cause, and the input that it lies in."""
+    """One thing that can be swapped, or was observed: a cause, and the input it belongs to."""
 
     cause: Cause
     input: str | None = None
@@ -47,19 +42,19 @@ class Factor(Value):
 
 
 def describe_factors(factors: Iterable[Mapping[str, Any]]) -> str:
-    """Say which factors took part, given in their JSON form."""
+    """Return the factors as text, from their JSON form."""
     return " + ".join(str(Factor.model_validate(each)) for each in factors)
 
 
 @dataclass(frozen=True)
 class ComparedState:
-    """What a row is looked up in; `swapped` are the factors that are new in a computed one."""
+    """A state that rows are compared in; `swapped` are the new factors of a computed state."""
 
     kind: Literal["replaced", "published", "was_kept", "computed", "kept", "candidate"]
     swapped: frozenset[int] = frozenset()
 
     def words(self, factors: Sequence[Factor]) -> str:
-        """Say which state it is."""
+        """Return the name of the state."""
         if self.kind != "computed":
             return self.kind
         names = [str(factors[place]) for place in sorted(self.swapped)]
@@ -67,10 +62,10 @@ class ComparedState:
 
 
 class InputChange(Value):
-    """How one input differs between the two pins, in what the partition reads of it.
+    """How one input differs between the two pins, in the rows that the partition reads.
 
-    Rows are None for reference data, which is swapped as a whole. `told_by` says how late rows
-    were told from changed ones.
+    Rows are None for reference data, which is swapped as a whole. `told_by` names the method that
+    separates late rows from changed ones.
     """
 
     input: str
@@ -111,7 +106,7 @@ class PartitionCauses(Value):
 
 
 class Attribution(Value):
-    """What was found on the sampled partitions; nothing is said of the others."""
+    """The causes found on the sampled partitions; it covers no other partitions."""
 
     run_id: str
     product: str
@@ -126,21 +121,21 @@ class Attribution(Value):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of each class over the sampled partitions, those with rows only."""
-        found: dict[str, int] = {}
+        """Rows of each class over the sampled partitions, without empty classes."""
+        counts: dict[str, int] = {}
         for name in CAUSE_CLASSES:
             rows = sum(g.rows for p in self.partitions for g in p.groups if g.cause == name)
             if rows:
-                found[name] = rows
-        return found
+                counts[name] = rows
+        return counts
 
     @property
     def sampled(self) -> tuple[str, ...]:
-        """Name the sampled partitions."""
+        """The sampled partitions."""
         return tuple(part.partition for part in self.partitions)
 
     def data(self) -> dict[str, Any]:
-        """Give the JSON form, with the counts and the share of changed rows that was looked at."""
+        """Return the JSON form, with the counts and the sampled share of changed rows."""
         share = self.sampled_rows / self.changed_rows if self.changed_rows else 1.0
         return self.model_dump(mode="json") | {
             "counts": self.counts,
@@ -184,7 +179,7 @@ class Checksum(Value):
 
     @staticmethod
     def parse(text: str) -> Checksum:
-        """Read a `text`; of the shape only the digits that stand there are known."""
+        """Parse a `text`; the shape has only the digits that the text holds."""
         algorithm, shape, rows, digits = text.split(":")
         return Checksum(
             rows=int(rows), xor=int(digits[:16], 16), total=int(digits[16:], 16), shape=shape,
@@ -193,12 +188,12 @@ class Checksum(Value):
 
     @staticmethod
     def empty(shape: str) -> Checksum:
-        """The checksum of no rows."""
+        """Return the checksum of no rows."""
         return Checksum(rows=0, xor=0, total=0, shape=shape)
 
 
 class FileBytes(Value):
-    """A file's bytes as they lie in the store: how many, and their SHA-256 (64 hex digits)."""
+    """The bytes of a stored file: their number and SHA-256 (64 hex digits)."""
 
     size_bytes: int
     sha256: str
@@ -207,8 +202,8 @@ class FileBytes(Value):
 class FileFingerprint(Value):
     """One data file, hashed once: its rows without those that delete files hide, and its bytes.
 
-    `reading` names what the columns of the table are to the file (field ids, names, types): under
-    another schema the same bytes read as other rows, and have another fingerprint.
+    `reading` identifies the table's columns for the file (field ids, names, types): under another
+    schema the same bytes read as other rows, and have another fingerprint.
     """
 
     path: str
@@ -223,7 +218,7 @@ class FileFingerprint(Value):
 
 
 class FileTotals(Value):
-    """Files with the rows and bytes that metadata gives them; rows that deletes hide count too."""
+    """Files with their rows and bytes by metadata; rows that delete files hide count too."""
 
     files: int = 0
     rows: int = 0
@@ -238,7 +233,7 @@ class FileTotals(Value):
 
 
 class PartitionPreview(Value):
-    """One partition: why it is the same on both sides, or what would be read of it."""
+    """One partition: why both sides are the same, or what a diff would read of it."""
 
     partition: str | None
     proven_by: Literal["shared files", "fingerprints"] | None
@@ -249,9 +244,9 @@ class PartitionPreview(Value):
 class DiffPreview(Value):
     """What is proven to be the same without reading a row, and what would have to be read.
 
-    `identical` is never guessed: false says that rows would have to be compared, and they may turn
-    out to be equal. `shared_to_count` are files that are proven to be the same but are read once:
-    metadata does not tell how many of their rows are meant.
+    `identical` is never guessed: false means that rows would have to be compared, and they may be
+    equal. `shared_to_count` are files that are proven to be the same, but must be read once because
+    metadata does not give the number of their rows in the diff.
     """
 
     old: str

@@ -1,14 +1,7 @@
-"""The run manifest as written in YAML; what of it this release does not do.
-
-Some rows of a partition, named by columns and values; never by SQL text.
-
-The run manifest: the declared intent of a run, as written in YAML.
+"""The run manifest: the declared intent of a run, as written in YAML.
 
 Field descriptions become the JSON Schema that editors use (`lakehouse-backfill schema manifest`).
-
-How far the numbers of a column may differ and still count as equal.
-
-What a run manifest may already say, but this release does not do: refused when planned.
+`NOT_YET_SUPPORTED` lists what a manifest may say but this release refuses when planning.
 """
 
 from __future__ import annotations
@@ -325,10 +318,10 @@ class RunManifest(Value):
 
 
 class Tolerance(Value):
-    """Values of a column are equal up to `limit`.
+    """The tolerance of a column: values are equal up to `limit`.
 
-    An absolute one is in the column's own unit; a relative one is a share of the greater of both
-    values, without their signs.
+    An absolute limit is in the column's own unit; a relative limit is a share of the greater of
+    both absolute values.
     """
 
     column: str
@@ -340,7 +333,7 @@ NOTHING_PLANNED = "nothing was planned, pinned or changed"
 
 
 class NotYetSupported(NamedTuple):
-    """A field with values that are refused, and what can be done today instead."""
+    """A field with refused values, and what to do today instead."""
 
     path: tuple[str, ...]
     refuses: Callable[[Any], bool]
@@ -352,7 +345,7 @@ class NotYetSupported(NamedTuple):
         return ".".join(self.path)
 
     def problem(self, value: Any) -> str:
-        """Say what is refused."""
+        """Return what is refused."""
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         return f"{shown[:60]} is not built yet"
 
@@ -385,15 +378,15 @@ NOT_YET_SUPPORTED = (
 
 
 def require_supported(manifest: RunManifest) -> None:
-    """Raise Unsupported when the manifest asks for what this release does not do."""
-    for item in NOT_YET_SUPPORTED:
+    """Raise Unsupported when the manifest uses a feature that this release lacks."""
+    for feature in NOT_YET_SUPPORTED:
         value: Any = manifest
-        for step in item.path:
+        for step in feature.path:
             value = getattr(value, step)
-        if item.refuses(value):
+        if feature.refuses(value):
             raise Unsupported(
-                f"{item.field}: {item.problem(value)}",
+                f"{feature.field}: {feature.problem(value)}",
                 state=NOTHING_PLANNED,
-                fix=item.instead(value),
-                field=item.field,
+                fix=feature.instead(value),
+                field=feature.field,
             )

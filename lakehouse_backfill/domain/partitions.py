@@ -1,14 +1,9 @@
-"""Scope, partition labels and the row ranges they stand for.
-
-Which partitions a run may change, and how they are cut into chunks.
+"""Scopes, chunks and partition labels, and the row ranges that labels stand for.
 
 A partition is named by its label: the canonical text of the value of *one* partition field (the
-scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are what is
-stored and shown; `rules.partitions` turns them into row ranges.
-
-Partition labels and the row ranges that they stand for.
-
-Day and hour transforms are UTC (Iceberg spec, partition transforms).
+scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are stored and
+shown; `partition_row_range` turns them into row ranges. Day and hour transforms are UTC (Iceberg
+spec, partition transforms).
 """
 
 from __future__ import annotations
@@ -75,7 +70,7 @@ _EXAMPLES = {
 
 
 def partition_label(field: ScopeField, value: Bound | None) -> str:
-    """Give the label of the partition that holds rows whose column is `value`."""
+    """Return the label of the partition that holds rows whose column is `value`."""
     if value is None:
         return NULL_LABEL
     if field.type == "string":
@@ -88,10 +83,10 @@ def partition_label(field: ScopeField, value: Bound | None) -> str:
 
 
 def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
-    """Give the label of the partition that `value` names, as `label_of` does.
+    """Return the label of the partition that `value` names, as `partition_label` does.
 
-    Raises ConfigError when it is no value of the column, or a moment inside a partition: a run
-    changes whole partitions, so naming a part of one would change more than was said.
+    Raises ConfigError when `value` is no value of the column, or an instant inside a partition. A
+    run changes whole partitions, so naming a part of one would change more than was requested.
     """
     with _reporting_bad_value(field, value):
         label = partition_label(field, value)
@@ -103,7 +98,7 @@ def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
 
 
 def partition_row_range(field: ScopeField, label: str) -> RowRange:
-    """Give the rows of the partition `label`; raises ValueError when it is no label of `field`."""
+    """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
     column = field.column
     if label == NULL_LABEL:
         return RowRange(column, is_null=True)
@@ -119,9 +114,9 @@ def partition_row_range(field: ScopeField, label: str) -> RowRange:
 
 
 def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
-    """Give the label `steps` partitions later (or earlier).
+    """Return the label `steps` partitions later (or earlier).
 
-    None where there is no order, and beyond the years 1 to 9999 (9999-12-31 means "for ever").
+    None without an order, and outside of the years 1 to 9999 (9999-12-31 means "no end").
     """
     if label == NULL_LABEL or field.type == "string":
         return None
@@ -136,7 +131,7 @@ def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
 
 
 def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
-    """Yield the labels of `[first, stop)`; raises ConfigError when a bound splits a partition."""
+    """Yield the labels of `[first, stop)`; raise ConfigError when a bound splits a partition."""
     if field.type == "string" or (field.transform == "identity" and "timestamp" in field.type):
         raise ConfigError(
             f"partitions of {field.column} have no order, so no range",
@@ -166,7 +161,7 @@ def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str
 
 
 def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
-    """Give the rows of the scope as few ranges: neighbours are merged."""
+    """Return the rows of the scope in as few ranges as possible: neighbours are merged."""
     merged: list[RowRange] = []
     for label in sorted(scope.partitions, key=label_sort_key(scope.field)):
         rows = partition_row_range(scope.field, label)
@@ -179,7 +174,7 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
 
 
 def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
-    """Give the sort key of labels: numbers by value, times and texts as text, null first."""
+    """Return the sort key of labels: numbers by value, times and texts as text, null first."""
 
     def key(label: str) -> tuple[int, int, str]:
         if label == NULL_LABEL:
@@ -195,19 +190,19 @@ def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str
     """List the labels of `field` inside the partition `label` of a coarser unit, in order."""
     whole = partition_row_range(coarse, label)
     first = partition_label(field, whole.lower)
-    found: list[str] = []
+    labels: list[str] = []
     current: str | None = first
     while current is not None:
-        inside = partition_row_range(field, current)
-        if whole.upper is not None and inside.lower is not None and not inside.lower < whole.upper:  # type: ignore[operator]
+        rows = partition_row_range(field, current)
+        if whole.upper is not None and rows.lower is not None and not rows.lower < whole.upper:  # type: ignore[operator]
             break
-        found.append(current)
+        labels.append(current)
         current = shift_label(field, current, 1)
-    return found
+    return labels
 
 
 def describe_labels(labels: tuple[str, ...], limit: int = 3) -> str:
-    """Say the labels for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
+    """Return the labels as text for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
     if len(labels) <= limit:
         return ", ".join(labels) or "no partition"
     return f"{len(labels)} partitions, {labels[0]} to {labels[-1]}"
@@ -244,7 +239,7 @@ def _inside_partition_error(field: ScopeField, value: Bound | None, label: str) 
 
 
 def _is_timed(field: ScopeField) -> bool:
-    """Tell whether partitions are spans of time, with a start that can be compared."""
+    """Return whether partitions are spans of time, with a comparable start."""
     if field.type in ("string", "int", "long"):
         return False
     return field.transform != "identity" or field.type == "date"

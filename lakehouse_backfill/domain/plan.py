@@ -1,8 +1,6 @@
-"""Resolved plan, pins, chosen write path.
+"""The plan of a run: a run manifest with every input, partition and setting resolved.
 
-Who writes the commits on a table, and the facts by which that is chosen.
-
-The plan: a run manifest in which nothing floats any more.
+Also holds the facts by which the write path of a table is chosen.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ WritePath = Literal["pyiceberg", "java", "rewrite"]
 
 
 class TableFacts(Value):
-    """What a table's metadata says about writing to it.
+    """Facts from a table's metadata about writing to it.
 
-    `registers` says whether its catalog offers to register a clone; some do not keep their word.
-    `equality_deletes` counts the live equality delete files that may hide rows of the scope, and
-    `entries` those of the manifests that a swap of the scope rewrites.
+    `registers`: its catalog offers to register a clone; some do not keep it as registered.
+    `equality_deletes` counts the live equality delete files that may hide rows of the scope.
+    `entries` counts the entries of the manifests that a swap of the scope rewrites.
     """
 
     format_version: int
@@ -37,14 +35,14 @@ class TableFacts(Value):
 
 
 class JvmState(Value):
-    """What this process can do: whether its JVM runs already, and is one of its own."""
+    """Whether a JVM already runs in this process, and whether Spark runs through Connect."""
 
     is_up: bool = False
     is_connect: bool = False
 
 
 class ChosenWritePath(Value):
-    """The way, and the reason as a sentence."""
+    """The write path, and the reason as a sentence."""
 
     way: WritePath
     why: str
@@ -83,9 +81,10 @@ class TargetPin(Value):
 class ResolvedManifest(Value):
     """Everything that decides what the run computes and changes.
 
-    Its digest is the manifest hash. `files` gives the SHA-256 of every file of the project that
-    decides too: job, the modules that it imports, suites, golden rows; paths are relative.
-    `environment` is the one that was planned for: four eyes stay, whoever's profile decides.
+    Its digest is the manifest hash. `files` holds the SHA-256 of every project file that also
+    decides: job, the modules that it imports, suites, golden rows; paths are relative.
+    `environment` is the one that was planned for, so four eyes apply whichever profile a later
+    command uses.
     """
 
     manifest: RunManifest
@@ -105,12 +104,12 @@ class ResolvedManifest(Value):
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 of the canonical JSON: the same intent on the same snapshots, the same hash."""
+        """SHA-256 of the canonical JSON: equal for the same intent on the same snapshots."""
         return digest(self)
 
 
 class Estimate(Value):
-    """What the run will cost, from metadata; None means that nobody can say yet, never zero."""
+    """What the run will cost, from metadata; None means not known yet, never zero."""
 
     input_files: int
     input_rows: int
@@ -136,7 +135,7 @@ class ConflictingRun(Value):
 class ChecklistQuestion(Value):
     """One of the 16 questions of the design checklist, with its answer.
 
-    Without an answer, `how` names the file and the field that would give it.
+    Without an answer, `how` names the file and the field that would answer it.
     """
 
     number: int
@@ -146,7 +145,7 @@ class ChecklistQuestion(Value):
 
 
 class Plan(Value):
-    """What `plan` shows, `approve` binds to, and every later stage reads."""
+    """The plan that `plan` shows, `approve` binds to, and every later command reads."""
 
     run_id: str
     revises: str | None
@@ -181,7 +180,7 @@ class Plan(Value):
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The fields that stand in every log line, metric and snapshot of the run."""
+        """The fields in every log line, metric and snapshot of the run."""
         manifest = self.resolved.manifest
         return {
             "run_id": self.run_id,
@@ -194,5 +193,5 @@ class Plan(Value):
 
 
 def declared_schema_change(plan: Plan) -> SchemaChange:
-    """Give what the run declares."""
+    """Return the schema change that the run declares."""
     return plan.resolved.manifest.target.schema_change

@@ -1,10 +1,7 @@
-"""Publication rows and what they do to the pointer; swap, adopt and revert requests; one prepared table commit.
+"""Publication rows and their effect on the pointer; adopt, revert, swap and clone requests.
 
-Accepted output versions: the rows of the pointer table, and what a swap did to a table.
-
-What rows of `accepted_output_version` do to their product's pointer.
-
-One commit on a table, worked out in full: what somebody inspected, and what is to change.
+A publication row is one row of `accepted_output_version`, sealed by a hash chain per product. A
+`SwapCommit` is one fully prepared commit: the inspected state of the table, and what changes.
 """
 
 from __future__ import annotations
@@ -25,11 +22,11 @@ PublicationAction = Literal["baseline", "reserve", "publish", "rollback", "relea
 class Publication(Value):
     """One row of `accepted_output_version`.
 
-    `version` counts 1, 2, 3 … per product; 0 is the state that the first run found. `token` names
-    the act and stands in the target's snapshot summary. `before_snapshot_id` is the target's head
-    right before the act: the content to go back to, for the partitions of `scope`. `epoch` is the
-    lease of the process that acts: one that was overtaken can neither finish nor release it.
-    `evidence_digest` is that of the archive of what was accepted.
+    `version` counts 1, 2, 3 … per product; 0 is the state before the first run. `token` identifies
+    the publication and is in the target's snapshot summary. `before_snapshot_id` is the target's
+    head right before it: the content that rollback restores, for the partitions of `scope`. `epoch`
+    is the lease of the publishing process: a process that lost its lease can neither finish nor
+    release it. `evidence_digest` is that of the archive of what was accepted.
     """
 
     product: str
@@ -51,20 +48,20 @@ class Publication(Value):
     evidence_digest: str | None = None
     reason: str = ""
     epoch: int = 0
-    #: For a rollback: the version that it leads to; `version` is another one if it is partial.
+    #: For a rollback: the restored version; `version` differs from it if the rollback is partial.
     returns_to: int | None = None
-    #: The process that acts, while the act is pending.
+    #: The publishing process, while the publication is pending.
     driver: str | None = None
     seal: str = added_later("", "SHA-256 of the row and the seal of the product's row before it.")
 
 
 class Pointer(Value):
-    """The current state of a product: the accepted publication, and one that is under way."""
+    """The current state of a product: the accepted publication, and a pending one."""
 
     accepted: Publication | None = None
     pending: Publication | None = None
     last_version: int = 0
-    #: How often versions were let go: who worked out a way back before one of them, looks again.
+    #: Number of expired versions. A rollback decided before an expiry must be decided again.
     expirations: int = added_later(0, "How many versions were let go.")
     head: str = added_later("", "The seal of the product's newest row.")
 
@@ -79,7 +76,7 @@ class ChunkCommit(Value):
 
 
 class CommitResult(Value):
-    """One metadata-only commit: the run's files of a table replaced. Seconds are wall-clock."""
+    """One metadata-only commit that replaced files of a table. Seconds are wall-clock."""
 
     table: str
     snapshot_id: int
@@ -95,8 +92,8 @@ class CommitResult(Value):
 class AdoptRequest(Value):
     """Adopt the shadow's files of `scope` into `target`, in place of the target's own.
 
-    `append` says that there are none: a target that holds rows of the scope is then refused, and
-    the commit is one that streaming readers follow.
+    With `append` the target must hold no rows of the scope, otherwise it is refused. The commit is
+    then one that streaming readers follow.
     """
 
     target: str
@@ -108,18 +105,18 @@ class AdoptRequest(Value):
     token: str
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, str]
-    #: Whether a commit of anybody else since the base, in any partition, is a conflict.
+    #: Whether any other writer's commit since the base, in any partition, is a conflict.
     is_frozen: bool = False
     #: Where the shadow may differ from its base; None: in `scope` only.
     within: Scope | None = None
     operation: Literal["overwrite", "append"] = "overwrite"
-    #: What the target's columns, those of schema `base_schema_id`, become by the same commit.
+    #: Changes of the target's columns, those of `base_schema_id`, in the same commit.
     schema_change: tuple[SchemaStep, ...] = ()
     base_schema_id: int | None = None
 
 
 class PartitionRestore(Value):
-    """Partitions that go back to their content in `restore_snapshot_id` (None: to no rows).
+    """Partitions to restore to their content in `restore_snapshot_id` (None: to no rows).
 
     Refused when a commit after `since_snapshot_id` changed them.
     """
@@ -130,7 +127,7 @@ class PartitionRestore(Value):
 
 
 class RequiredRewrite(Value):
-    """Partitions that cannot go back by adding their files again, and why."""
+    """Partitions that cannot be restored by re-adding their files, and why."""
 
     partitions: tuple[str, ...]
     because: str
@@ -147,7 +144,7 @@ class RewrittenShadow(Value):
 
 
 class RevertRequest(Value):
-    """Put partitions of `target` back, keeping everything else as it is now.
+    """Restore partitions of `target`, keeping everything else as it is.
 
     Those of `rewritten` get the files of its shadow, the others their own files again.
     """
@@ -161,17 +158,17 @@ class RevertRequest(Value):
     rewritten: RewrittenShadow | None = None
 
 
-#: Says who is at work, while an act is pending; what is accepted does not depend on it.
+#: Fields about the process of a pending publication, on which the accepted state does not depend.
 _TRANSIENT_FIELDS = {"driver"}
 _SEALED: dict[str, Any] = {"exclude": {"seal"}, "exclude_defaults": True, "warnings": False}
 
 
 def apply_to_pointer(pointer: Pointer, row: Publication) -> Pointer:
-    """Give the pointer as it is once `row` is written.
+    """Return the pointer as it is once `row` is written.
 
     reserve sets `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
-    release clears `pending`; expire, which lets an old version go, is counted. A version number,
-    once used, is never given out again.
+    release clears `pending`; expire, which removes an old version, is counted. A version number is
+    never used again.
     """
     changed: dict[str, object] = {"head": row.seal}
     if row.action == "expire":
@@ -185,24 +182,26 @@ def apply_to_pointer(pointer: Pointer, row: Publication) -> Pointer:
 
 
 def seal_publication(pointer: Pointer, row: Publication) -> Publication:
-    """Give a row as it is written: its seal covers it and, by the seal before, all before it."""
+    """Return the row with its seal, which also covers, by the previous seal, all rows before."""
     return row.model_copy(update={"seal": publication_seal(pointer.head, row)})
 
 
 def publication_seal(previous: str, row: Publication) -> str:
-    """SHA-256 over everything that the row says and the seal of the product's row before it.
+    """Return the SHA-256 of all fields of the row and the seal of the product's previous row.
 
-    Fields at their defaults are left out: one that a later release adds changes no older seal.
+    Fields at their defaults are left out, so a field that a later release adds changes no older
+    seal.
     """
     in_utc = row.model_copy(update={"at": row.at.astimezone(timezone.utc)})
     return digest({"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)})
 
 
 def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
-    """Say how the pointer that commands go by differs from what its rows lead to, oldest first.
+    """Describe how a stored pointer differs from the one that its rows, oldest first, lead to.
 
-    None when it does not. Rows are sealed one by one: who edits a row, all seals after it and the
-    pointer together is found by the log of the run, which names the digest of what was published.
+    None when it does not differ. Rows are sealed one by one. If someone edits a row, all later
+    seals and the pointer together, the log of the run still shows it: it has the digest of what was
+    published.
     """
     rows = tuple(rows)
     for row in rows:
@@ -210,35 +209,35 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
             return f"{product}: a row of its versions was edited: '{row.action}' is no act"
     if pointer is None:
         return f"{product}: its pointer is gone, or was edited: it cannot be read"
-    told = reduce(apply_to_pointer, rows, Pointer())
+    expected = reduce(apply_to_pointer, rows, Pointer())
     for name in ("accepted", "pending"):
-        said, held = getattr(told, name), getattr(pointer, name)
-        if _durable_fields(said) != _durable_fields(held):
-            what = _difference(said, held)
-            return f"{product}: {name} in its pointer is not that of its rows: {what}"
-    if told.last_version != pointer.last_version:
+        expected_row, pointer_row = getattr(expected, name), getattr(pointer, name)
+        if _durable_fields(expected_row) != _durable_fields(pointer_row):
+            difference = _difference(expected_row, pointer_row)
+            return f"{product}: {name} in its pointer is not that of its rows: {difference}"
+    if expected.last_version != pointer.last_version:
         return (
             f"{product}: its pointer counts {pointer.last_version} versions, its rows "
-            f"{told.last_version}"
+            f"{expected.last_version}"
         )
-    if told.expirations != pointer.expirations:
+    if expected.expirations != pointer.expirations:
         return (
             f"{product}: by its pointer {pointer.expirations} versions were let go, by its rows "
-            f"{told.expirations}"
+            f"{expected.expirations}"
         )
     return _seal_fault(product, rows, pointer)
 
 
 def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -> str | None:
-    """Name the first row that is not as it was written; rows of older releases have no seal."""
+    """Describe the first row that is not as it was written; rows of older releases have no seal."""
     previous = ""
     for row in rows:
         if not row.seal and not previous:
             continue
         if row.seal != publication_seal(previous, row):
             return (
-                f"{product}: the row of {_describe_row(row)} was edited, or the one before it is gone: "
-                "its seal is not that of its content"
+                f"{product}: the row of {_describe_row(row)} was edited, or the one before it is "
+                "gone: its seal is not that of its content"
             )
         previous = row.seal
     if pointer.head != previous:
@@ -265,12 +264,12 @@ def _describe_row(row: Publication | None) -> str:
     return "none" if row is None else f"version {row.version} ({row.action} by {row.by})"
 
 
-#: In the summary of a swap by rows: what is left to do for it, a `Rewriting` as JSON.
+#: In the summary of a swap by rows: its unfinished work, a `PendingRewrite` as JSON.
 REWRITE_PROPERTY = "lakehouse-backfill.rewriting"
 
 
 class PartitionContent(Value):
-    """What partitions are to hold: their rows in a table's snapshot; none when it is None."""
+    """The required content of partitions: their rows in a table's snapshot; None: no rows."""
 
     scope: Scope
     table: str | None = None
@@ -278,9 +277,10 @@ class PartitionContent(Value):
 
 
 class PendingRewrite(Value):
-    """What a swap by rows leaves in its summary: what to prove, and how to tag both states.
+    """Unfinished work of a swap by rows, stored in its summary: what to verify, how to tag.
 
-    Only the snapshot is one commit there; whoever finds it without its tags goes on from this.
+    There only the snapshot is one commit. A process that finds it without its tags continues from
+    this value.
     """
 
     contents: tuple[PartitionContent, ...]
@@ -290,7 +290,7 @@ class PendingRewrite(Value):
 
 @dataclass(frozen=True)
 class InspectedState:
-    """The state of a table that a decision was made on; a commit on any other is refused."""
+    """The state of a table that a decision is based on; a commit on any other is refused."""
 
     table: str
     uuid: str
@@ -302,7 +302,7 @@ class InspectedState:
 
 @dataclass(frozen=True)
 class AddedFile:
-    """A file that comes in, by path, and its data sequence number; None: the commit's own."""
+    """A file to add, by path, and its data sequence number; None: the commit's own."""
 
     path: str
     sequence_number: int | None
@@ -310,7 +310,7 @@ class AddedFile:
 
 @dataclass(frozen=True)
 class NewSchema:
-    """The columns that a table has from a commit on: Iceberg's JSON of the schema, and numbers."""
+    """The columns of a table after a commit: Iceberg's JSON of the schema, and its numbers."""
 
     schema: str
     schema_id: int
@@ -319,10 +319,10 @@ class NewSchema:
 
 @dataclass(frozen=True)
 class SwapCommit:
-    """Files out and files in, in one snapshot; a delete file is named by path and offset.
+    """Removed and added files in one snapshot; a delete file is named by path and offset.
 
-    `sources` are the snapshots (table, id) that list the files that come in. `ranges` are the rows
-    of the partitions concerned: only manifests that may hold them need be read.
+    `sources` are the snapshots (table, id) that list the added files. `ranges` are the rows of the
+    partitions concerned: only manifests that may hold them need to be read.
     """
 
     base: InspectedState
@@ -332,23 +332,23 @@ class SwapCommit:
     removed_deletes: tuple[str, ...] = ()
     added: tuple[AddedFile, ...] = ()
     sources: tuple[tuple[str, int], ...] = ()
-    #: Tags on snapshots that are there, and the name of the tag on the new one.
+    #: Tags on existing snapshots, and the name of the tag on the new one.
     tags: dict[str, int] = field(default_factory=dict)
     after: str | None = None
     tag_age_ms: int = 2**63 - 1
     summary: dict[str, str] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
-    #: What readers of the snapshot are told: overwrite, or append where nothing goes.
+    #: The snapshot's operation: overwrite, or append where nothing is removed.
     operation: str = "overwrite"
-    #: The columns after the swap; None: as they are.
+    #: The columns after the swap; None: unchanged.
     columns: NewSchema | None = None
-    #: The same as rows, for who writes no files of others: every partition of the swap.
+    #: The same content as rows, for writers that cannot add existing files: every partition.
     contents: tuple[PartitionContent, ...] = ()
 
 
 @dataclass(frozen=True)
 class CloneCommit:
-    """Metadata of a clone: the text of `metadata_location` with only one snapshot and these."""
+    """A clone's metadata file: `metadata_location` with one snapshot only, and these fields."""
 
     table: str
     metadata_location: str

@@ -1,9 +1,4 @@
-"""Steps, dual reads, correction events; leases and retention items.
-
-What is kept, for whom, why and until when; and what was let go.
-
-How a result reaches readers other than all at once: in steps, after a comparison, as events.
-"""
+"""Rollout and retention values: steps, dual reads, correction events, leases, kept items."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.contract import (
     CorrectionSink,
     Name,
@@ -27,10 +23,10 @@ RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control fil
 
 
 class PinLease(Value):
-    """Beside each pin of a run: who holds it, why, and until when at least.
+    """The lease of a run's pin: owner, reason, and the earliest end.
 
-    The row is written before the tag, so that no tag of ours is without one, also when its run was
-    cut off before it was stored.
+    The row is written before the tag, so every tag of ours has a row, even when its run was
+    interrupted before it was stored.
     """
 
     table: str
@@ -47,9 +43,10 @@ class PinLease(Value):
 
 
 class RunFacts(Value):
-    """What retention must know of a run. `ends`: when its lease does; None while it is open.
+    """The facts that retention needs of a run.
 
-    `needs`: the shadows of others that an open run still takes chunks over from.
+    `ends`: when its lease ends; None while the run is open. `needs`: shadows of other runs from
+    which an open run still takes chunks over.
     """
 
     run_id: str
@@ -64,7 +61,7 @@ class RunFacts(Value):
 
 
 class RetentionItem(Value):
-    """One thing that is kept or let go, and why; `until` None: no end is known yet."""
+    """One item that is kept or removed, and why; `until` None: its end is not known yet."""
 
     name: str
     kind: RetentionKind
@@ -79,9 +76,9 @@ class RetentionItem(Value):
 
 
 class LeftoverFiles(Value):
-    """Files of a shadow that was let go and that no table lists; `command`: what takes them away.
+    """Files of a removed shadow that no table lists; `command` deletes them.
 
-    No command while other shadows of the product may still use them.
+    There is no command while other shadows of the product may still use the files.
     """
 
     shadow: str
@@ -91,7 +88,7 @@ class LeftoverFiles(Value):
 
 
 class ExpirationResult(Value):
-    """What one commit did to a table: tags and snapshots out; tags that must stay, and why."""
+    """The result of one expiry commit: removed tags and snapshots; kept tags, and why."""
 
     tags: tuple[str, ...] = ()
     snapshots: tuple[int, ...] = ()
@@ -99,7 +96,7 @@ class ExpirationResult(Value):
 
 
 class OrphanFiles(Value):
-    """Files of control tables that nothing reaches any more."""
+    """Files of control tables that no snapshot references."""
 
     files: int = 0
     size_bytes: int = 0
@@ -144,22 +141,15 @@ class DualRead(Value):
 
 
 class ReaderQuery(Value):
-    """A reader's question to the product: SQL over the relation `product`."""
+    """A reader's query on the product: SQL over the relation `product`."""
 
     reader: Name
     sql: Text
     tolerance: float = 0.0
 
 
-class TableState(Value):
-    """A table at a snapshot; None: without rows."""
-
-    table: str
-    snapshot_id: int | None
-
-
 class QueryAnswer(Value):
-    """What a query gave: its number of rows, and a digest that does not depend on their order."""
+    """The result of a query: its number of rows, and a digest that ignores their order."""
 
     rows: int
     digest: str
@@ -177,7 +167,7 @@ class QueryComparison(Value):
     old_answer: QueryAnswer
     new_answer: QueryAnswer
     equal: bool
-    #: Rows that only one side gave, the first few; as JSON holds them.
+    #: The first rows that only one side has, as JSON values.
     only_old: tuple[dict[str, Any], ...] = ()
     only_new: tuple[dict[str, Any], ...] = ()
     by: str = ""
@@ -211,7 +201,7 @@ class CorrectionEventsRequest(Value):
 
 
 class CompensationRequest(Value):
-    """Take back, by reverse events, what publications wrote; `partitions` None: all of it."""
+    """Reverse by events what publications wrote; `partitions` None: all of it."""
 
     table: str
     product: str

@@ -1,13 +1,4 @@
-"""Run state, events, lease, chunk ledger rows, lineage columns.
-
-What one look at the rows of a staged chunk found.
-
-The columns that say which run made a row (requirement D3).
-
-A run: its states, the events that moved it, and the chunk ledger.
-
-What became of a job's rows where a chunk is not just what the job computed.
-"""
+"""Run states and events, leases, the chunk ledger with its row counts, and lineage columns (D3)."""
 
 from __future__ import annotations
 
@@ -26,8 +17,8 @@ Period = Literal["hour", "day", "month"]
 class ChunkFacts(Value):
     """Counts over a chunk's stored rows.
 
-    `rows` by partition, those without rows left out; `null_keys` by key column, only those above
-    zero; `duplicate_keys`: how many keys stand more than once.
+    `rows` is by partition, without empty ones; `null_keys` is by key column, only those above zero;
+    `duplicate_keys` counts the keys that occur more than once.
     """
 
     rows: dict[str, int]
@@ -53,7 +44,7 @@ LINEAGE_NAMES: tuple[str, ...] = tuple(name for name, _ in LINEAGE_COLUMNS)
 
 
 class RunState(str, Enum):
-    """Where a run stands; the legal moves are in `rules.lifecycle`."""
+    """The state of a run; `core.runs.lifecycle` holds the legal moves."""
 
     DRAFT = "draft"
     PLANNED = "planned"
@@ -69,7 +60,7 @@ class RunState(str, Enum):
     CANCELLED = "cancelled"
     PAUSED = "paused"
     HALTED = "halted"
-    #: Published in steps: some are visible, and one did not pass its check, or was refused.
+    #: Published in steps: some are visible, and one failed its check or was refused.
     PUBLISH_HALTED = "publish_halted"
     ROLLED_BACK = "rolled_back"
     SUPERSEDED = "superseded"
@@ -101,9 +92,9 @@ class Event(Value):
 class RunStatus(Value):
     """The newest state of a run; `seq` is the number of its last event, `head` that event's hash.
 
-    A process that works on the run is its `driver`. Its lease carries the `epoch`, the number of
-    the event that made it the driver: what it writes is refused once a later epoch exists (X9).
-    Past `lease_until` anybody may take the run over.
+    `driver` is the process that works on the run. Its lease carries the `epoch`, the number of the
+    event that made it the driver. Its writes are refused once a later epoch exists (X9). After
+    `lease_until` any process may take the run over.
     """
 
     run_id: str
@@ -118,7 +109,7 @@ class RunStatus(Value):
 
 
 class Lease(Value):
-    """Who works on a run, and until when nobody else may take it over unasked."""
+    """The driver of a run, and until when no other process may take the run over unasked."""
 
     holder: str
     until: datetime
@@ -127,9 +118,9 @@ class Lease(Value):
 class ChunkRecord(Value):
     """One row of the chunk ledger: what one chunk read and wrote; times in seconds.
 
-    A chunk that is staged, but failed one of its checks, is `failed` and says why in `problem`.
-    `carried_from` is the run that computed it, if this one took its files over. `left_out_rows`
-    counts rows that were computed, and left out as tombstones or deletions name them.
+    A staged chunk that failed one of its checks is `failed`, with the reason in `problem`.
+    `carried_from` is the run that computed it, if this run took its files over. `left_out_rows`
+    counts computed rows that were left out because tombstones or deletions name them.
     """
 
     run_id: str
@@ -148,7 +139,7 @@ class ChunkRecord(Value):
     problem: str = ""
     carried_from: str = ""
     left_out_rows: int | None = None
-    #: What the publish mode made of the job's rows; None: it does not count this.
+    #: How the publish mode applied the job's rows; None: it does not count this.
     carried_rows: int | None = None
     stray_rows: int | None = None
     inserted_rows: int | None = None
@@ -164,10 +155,10 @@ _PREFIX = "lakehouse-backfill.counted."
 class ChunkCounts(Value):
     """Row counts of one chunk, or of all; None: the publish mode does not count this.
 
-    `carried_rows` came from the base unchanged. `stray_rows` are the job's, inside the partitions,
-    that the row predicate does not name. The others count keys of a merge, `ignored_rows` the
-    change rows without effect. `left_out_rows` are named by tombstones, or were deleted on the
-    target since the run was pinned.
+    `carried_rows` come unchanged from the base. `stray_rows` are rows of the job inside the
+    partitions that the row predicate does not name. The others count keys of a merge,
+    `ignored_rows` the change rows without effect. `left_out_rows` are named by tombstones, or were
+    deleted on the target since the run was pinned.
     """
 
     carried_rows: int | None = None
@@ -180,7 +171,7 @@ class ChunkCounts(Value):
 
     @property
     def known(self) -> dict[str, int]:
-        """The counts that there are, by name."""
+        """The counts that are not None, by name."""
         return {name: count for name, count in self.model_dump().items() if count is not None}
 
     @property
@@ -191,8 +182,8 @@ class ChunkCounts(Value):
     @classmethod
     def from_properties(cls, summary: Mapping[str, str]) -> ChunkCounts:
         """Read the counts from the summary of a snapshot."""
-        found = {name: summary.get(f"{_PREFIX}{name}") for name in cls.model_fields}
-        return cls(**{name: int(text) for name, text in found.items() if text is not None})
+        texts = {name: summary.get(f"{_PREFIX}{name}") for name in cls.model_fields}
+        return cls(**{name: int(text) for name, text in texts.items() if text is not None})
 
     @classmethod
     def from_record(cls, record: ChunkRecord) -> ChunkCounts:
@@ -200,5 +191,5 @@ class ChunkCounts(Value):
         return cls(**{name: getattr(record, name) for name in cls.model_fields})
 
     def __add__(self, other: ChunkCounts) -> ChunkCounts:
-        mine, more = self.known, other.known
-        return ChunkCounts(**{name: mine.get(name, 0) + more.get(name, 0) for name in mine | more})
+        own, added = self.known, other.known
+        return ChunkCounts(**{name: own.get(name, 0) + added.get(name, 0) for name in own | added})

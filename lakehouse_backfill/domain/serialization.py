@@ -1,9 +1,4 @@
-"""Base value, canonical JSON, digests.
-
-Values of table cells as JSON can hold them, without losing what they say.
-
-The base of every value that is written to the lake or to a file.
-"""
+"""Base class of stored values, lossless JSON forms of table cells, canonical JSON and digests."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def to_json_value(value: Any) -> Any:
-    """Give `value` as JSON can hold it.
+    """Return `value` in a form that JSON can hold.
 
     Decimals and UUIDs become text, dates and times ISO text, bytes base64, NaN and infinities
     `"NaN"`, `"Infinity"`, `"-Infinity"`; lists, structs and maps are converted inside.
@@ -47,20 +42,20 @@ def _float_to_json(value: float) -> float | str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    return value + 0.0  # -0.0 and 0.0 are the same value, so they are shown alike
+    return value + 0.0  # -0.0 and 0.0 are the same value, so both become 0.0
 
 
 class Value(BaseModel):
     """An immutable value with a strict field list and a JSON form."""
 
-    # Built on first use: a command pays for the values that it handles, not for all of them.
+    # Models are built on first use, so a command pays only for the values that it handles.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 def added_later(default: Any, description: str, **bounds: Any) -> Any:
-    """Declare a field that came after values were stored: it is left out while it has its default.
+    """Declare a field added after values were stored; it is left out while it has its default.
 
-    So the JSON, and with it the hash, of a value that was stored before stays what it was.
+    So the JSON and the hash of values that were stored before stay the same.
     """
     return Field(
         default, description=description, exclude_if=lambda value: value == default, **bounds
@@ -68,11 +63,11 @@ def added_later(default: Any, description: str, **bounds: Any) -> Any:
 
 
 def canonical_json(value: Any) -> str:
-    """Give the one JSON text of `value`: sorted keys, no spaces, no NaN; dates as ISO text."""
+    """Return the one JSON text of `value`: sorted keys, no spaces, no NaN; dates as ISO text."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
 
 
 def digest(value: Any) -> str:
-    """Give the SHA-256 (64 hex digits) of the canonical JSON of `value`."""
+    """Return the SHA-256 (64 hex digits) of the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

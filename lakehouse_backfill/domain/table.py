@@ -1,15 +1,4 @@
-"""Table facts from metadata; declared schema changes; stored files; catalog capabilities.
-
-What a catalog really does, as found out by trying.
-
-A change of the target's columns that a run declares, and publishes with its rows.
-
-What lies in the store: files of metadata, and the checks of what is there against what was.
-
-What the toolkit knows about an Iceberg table, from its metadata alone.
-
-What a declared schema change does to names and types of columns.
-"""
+"""Table facts from metadata, declared schema changes, stored files, and catalog capabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +13,7 @@ from lakehouse_backfill.domain.serialization import Value
 
 
 class Capabilities(Value):
-    """What one catalog did on throw-away tables; `seen` says in words why something is false."""
+    """Observed behaviour of one catalog on test tables; `seen` explains each false capability."""
 
     tags: bool = Field(description="A tag is kept, with the age that it was given.")
     branches: bool = Field(description="A branch is kept.")
@@ -51,7 +40,7 @@ class Capabilities(Value):
 
     @property
     def clones(self) -> bool:
-        """Whether a run may write into a zero-copy clone that shuts out overtaken writers."""
+        """Whether a run may use a zero-copy clone that shuts out writers with an expired lease."""
         return (self.register_table or self.built_clones) and self.new_uuid
 
 
@@ -75,7 +64,7 @@ class AddedColumn(Value):
     rows: int
 
 
-#: What a run declares, in its order; empty: the columns stay as they are.
+#: The declared steps, in order; empty: the columns stay unchanged.
 SchemaChange = tuple[SchemaStep, ...]
 
 
@@ -92,9 +81,9 @@ class MetadataFile(Value):
 
 
 class StoredCheck(Value):
-    """One comparison of what is stored with what was accepted; `because` says how it was made.
+    """One comparison of stored state with accepted state; `because` names the method.
 
-    `ok` is None where nothing could be compared: `because` then says why.
+    `ok` is None where nothing could be compared; `because` then gives the reason.
     """
 
     name: str
@@ -108,7 +97,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
 
 
 def is_table_name(text: str) -> bool:
-    """Tell whether `text` is `namespace.table` made of plain identifiers only."""
+    """Return whether `text` is `namespace.table` made of plain identifiers only."""
     return len(text) <= 200 and _NAME.fullmatch(text) is not None
 
 
@@ -120,7 +109,7 @@ class TableRef(Value):
 
     @staticmethod
     def parse(text: str) -> TableRef:
-        """Read `ns.table[@at]`; raises ValueError when the name holds more than identifiers."""
+        """Parse `ns.table[@at]`; raise ValueError unless the name has plain identifiers only."""
         table, separator, at = text.partition("@")
         if not is_table_name(table) or (separator and not at):
             raise ValueError(f"{text!r} is not namespace.table or namespace.table@reference")
@@ -141,7 +130,7 @@ class Column(Value):
 
 
 class Snapshot(Value):
-    """One snapshot: instants in milliseconds since 1970 UTC; `columns` are those it is read by."""
+    """One snapshot: instants in milliseconds since 1970 UTC; `columns` are those of its schema."""
 
     snapshot_id: int
     parent_id: int | None
@@ -178,7 +167,7 @@ class TableInfo(Value):
     refs: dict[str, int]
 
     def column(self, name: str) -> Column | None:
-        """The column called `name`, or None."""
+        """Return the column called `name`, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
 
@@ -187,8 +176,8 @@ class LiveFile(Value):
 
     `deletes` names the live delete files that apply to it: readers see fewer than its `rows` then.
     A file of a coarser spec (a month, where days are scoped) `spans` several of the field's
-    partitions, and has the coarser label. `values` counts those that are not null, of the columns
-    that were asked for and that the file's metadata says it of.
+    partitions, and has the coarser label. `values` counts the non-null values of the requested
+    columns, where the file's metadata has them.
     """
 
     path: str
@@ -201,18 +190,18 @@ class LiveFile(Value):
     values: dict[str, int] = Field(default_factory=dict)
 
     def is_in(self, labels: Collection[str]) -> bool:
-        """Tell whether all its rows lie in the partitions."""
+        """Return whether all of the file's rows are in the partitions."""
         own = self.spans or (self.partition,)
         return all(label in labels for label in own)
 
     @property
     def content(self) -> tuple[str, str | None, tuple[str, ...]]:
-        """What tells its rows: under other delete files, or elsewhere, a file holds other ones."""
+        """The identity of its rows: other delete files or another partition mean other rows."""
         return self.path, self.partition, self.deletes
 
 
 class ScanEstimate(Value):
-    """What a pruned scan would read at most, from metadata: whole files, their rows and bytes."""
+    """An upper bound of what a pruned scan reads, from metadata: whole files, rows and bytes."""
 
     files: int
     rows: int
@@ -220,9 +209,9 @@ class ScanEstimate(Value):
 
 
 class SpecPartitions(Value):
-    """What labels of a scope stand for: partition tuples of one spec, as `name=value/name=value`.
+    """The partition tuples of one spec for labels of a scope, as `name=value/name=value`.
 
-    `spans` gives, for tuples of a coarser spec, the labels that each holds rows of.
+    `spans` holds, for tuples of a coarser spec, the labels that each holds rows of.
     """
 
     spec_id: int
@@ -232,27 +221,27 @@ class SpecPartitions(Value):
 
 
 def added_column_names(change: SchemaChange) -> tuple[str, ...]:
-    """Name the columns that come."""
+    """Return the names of the added columns."""
     return tuple(step.add for step in change if step.add is not None)
 
 
 def renamed_columns(change: SchemaChange) -> dict[str, str]:
-    """Give the new name of each column that gets one."""
+    """Return the new name of each renamed column."""
     return {step.rename: step.to or "" for step in change if step.rename is not None}
 
 
 def widened_columns(change: SchemaChange) -> dict[str, str]:
-    """Give the new type of each column that gets one, by its name of before."""
+    """Return the new type of each widened column, by its old name."""
     return {step.widen: normalise_type(step.to or "") for step in change if step.widen is not None}
 
 
 def normalise_type(kind: str) -> str:
-    """Give a type's text without spaces, as types are compared."""
+    """Return a type's text without spaces, the form in which types are compared."""
     return re.sub(r"\s+", "", kind)
 
 
 def describe_schema_step(step: SchemaStep) -> str:
-    """Say in words what a step does."""
+    """Return a step in words."""
     if step.add is not None:
         return f"add {step.add} {normalise_type(step.type or '')}"
     if step.widen is not None:
@@ -263,12 +252,12 @@ def describe_schema_step(step: SchemaStep) -> str:
 def schema_differences(
     before: Iterable[Column], after: Iterable[Column], change: SchemaChange
 ) -> tuple[str, ...]:
-    """Name what is not as the change makes it of `before`; empty: `after` is exactly that.
+    """Return the columns in which `after` differs from `before` with the change; empty: none.
 
-    Columns that were there are known by their ids, those that come by name, type and a later id.
+    Existing columns are matched by id, added columns by name, type and a higher id.
     """
     names, types = renamed_columns(change), widened_columns(change)
-    wanted = {
+    expected = {
         column.field_id: (
             names.get(column.name, column.name),
             types.get(column.name, normalise_type(column.type)),
@@ -276,44 +265,49 @@ def schema_differences(
         )
         for column in before
     }
-    last = max(wanted, default=0)
-    coming = {step.add: normalise_type(step.type or "") for step in change if step.add is not None}
-    wrong = []
+    last = max(expected, default=0)
+    added_columns = {
+        step.add: normalise_type(step.type or "") for step in change if step.add is not None
+    }
+    differing = []
     for column in after:
-        found = (column.name, normalise_type(column.type), column.required)
-        if column.field_id in wanted:
-            if wanted.pop(column.field_id) != found:
-                wrong.append(column.name)
-        elif column.field_id <= last or (coming.pop(column.name, None), False) != found[1:]:
-            wrong.append(column.name)
-    return (*wrong, *(name for name, _, _ in wanted.values()), *coming)
+        actual = (column.name, normalise_type(column.type), column.required)
+        if column.field_id in expected:
+            if expected.pop(column.field_id) != actual:
+                differing.append(column.name)
+        elif column.field_id <= last or (added_columns.pop(column.name, None), False) != actual[1:]:
+            differing.append(column.name)
+    return (*differing, *(name for name, _, _ in expected.values()), *added_columns)
 
 
 def schema_change_notes(change: SchemaChange, contract: Contract) -> tuple[str, ...]:
-    """Say in the plan what changes, for whom, and what the contract does not say yet."""
+    """Return the plan's notes: what changes, for whom, and what the contract still lacks."""
     if not change:
         return ()
-    said = {column.name: normalise_type(column.type) for column in contract.columns}
-    found = [
-        f"columns change in the commit of the publication: {', '.join(map(describe_schema_step, change))}"
+    contract_types = {column.name: normalise_type(column.type) for column in contract.columns}
+    notes = [
+        "columns change in the commit of the publication: "
+        f"{', '.join(map(describe_schema_step, change))}"
     ]
     missing = [
         name
         for name in (*added_column_names(change), *renamed_columns(change).values())
-        if name not in said
+        if name not in contract_types
     ]
     if missing:
-        found.append(f"the contract does not list {', '.join(missing)}: add it before the next run")
-    stale = [name for name in renamed_columns(change) if name in said]
+        notes.append(f"the contract does not list {', '.join(missing)}: add it before the next run")
+    stale = [name for name in renamed_columns(change) if name in contract_types]
     stale += [
-        name for name, kind in widened_columns(change).items() if said.get(name, kind) != kind
+        name
+        for name, kind in widened_columns(change).items()
+        if contract_types.get(name, kind) != kind
     ]
     if stale:
-        found.append(
+        notes.append(
             f"the contract says {', '.join(dict.fromkeys(stale))} as before: correct it once the "
             "run is published, or later runs fail the gate of kept columns"
         )
-    readers = ", ".join(item.name for item in contract.consumers or ()) or "nobody is named"
-    found.append(f"consumers who see other columns: {readers}")
-    found.append("rollback puts the rows back and leaves the columns: old rows read null")
-    return tuple(found)
+    readers = ", ".join(consumer.name for consumer in contract.consumers or ()) or "nobody is named"
+    notes.append(f"consumers who see other columns: {readers}")
+    notes.append("rollback puts the rows back and leaves the columns: old rows read null")
+    return tuple(notes)

@@ -1,11 +1,4 @@
-"""Diff engines, readers' queries, workers.
-
-Comparing old with new.
-
-What readers do before a switch, and the events that they get instead of one.
-
-Processes that each work on a part of one question.
-"""
+"""Diff engines, readers' queries, correction events, and worker processes for parts of a diff."""
 
 from __future__ import annotations
 
@@ -13,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview
 from lakehouse_backfill.domain.manifest import Tolerance
@@ -24,7 +18,6 @@ from lakehouse_backfill.domain.rollout import (
     DifferingRow,
     QueryComparison,
     ReaderQuery,
-    TableState,
 )
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
@@ -32,7 +25,7 @@ from lakehouse_backfill.fault_points import side_effect
 
 @dataclass(frozen=True)
 class DiffRequest:
-    """Compare two snapshots of tables. No scope: everything. No key: as multisets of rows."""
+    """Two snapshots of tables to compare. No scope: everything. No key: as multisets of rows."""
 
     old_table: str
     old_snapshot_id: int | None
@@ -44,50 +37,50 @@ class DiffRequest:
     samples: int = 5
     where: str | None = None
     tolerances: tuple[Tolerance, ...] = ()
-    #: Partitions that are known to hold the same rows on both sides: they are not read.
+    #: Partitions known to hold the same rows on both sides; they are not read.
     known_equal: frozenset[str] = frozenset()
-    #: Whether it is told how the values of each column are spread, which reads them all.
+    #: Whether the distribution of each column is reported, which reads all values.
     distributions: bool = True
-    #: What the new side's columns are of the old one's: it is read under the new names and types,
-    #: and columns that come are counted, not compared.
+    #: How the new side's columns derive from the old side's. The old side is read under the new
+    #: names and types; added columns are counted, not compared.
     change: SchemaChange = ()
 
 
 class Differ(Protocol):
-    """Old against new, at a cost that follows the change."""
+    """A diff engine whose cost grows with the change, not with the table."""
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
         ...
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
-        """Yield every row that differs, whole and as plain values, without limit on their number.
+        """Yield every differing row in full, as plain values, without a limit on their number.
 
         In the order of partition and key. A key that one side holds more than once is not paired:
-        its rows come as removed and added. Raises NotFound, Unsupported.
+        its rows are yielded as removed and added. Raises NotFound, Unsupported.
         """
         ...
 
     def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read."""
+        """Return from metadata how many bytes of files a diff would read."""
         ...
 
     def preview(self, request: DiffRequest) -> DiffPreview:
-        """Tell from metadata what is the same on both sides, and what a diff would read.
+        """Return from metadata what is the same on both sides, and what a diff would read.
 
-        Raises NotFound; Unsupported by an engine that needs more than this process for it.
+        Raises NotFound; Unsupported when the engine needs more than this process for it.
         """
         ...
 
 
 class QueryRunner(Protocol):
-    """Running a reader's own query."""
+    """Runs a reader's own query."""
 
     def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
         """Run the query on both states and compare the results as multisets of rows.
 
-        The query reaches nothing but the relation `product`: no file, no network, no setting.
-        Raises ConfigError when it is no single query, or cannot be run.
+        The query can access only the relation `product`: no file, no network, no setting. Raises
+        ConfigError when it is not a single query, or fails.
         """
         ...
 
@@ -97,10 +90,10 @@ class Corrections(Protocol):
 
     @side_effect
     def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
-        """Write the events of a publication by one append; a token that has landed writes none.
+        """Write the events of a publication by one append, unless its token has landed already.
 
-        The table is made when it does not exist, and `rows` are read once, if at all. Raises
-        Unsupported (its columns are others), TooBusy, OutcomeUnknown.
+        Creates the table when it does not exist; `rows` are read at most once. Raises Unsupported
+        (the table's columns differ), TooBusy, OutcomeUnknown.
         """
         ...
 
@@ -110,11 +103,11 @@ class Corrections(Protocol):
         ...
 
     def find(self, table: str, token: str) -> CommitResult | None:
-        """Look in the table for the append of `token`; None when there is none, or no table."""
+        """Return the append of `token` from the table; None without one, or without a table."""
         ...
 
 
-#: Answers for consecutive parts of a question; the first argument is what all parts have in common.
+#: Returns the answer for consecutive parts; the first argument is what all parts have in common.
 #: It may be called more than once for a part, so it has no side effects.
 PartFunction = Callable[[bytes, Sequence[bytes]], bytes]
 
@@ -123,17 +116,17 @@ class Workers(Protocol):
     """Processes that have this product installed, on any machine."""
 
     def count(self, work: PartFunction) -> int:
-        """Tell how many can do this work at a time.
+        """Return how many workers can do this work at a time.
 
-        Raises Unsupported where they lack this product, or something that the work needs.
+        Raises Unsupported where they lack this product, or something else that the work needs.
         """
         ...
 
     def answers(
         self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
-        """Work on each task's parts together; yields the answers in the order of the parts.
+        """Run each task's parts together; yield the answers in the order of the parts.
 
-        Small tasks that follow each other may be taken as one.
+        Consecutive small tasks may be run as one.
         """
         ...

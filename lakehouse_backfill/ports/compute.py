@@ -1,10 +1,7 @@
-"""Staging, measuring, inspecting, restoring, suites, attribution.
+"""Computation on data: staging, measuring, inspecting, restoring, suites, views, attribution.
 
-Computing partitions again with single inputs swapped, to see which of them changes a row.
-
-Computation on data: staging, checksums and edges on Spark, suites, diffs.
-
-`Frame` is an engine's own table value (a Spark DataFrame); stages pass it on without looking.
+`Frame` is an engine's own table value (a Spark DataFrame); the core passes it on without reading
+it.
 """
 
 from __future__ import annotations
@@ -34,11 +31,11 @@ from lakehouse_backfill.fault_points import side_effect
 
 @dataclass(frozen=True)
 class InputSwapRequest:
-    """One partition: `replaced` against `candidate`, which `new` made.
+    """One partition in which `replaced` is compared with `candidate`, which `new` computed.
 
-    `old` made what readers had (None: its code is unknown, `new`'s is taken), from `old_pins`;
-    `published` is what it left, before live commits (None: not known). `keys` gives the key of
-    inputs for which one is declared. `samples` rows of each pattern are shown.
+    `old` computed the rows that readers had, from `old_pins` (None: its code is unknown, and `new`
+    is used). `published` is its result before live commits (None: not known). `keys` holds the
+    declared keys of inputs. `samples` is the number of sample rows of each pattern.
     """
 
     partition: str
@@ -54,10 +51,10 @@ class InputSwapRequest:
 
 @dataclass(frozen=True)
 class RowPattern:
-    """Changed rows that went through the states alike.
+    """Changed rows with the same history through the states.
 
-    `values` has one number per state: -1 where the row is absent, else the place of the first
-    state with the same content.
+    `values` has one number per state: -1 where the row is absent, else the index of the first state
+    with the same content.
     """
 
     values: tuple[int, ...]
@@ -68,7 +65,7 @@ class RowPattern:
 
 @dataclass(frozen=True)
 class InputSwapResult:
-    """What was swapped, the states that were compared in their order, and what rows did."""
+    """The swapped factors, the compared states in order, and the patterns of the rows."""
 
     factors: tuple[Factor, ...]
     states: tuple[ComparedState, ...]
@@ -78,18 +75,15 @@ class InputSwapResult:
 
 
 class ChangeAttributor(Protocol):
-    """Running archived code on chosen pins; nothing is written anywhere."""
+    """Attribution of changed rows: runs archived code on chosen pins and writes nothing."""
 
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
         """Compute the states of a partition and compare them by key.
 
-        A state that cannot be computed (old code on a new input) is left out, and a note says so.
-        Raises what the code raises where it ran before: on its own inputs.
+        A state that cannot be computed (old code on a new input) is left out, with a note. Raises
+        the code's own errors when it fails on its own inputs, on which it ran before.
         """
         ...
-
-
-# Many know these two by this module's name.
 
 
 Frame = Any
@@ -97,10 +91,10 @@ Frame = Any
 
 @dataclass(frozen=True)
 class MeasuredSides:
-    """What one reading of both sides gave; a partition without rows has no checksum.
+    """The result of one read of both sides; a partition without rows has no checksum.
 
-    The checksums of their files stand beside it, by label and path, where a file reads as its table
-    does; rows that delete files hide are not in them.
+    `old_files` and `new_files` hold checksums by partition label and file path, for files that read
+    as their table does; rows that delete files hide are excluded.
     """
 
     old: dict[str, Checksum]
@@ -113,7 +107,7 @@ class MeasuredSides:
 
 
 class Staging(Protocol):
-    """Running a transform on pinned inputs into a shadow table."""
+    """Runs a transform on pinned inputs into a shadow table."""
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
@@ -123,12 +117,12 @@ class Staging(Protocol):
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
 
-        Raises RunMoved, and commits nothing, once the shadow was fenced by a later epoch.
+        Raises RunMoved, and commits nothing, once the shadow is fenced by a later epoch.
         """
         ...
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
-        """Give the ledger row of a chunk that was committed, but not recorded, before."""
+        """Return the ledger row of a chunk that was committed before, but not recorded."""
         ...
 
     def edges(
@@ -143,7 +137,7 @@ class Staging(Protocol):
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
-        """Compute the same partitions, without lineage columns; those without rows are left out."""
+        """Compute the same partitions without lineage columns; those without rows are left out."""
         ...
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
@@ -152,7 +146,7 @@ class Staging(Protocol):
 
 
 class Measuring(Protocol):
-    """Reading snapshots for the gates."""
+    """Reads snapshots for the gates."""
 
     def checksums(
         self,
@@ -162,9 +156,9 @@ class Measuring(Protocol):
         ignore: tuple[str, ...] = (),
         beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
-        """Checksum of each partition of the scope; partitions without rows are left out.
+        """Compute the checksum of each partition of the scope; those without rows are left out.
 
-        With `beside`: only of the rows that the predicate does not name.
+        With `beside`, only rows that the predicate does not name are included.
         """
         ...
 
@@ -181,14 +175,14 @@ class Measuring(Protocol):
         old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
     ) -> MeasuredSides:
-        """Checksums (without `ignore`) and measures of the scope's partitions on both sides.
+        """Compute checksums (without `ignore`) and measures of the scope on both sides.
 
-        Of `earlier` partitions of the old side rows and measures are read too, where there are
-        measures.
-        Each side is read once: table and snapshot, or None for a side without rows. With `change`
-        the old side is read under the new names and types. Where its checksums are known, they are
-        not worked out again, and it is read for measures only; not even for these where they are
-        given as `old_measures`.
+        Each side is read once: table and snapshot, or None for a side without rows. Results are by
+        partition. With `change` the old side is read under the new names and types.
+
+        With `old_is_known` the old checksums are not computed, and the old side is read for
+        measures only. With `old_measures` it is not read for these either. With measures, the rows
+        and measures of the partitions in `earlier` are read from the old side too.
         """
         ...
 
@@ -200,9 +194,9 @@ class Measuring(Protocol):
         ignore: tuple[str, ...] = (),
         skip: frozenset[str] = frozenset(),
     ) -> dict[tuple[str, str], Checksum]:
-        """Checksum of what each file holds of each partition of the scope, by label and path.
+        """Compute the checksum of each file in each partition of the scope, by label and path.
 
-        Rows that delete files hide are not counted, nor are those of files in `skip`.
+        Rows that delete files hide are not counted, nor are rows of files in `skip`.
         """
         ...
 
@@ -213,67 +207,67 @@ class Measuring(Protocol):
         measures: tuple[Measure, ...],
         totals: tuple[MeasureTotal, ...] = (),
     ) -> tuple[CheckResult, ...]:
-        """Whole-candidate totals against whole-source totals (Q4).
+        """Compare whole-candidate totals with whole-source totals (Q4).
 
-        Those by partition are compared with `totals`: what was measured of the candidate's.
+        Totals by partition are compared with `totals`, which were measured on the candidate.
         """
         ...
 
     def output(self, plan: Plan) -> Frame:
-        """The restated partitions of the shadow, for the suites."""
+        """Return the restated partitions of the shadow, for the suites."""
         ...
 
     def input(self, plan: Plan, name: str) -> Frame:
-        """One pinned input within its range, for the suites."""
+        """Return one pinned input within its range, for the suites."""
         ...
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
-        """Distinct non-null values of a column of a pinned input, for suite parameters."""
+        """Return the distinct non-null values of a column of an input, for suite parameters."""
         ...
 
 
 class Inspecting(Protocol):
-    """Looking at pinned inputs and at single chunks, for the checks before and during staging."""
+    """Inspects pinned inputs and single chunks, for the checks before and during staging."""
 
     def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
-        """Label the hours, days or months of which an input holds a row, where the run reads it.
+        """Return the hours, days or months that hold a row, within the range that the run reads.
 
         Raises ConfigError for hours of a column that holds dates.
         """
         ...
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count the rows that the shadow holds of a chunk, and look at their keys."""
+        """Count a chunk's rows in the shadow, and its null and duplicate keys."""
         ...
 
     def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> Frame:
-        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
+        """Return the rows of a table at a snapshot, all or by scope, for the suites."""
         ...
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> Frame:
-        """The rows of some partitions of a table as its readers see them, for the suites."""
+        """Return the rows of some partitions as the table's readers see them, for the suites."""
         ...
 
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> Frame:
-        """The rows that the shadow holds of a chunk, for the suites."""
+        """Return a chunk's rows in the shadow, for the suites."""
         ...
 
 
 class Restoring(Protocol):
-    """Writing earlier content of partitions into the shadow of a rollback."""
+    """Writes earlier content of partitions into the shadow of a rollback."""
 
     @side_effect
     def restore(self, chunk: RestoreChunk) -> int:
-        """Overwrite exactly the chunk's partitions by their rows then; give the shadow's snapshot.
+        """Overwrite exactly the chunk's partitions with their earlier rows; return the snapshot id.
 
-        Raises NotFound when a file of the earlier snapshot is gone, ChecksFailed when the rows did
-        not all arrive.
+        Raises NotFound when a file of the earlier snapshot is missing, ChecksFailed when rows are
+        missing after the write.
         """
         ...
 
 
 class Judge(Protocol):
-    """Great Expectations."""
+    """Runs Great Expectations suites."""
 
     def judge(
         self,
@@ -284,10 +278,10 @@ class Judge(Protocol):
         *,
         rows_only: bool = False,
     ) -> tuple[CheckResult, ...]:
-        """Run a suite file on a frame: one result per expectation; raises ConfigError.
+        """Run a suite file on a frame; return one result per expectation. Raises ConfigError.
 
-        With `rows_only`: those that block, and that fail for the whole when they fail for a part
-        of its rows; nothing is read when the suite holds none.
+        With `rows_only`, only expectations are run that block, and that fail on the whole frame
+        when they fail on some of its rows; without any, nothing is read.
         """
         ...
 
@@ -299,7 +293,7 @@ class Judge(Protocol):
     ) -> tuple[CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 
-        Only the columns that they name are read, once.
+        Only the columns that the suites name are read, once.
         """
         ...
 
@@ -309,12 +303,12 @@ class Views(Protocol):
 
     @side_effect
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        """Make the view show a table at a snapshot, or its head; the same again does nothing."""
+        """Make the view show a table at a snapshot, or its head; a repeat does nothing."""
         ...
 
 
 class Records(Protocol):
-    """Single records, for golden data and spot checks; no JVM."""
+    """Single records for golden data and spot checks; no JVM."""
 
     def golden(self, file: str) -> list[dict[str, str | None]]:
         """Read the rows of a golden CSV file of the project; an empty cell is null."""

@@ -1,13 +1,7 @@
-"""Runs, ledger, versions, evidence, fences, leases, fingerprints, upkeep.
-
-The control tables: runs and their events, the chunk ledger, the pointer, evidence.
+"""The control tables: runs, ledger, pointer, evidence, fences, leases, fingerprints, upkeep.
 
 Writes of a run's driver carry the epoch of its lease, and raise RunMoved once a later epoch has
-fenced the run: a process that was stopped, overtaken and woken up again changes nothing.
-
-Fingerprints of data files, and what they are taken of.
-
-What keeps snapshots, shadows and control files, and what lets them go.
+fenced the run. So a driver that was suspended and replaced changes nothing when it resumes.
 """
 
 from __future__ import annotations
@@ -29,96 +23,96 @@ class Runs(Protocol):
 
     @side_effect
     def register(self, plan: Plan, event: Event) -> RunStatus:
-        """Store the plan and its first event (seq 1); a run id that exists raises RunMoved."""
+        """Store the plan and its first event (seq 1); raise RunMoved when the run id exists."""
         ...
 
     def plan(self, run_id: str) -> Plan:
-        """Load the plan; raises NotFound."""
+        """Load the plan; raise NotFound."""
         ...
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
-        """Give, by run, the code of all stored plans with this transform: SHA-256 by file.
+        """Return, by run, the code of all stored plans with this transform: SHA-256 by file.
 
         A plan that was edited is left out; `Audit.bad_plans` names it.
         """
         ...
 
     def status(self, run_id: str) -> RunStatus:
-        """Load the newest status; raises NotFound."""
+        """Load the newest status; raise NotFound."""
         ...
 
     @side_effect
     def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
-        """Append `event`, sealed, if its seq is exactly one above the run's; else raises RunMoved.
+        """Append `event`, sealed; raise RunMoved unless its seq is exactly one above the run's.
 
-        With a lease its holder becomes the run's driver, and the event's seq the epoch; a move
-        without one ends the lease, a note leaves it as it is.
+        With a lease its holder becomes the run's driver, and the event's seq becomes the epoch. A
+        move without a lease ends the lease; a note leaves it unchanged.
         """
         ...
 
     @side_effect
     def renew(self, run_id: str, epoch: int, until: datetime) -> None:
-        """Let a lease last longer; raises RunMoved when it is not the run's lease any more."""
+        """Extend a lease; raise RunMoved when it is no longer the run's lease."""
         ...
 
     def events(self, run_id: str) -> tuple[Event, ...]:
-        """The run's log, oldest first."""
+        """Return the run's log, oldest first."""
         ...
 
     def list(self, *, open_only: bool = True) -> tuple[RunStatus, ...]:
-        """Open runs from one table load, or all runs from history; newest first."""
+        """Return open runs from one table load, or all runs from history; newest first."""
         ...
 
 
 class Fences(Protocol):
-    """What keeps a process that was overtaken from writing to the control tables."""
+    """Fences that stop a replaced driver from writing to the control tables."""
 
     @side_effect
     def fence(self, run_id: str, epoch: int) -> None:
-        """Refuse rows of the run with an earlier epoch from now on, also those under way."""
+        """Refuse rows of the run with an earlier epoch from now on, also writes in progress."""
         ...
 
 
 class Audit(Protocol):
-    """The logs of all runs, for those who doubt them."""
+    """The stored logs of all runs, for verification."""
 
     def drafts(self) -> tuple[Plan, ...]:
-        """Plans that were stored, while their first event was not: cut off in between.
+        """Return stored plans without a first event: registration was interrupted between both.
 
-        One that was edited since is left out; `bad_plans` names it.
+        A plan that was edited since is left out; `bad_plans` names it.
         """
         ...
 
     def bad_plans(self) -> dict[str, str]:
-        """Say of each stored plan that is not the one that was made what is wrong with it."""
+        """Return, for each stored plan that differs from the original plan, what is wrong."""
         ...
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
-        """The events of each run as they are stored, in the order of their numbers."""
+        """Return the stored events of each run, in the order of their numbers."""
         ...
 
     def seal(self) -> tuple[int, str] | None:
-        """How many events there are, and the sum of all runs' newest hashes, as last written."""
+        """Return the number of events and the sum of all runs' newest hashes, as last written."""
         ...
 
     def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
-        """The rows of each product, oldest first, and its pointer, all of one moment.
+        """Return the rows of each product, oldest first, and its pointer, all of one moment.
 
-        As they are stored; None: the pointer is gone, or is none any more.
+        As they are stored; None: the pointer is missing or cannot be read.
         """
         ...
 
 
 class Ledger(Protocol):
-    """The queryable chunk ledger; the shadow's snapshot log is the truth behind it."""
+    """The queryable chunk ledger; the shadow's snapshot log is the source of truth."""
 
     @side_effect
     def record(self, chunk: ChunkRecord) -> None:
-        """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
+        """Append one row; raise RunMoved when a later epoch than the row's has fenced the run."""
         ...
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
-        """The newest row of each chunk of the run, in chunk order."""
+        """Return the newest row of each chunk of the run, in chunk order."""
         ...
 
 
@@ -126,17 +120,17 @@ class Versions(Protocol):
     """The accepted-version pointer of each product."""
 
     def pointer(self, product: str) -> Pointer:
-        """Read the current state: one table load, whatever the history."""
+        """Read the current state: one table load, however long the history."""
         ...
 
     @side_effect
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
-        """Append the rows that `decide` gives for the current pointer, in one conditional commit.
+        """Append the rows that `decide` returns for the current pointer, in one conditional commit.
 
-        Somebody else's move in between runs `decide` again on what they left. Rows with action
-        reserve set `pending`; publish, rollback and baseline set `accepted` and clear `pending`;
-        release clears `pending`. No rows: nothing is committed. Raises RunMoved when a later epoch
-        than a row's has fenced its run.
+        After a concurrent move, `decide` runs again on the new pointer. Rows with action reserve
+        set `pending`; publish, rollback and baseline set `accepted` and clear `pending`; release
+        clears `pending`. Without rows nothing is committed. Raises RunMoved when a later epoch than
+        a row's has fenced its run.
         """
         ...
 
@@ -146,22 +140,22 @@ class Versions(Protocol):
         products: tuple[str, ...],
         decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
     ) -> dict[str, Pointer]:
-        """Move the pointers of several products in one conditional commit, else as `move`.
+        """Move the pointers of several products in one conditional commit, otherwise as `move`.
 
-        `decide` gets all of their pointers as they are at one moment.
+        `decide` gets all of their pointers as of one moment.
         """
         ...
 
     def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
-        """Read several pointers as they are at one moment: one table load."""
+        """Read several pointers as of one moment: one table load."""
         ...
 
     def history(self, product: str) -> tuple[Publication, ...]:
-        """All rows of the product, newest first."""
+        """Return all rows of the product, newest first."""
         ...
 
     def pending(self) -> tuple[Publication, ...]:
-        """The reservations of all products, from one table load."""
+        """Return the reservations of all products, from one table load."""
         ...
 
 
@@ -170,33 +164,33 @@ class Evidence(Protocol):
 
     @side_effect
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
-        """Store a document and give its digest; the same document again does nothing.
+        """Store a document and return its digest; the same document again does nothing.
 
-        Unless the one that is stored was edited. Raises RunMoved when a later epoch has fenced the
+        An edited copy does not count as stored. Raises RunMoved when a later epoch has fenced the
         run.
         """
         ...
 
     def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
-        """The document of a run with this digest, or None.
+        """Return the document of a run with this digest, or None.
 
-        Raises Tampered when it was edited, and not recorded again since.
+        Raises Tampered when it was edited and not recorded again since.
         """
         ...
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
-        """The newest document of a kind with its digest, or None; one that was edited is none."""
+        """Return the newest unedited document of a kind with its digest, or None."""
         ...
 
 
 class Fingerprints(Protocol):
-    """What is known of data files: they never change, so each is hashed once in its life.
+    """Fingerprints of data files; files never change, so each is hashed once.
 
-    Rows have no epoch: whoever writes one, what a file holds is the same.
+    Rows have no epoch, as a file's content does not depend on the writer of the row.
     """
 
     def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
-        """All fingerprints of the files, oldest first: one of each file, reading and partition.
+        """Return all fingerprints of the files, oldest first: one by file, reading and partition.
 
         Raises Tampered when two rows give one file different contents.
         """
@@ -204,19 +198,19 @@ class Fingerprints(Protocol):
 
     @side_effect
     def record(self, found: tuple[FileFingerprint, ...]) -> None:
-        """Store those that are not stored yet, in one commit; the same again does nothing.
+        """Store those that are not stored yet, in one commit; a repeat does nothing.
 
-        Raises Tampered, and stores nothing, when a file is known with another content: it is not
-        the file that was hashed then, or its row was edited.
+        Raises Tampered, and stores nothing, when a file is known with another content: the file or
+        its row was replaced or edited.
         """
         ...
 
 
 class DataFiles(Protocol):
-    """Data files as they lie in the store, and how a table reads them; no JVM."""
+    """Data files in the store, and how a table reads them; no JVM."""
 
     def reading(self, table: str, snapshot_id: int) -> str:
-        """Give the digest of what the columns of a snapshot are: field ids, names, types.
+        """Return the digest of a snapshot's columns: field ids, names, types.
 
         A file has the same rows under equal readings. Lineage columns, order, documentation and
         whether a column is required do not count, nor do promotions that keep the row hash.
@@ -224,87 +218,87 @@ class DataFiles(Protocol):
         ...
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
-        """Read the files' bytes, several at a time; those that are gone are left out."""
+        """Hash the files' bytes, several files at a time; missing files are left out."""
         ...
 
 
 class PinLeases(Protocol):
-    """The leases beside the pins of runs: owner, reason, end."""
+    """The leases of runs' pins: owner, reason, end."""
 
     @side_effect
     def grant(self, leases: tuple[PinLease, ...]) -> None:
-        """Record leases, before their tags are made; those that stand already are left out."""
+        """Record leases, before their tags are created; existing leases are left out."""
         ...
 
     @side_effect
     def end(self, leases: tuple[PinLease, ...]) -> None:
-        """Record that leases have ended, after their tags are gone; the same again does nothing."""
+        """Record that leases have ended, after their tags are removed; a repeat does nothing."""
         ...
 
     def standing(self) -> tuple[PinLease, ...]:
-        """List the leases that were granted and have not ended, oldest first."""
+        """List the active leases, oldest first: granted and not ended."""
         ...
 
 
 class Upkeep(Protocol):
-    """Letting go of what we put on tables: by metadata alone, files stay."""
+    """Removes our tags and snapshots from tables, by metadata alone; files stay."""
 
     def shadows(self) -> dict[str, int]:
-        """Name the shadows in the catalog, each with the bytes that its chunks wrote."""
+        """Return the shadows in the catalog, each with the bytes that its chunks wrote."""
         ...
 
     def tags(self, table: str) -> dict[str, int] | None:
-        """Give our tags on a table with their snapshots; None when there is no such table."""
+        """Return our tags on a table with their snapshots; None when there is no such table."""
         ...
 
     def written(self, table: str) -> datetime | None:
-        """Say when a table was last committed to; None when there is no such table."""
+        """Return when a table was last committed to; None when there is no such table."""
         ...
 
     def would_let_go(
         self, table: str, tags: Mapping[str, int], *, at_once: bool = False
     ) -> ExpirationResult:
-        """Say what `let_go` would do now."""
+        """Return what `let_go` would do now."""
         ...
 
     @side_effect
     def let_go(
         self, table: str, tags: Mapping[str, int], *, at_once: bool = False
     ) -> ExpirationResult:
-        """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
+        """Drop tags in one metadata-only commit, with snapshots that regular expiry must not drop.
 
-        A tag that is gone, or names another snapshot by now, is left alone. A tag without which the
-        next expiry could delete a live file stays, with the reason. `at_once`: also when that cuts
-        history which is younger than the table keeps by its own settings.
+        A tag that is missing or names another snapshot is left unchanged. A tag is kept, with the
+        reason, when without it the next expiry could delete a live file. `at_once`: also drop when
+        that removes history younger than the table's own settings keep.
         """
         ...
 
     def dangers(self, table: str) -> dict[int, str]:
-        """Name snapshots that no reference holds, and whose expiry would delete live files."""
+        """Return snapshots without a reference whose expiry would delete live files, and why."""
         ...
 
 
 class ControlUpkeep(Protocol):
-    """Keeping the control tables small; rows are never deleted."""
+    """Keeps the control tables small; rows are never deleted."""
 
     def runs(self) -> dict[str, dict[str, str]]:
-        """Give of each run, without its plan: product, target, shadow, owner, reason."""
+        """Return for each run, without its plan: product, target, shadow, owner, reason."""
         ...
 
     def fenced(self) -> tuple[str, ...]:
-        """Name the runs that have a fence."""
+        """Return the runs that have a fence."""
         ...
 
     @side_effect
     def lift(self, run_ids: tuple[str, ...]) -> None:
-        """Take the fences of runs away that are closed for good; one commit per table."""
+        """Remove the fences of permanently closed runs; one commit per table."""
         ...
 
     def litter(self, before: datetime) -> OrphanFiles:
-        """Count the files that no snapshot of a control table reaches, written before then."""
+        """Count the files written before then that no snapshot of a control table references."""
         ...
 
     @side_effect
     def sweep(self, before: datetime) -> OrphanFiles:
-        """Delete them; each is looked up again among what the table reaches right before."""
+        """Delete these files; check each again against the table's references just before."""
         ...

@@ -1,11 +1,4 @@
-"""Clock, hooks, progress, journal.
-
-The clock and identity of a run's driver.
-
-Calling what an owner wants to be told or to do around a publication.
-
-Progress and structured logs of long work.
-"""
+"""The surroundings of a run: clock, owner hooks, progress display and structured journal."""
 
 from __future__ import annotations
 
@@ -22,20 +15,20 @@ class Clock(Protocol):
     """Wall-clock time in UTC."""
 
     def now(self) -> datetime:
-        """The current instant, timezone-aware UTC."""
+        """Return the current instant, timezone-aware UTC."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Block for `seconds`."""
         ...
 
 
 class Hooks(Protocol):
-    """Commands and webhooks."""
+    """Commands and webhooks of the owner, called around a publication."""
 
     @side_effect
     def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
-        """Call it with a JSON message and wait for its end; a failure is an outcome, no error.
+        """Call the hook with a JSON message and wait for its end; return a failure as an outcome.
 
         The message's `idempotency_key` is the same whenever the same call is repeated.
         """
@@ -43,14 +36,14 @@ class Hooks(Protocol):
 
 
 class Progress(Protocol):
-    """Tells a person how far a long step is, with rate and time left."""
+    """Display of how far a long step is, with rate and time left."""
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units."""
         ...
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
-        """Report finished units, and the rows that they wrote."""
+        """Report finished units and the rows that they wrote."""
         ...
 
     def finish(self) -> None:
@@ -71,5 +64,5 @@ class Journal(Protocol):
         ...
 
     def bind(self, **fields: Any) -> Journal:
-        """Give a journal whose lines all carry `fields`."""
+        """Return a journal whose lines all carry `fields`."""
         ...

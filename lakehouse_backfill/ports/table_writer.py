@@ -1,13 +1,8 @@
-"""The commits that PyIceberg cannot make; carried and erased rows.
+"""Commits that PyIceberg reads but cannot write (table format 3); carried and deleted rows.
 
-Taking over chunks of an earlier revision, and finding rows that must not come back.
-
-Making the commits that PyIceberg reads but cannot write: table format 3.
-
-One protocol for each thing that is written, as not everybody can write everything.
-
-Who calls has inspected the table, decided and written down every file; who implements it commits
-exactly that, or nothing. There is no retry in here.
+Each kind of commit has its own protocol, as not every writer supports all of them. The caller has
+inspected the table, decided, and listed every file. The implementation commits exactly that, or
+nothing, and never retries.
 """
 
 from __future__ import annotations
@@ -33,25 +28,25 @@ from lakehouse_backfill.fault_points import side_effect
 
 
 class Carrying(Protocol):
-    """Moving staged partitions from one shadow to another, by metadata alone."""
+    """Moves staged partitions from one shadow to another, by metadata alone."""
 
     @side_effect
     def carry(self, request: CarryRequest) -> ChunkCommit:
-        """Let a shadow hold the partitions as another one has them, in one commit.
+        """Add the partitions of another shadow to a shadow as they are, in one commit.
 
-        A chunk that is there already is given back as it is. Raises RunMoved once the shadow was
-        fenced by a later epoch, TargetChanged when the two have other columns.
+        Returns a chunk that is already there unchanged. Raises RunMoved once the shadow is fenced
+        by a later epoch, TargetChanged when the columns of the two shadows differ.
         """
         ...
 
 
 class DeletionFinder(Protocol):
-    """Looking for deleted rows; reads key columns, and starts no JVM."""
+    """Finds deleted rows; reads key columns and starts no JVM."""
 
     def gone(
         self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
     ) -> DeletedRows:
-        """Count the rows of `old` whose key `new` does not hold in the scope, and say where."""
+        """Count the rows of `old` whose key is missing from `new` in the scope, with samples."""
         ...
 
     def named(
@@ -62,13 +57,13 @@ class DeletionFinder(Protocol):
 
 
 class PreparedSnapshot(Protocol):
-    """A snapshot whose manifests are written, and that nobody sees yet."""
+    """A snapshot whose manifests are written, but which is not visible yet."""
 
     def commit(self) -> None:
-        """Put it on the table, with its tags and properties, in one commit.
+        """Commit the snapshot to the table, with its tags and properties, in one commit.
 
-        Raises TooBusy when another writer was first, so that it certainly did not land; whatever
-        else is raised says nothing about that.
+        Raises TooBusy when another writer was first, so the snapshot certainly did not land. After
+        any other error the outcome is unknown.
         """
         ...
 
@@ -78,25 +73,25 @@ class SwapCommitter(Protocol):
 
     @property
     def writes_rows(self) -> bool:
-        """Whether rows are written anew instead of files taken over."""
+        """Whether rows are rewritten instead of files taken over."""
         ...
 
     def prepare(self, order: SwapCommit) -> PreparedSnapshot:
-        """Write the manifests of a swap; what an earlier attempt wrote is used again.
+        """Write the manifests of a swap, reusing those of an earlier attempt.
 
-        Raises TooBusy when the table is not in the inspected state any more, NotFound when a file
-        is not listed where the order says.
+        Raises TooBusy when the table is no longer in the inspected state, NotFound when a file is
+        not listed where the order says.
         """
         ...
 
 
 class RowVerifier(Protocol):
-    """Proving that what was written anew is what was to be written."""
+    """Verifies that rewritten rows equal the rows that were to be written."""
 
     def require_equal(
         self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
     ) -> None:
-        """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
+        """Compare count and checksum of the rows; raise OutcomeUnknown when they differ."""
         ...
 
 
@@ -109,14 +104,14 @@ class TagCommitter(Protocol):
 
 
 class UpkeepCommitter(Protocol):
-    """Letting go of tags and snapshots."""
+    """Removes tags and snapshots."""
 
     def take_out(
         self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
     ) -> None:
-        """Drop tags and snapshots, while the table has exactly the references `refs`.
+        """Drop tags and snapshots, if the table has exactly the references `refs`.
 
-        Raises TooBusy when it has others by now, or another writer was first.
+        Raises TooBusy when the references differ, or another writer was first.
         """
         ...
 
@@ -125,17 +120,17 @@ class CloneCommitter(Protocol):
     """Clones of tables."""
 
     def write_clone(self, order: CloneCommit) -> None:
-        """Write the metadata file of a clone; no catalog knows of it yet."""
+        """Write the metadata file of a clone, before it is in any catalog."""
         ...
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
-        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
+        """Replace the table's UUID and set properties, unless its UUID is not `found_uuid`."""
         ...
 
     def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:
-        """Give the table other columns, unless its UUID is not `found_uuid`."""
+        """Replace the table's columns, unless its UUID is not `found_uuid`."""
         ...
 
 
 class TableCommitter(SwapCommitter, TagCommitter, UpkeepCommitter, CloneCommitter, Protocol):
-    """All of them, on tables of any format."""
+    """All of these commits, on tables of any format."""

@@ -1,13 +1,7 @@
-"""Tables, pins, shadows, publisher, stored files.
+"""The lake: table metadata, pins, shadows, publication by metadata, stored files.
 
-The lake: reading tables, pinning snapshots, shadows, and swapping files by metadata alone.
-
-Implemented by `iceberg/` (PyIceberg, no JVM). Every method with a side effect may be repeated: a
-second call finds what the first did.
-
-What lies in the store of a table, as its metadata lists it and as it is; no JVM, no rows.
-
-Facts by which the way of changing a table is chosen.
+Implemented with PyIceberg; no JVM is needed to read metadata. Every method with a side effect may
+be repeated: a second call returns the result of the first.
 """
 
 from __future__ import annotations
@@ -41,18 +35,21 @@ from lakehouse_backfill.fault_points import side_effect
 
 
 class Tables(Protocol):
-    """Reading table metadata."""
+    """Reads table metadata and creates product tables."""
 
     def describe(self, table: str) -> TableInfo | None:
-        """Give the table's current state, or None when it does not exist."""
+        """Return the table's current state, or None when it does not exist."""
         ...
 
     def positions(self, table: str) -> dict[str, str]:
-        """Give what writers left in the summaries of main to find where they stopped; may be {}."""
+        """Return the resume positions that writers left in the snapshot summaries of main.
+
+        Empty when there are none.
+        """
         ...
 
     def resolve(self, ref: TableRef) -> Snapshot:
-        """Give the snapshot that `ref` names (id, tag, branch, ISO timestamp; head if none).
+        """Return the snapshot that `ref` names (id, tag, branch, ISO timestamp; head if none).
 
         Raises NotFound when the table, reference or snapshot does not exist.
         """
@@ -67,29 +64,29 @@ class Tables(Protocol):
     ) -> list[LiveFile]:
         """List the live data files of a snapshot, each with its partition label for `field`.
 
-        Each names the delete files that apply to it, and how many values it holds of the columns
-        in `counting`, where its metadata says so. Raises Unsupported when a live file's spec has
-        no such field.
+        Each file lists the delete files that apply to it, and its non-null value counts of the
+        columns in `counting`, where its metadata has them. Raises Unsupported when a live file's
+        spec has no such field.
         """
         ...
 
     def places(
         self, table: str, snapshot_id: int | None, scope: Scope
     ) -> tuple[SpecPartitions, ...]:
-        """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
+        """Return the partition tuples, by spec, that hold the files of the scope's labels.
 
-        Raises Unsupported when a file lies in the scope and in partitions beside it.
+        Raises Unsupported when a file holds rows both inside and outside of the scope.
         """
         ...
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
     ) -> ScanEstimate:
-        """Tell what a scan pruned to `ranges` would read; no ranges: everything."""
+        """Estimate from metadata what a scan pruned to `ranges` reads; no ranges: everything."""
         ...
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
-        """Give the partition field of `column`; raises Unsupported when none can be scoped."""
+        """Return the partition field of `column`; raise Unsupported when it cannot be scoped."""
         ...
 
     @side_effect
@@ -108,11 +105,11 @@ class Pins(Protocol):
 
     @side_effect
     def unpin(self, table: str, name: str) -> None:
-        """Drop the tag if it is there."""
+        """Drop the tag if it exists."""
         ...
 
     def pinned(self, table: str, name: str) -> int | None:
-        """Give the snapshot id that the tag protects, or None."""
+        """Return the snapshot id that the tag protects, or None."""
         ...
 
 
@@ -125,17 +122,18 @@ class Shadows(Protocol):
     ) -> TableInfo:
         """Clone `target` at the snapshot as table `shadow` by one metadata file, and verify it.
 
-        A shadow that is already there and has the snapshot as base is given back as it is.
-        Raises Unsupported when the catalog does not keep what was registered.
+        Returns an existing shadow with that base unchanged. Raises Unsupported when the catalog
+        does not keep what was registered.
         """
         ...
 
     @side_effect
     def fence(self, shadow: str, epoch: int) -> None:
-        """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
+        """Allow only writers of `epoch` and later to commit to the shadow from now on; one commit.
 
-        Whoever loaded the shadow before cannot commit any more, also in the middle of a write.
-        The same epoch again does nothing. Raises RunMoved when a later epoch has fenced it.
+        A writer that loaded the shadow earlier cannot commit any more, even in the middle of a
+        write. The same epoch again does nothing. Raises RunMoved when a later epoch has fenced the
+        shadow.
         """
         ...
 
@@ -155,9 +153,9 @@ class Shadows(Protocol):
     def keep(
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
     ) -> TableInfo:
-        """Give a snapshot of the shadow a table of its own, which outlives the shadow.
+        """Create a table of its own for a snapshot of the shadow, which outlives the shadow.
 
-        The same again gives it back. Raises Conflict when something else has the name.
+        A repeat returns the same table. Raises Conflict when something else has the name.
         """
         ...
 
@@ -168,7 +166,7 @@ class Shadows(Protocol):
 
 
 class Publisher(Protocol):
-    """Metadata-only commits on a target; always a child of its current head."""
+    """Metadata-only commits on a target, always as a child of its current head."""
 
     @side_effect
     def adopt(self, request: AdoptRequest) -> CommitResult:
@@ -181,72 +179,73 @@ class Publisher(Protocol):
 
     @side_effect
     def revert(self, request: RevertRequest) -> CommitResult:
-        """Put partitions back to earlier contents, with their original sequence numbers.
+        """Restore earlier contents of partitions, with their original sequence numbers.
 
-        Rewritten ones get the files of their shadow. Raises Unsupported when a partition that has
-        to be rewritten is not.
+        Rewritten partitions get the files of their shadow. Raises Unsupported when a partition that
+        must be rewritten is not.
         """
         ...
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
     ) -> tuple[RequiredRewrite, ...]:
-        """Say which partitions cannot go back by adding their files again, and why."""
+        """Return the partitions that cannot be restored by re-adding their files, and why."""
         ...
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
-        """Say which commit changed rows of the scope since the snapshot; compaction is none."""
+        """Describe the commit that changed rows of the scope since then; ignore compactions."""
         ...
 
     def prove(self, request: AdoptRequest) -> None:
-        """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
+        """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
     def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
-        """Name the commits since the snapshot that changed rows of the scope, oldest first.
+        """List the commits since the snapshot that changed rows of the scope, oldest first.
 
-        None: since the table was empty. Compactions are none. Raises TargetChanged when no commit
-        can be named for what changed (history is gone, a compaction lost rows), NotFound.
+        None: since the table was empty. Compactions are left out. Raises TargetChanged when a
+        change cannot be assigned to a commit (history is missing, a compaction lost rows),
+        NotFound.
         """
         ...
 
     def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
         """Look in the target for the commit of publication `token`.
 
-        A swap by rows that was cut off is finished by who finds it, for which Spark may start and
-        tags are written; not with `settle=False`, which only reads.
+        Finishes an interrupted swap by rows, which may start Spark and writes tags. With
+        `settle=False` it only reads.
         """
         ...
 
 
 class StoredFiles(Protocol):
-    """Files of one snapshot's partitions; the cost follows them, not the table."""
+    """Stored files of one snapshot's partitions; the cost grows with them, not with the table."""
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
         """List the live data files of the scope, by path, as often as the snapshot's manifests do.
 
-        Raises NotFound when table or snapshot are gone, Unsupported when a file lies in the scope
-        and beside it.
+        Raises NotFound when table or snapshot do not exist, Unsupported when a file holds rows both
+        inside and outside of the scope.
         """
         ...
 
     def metadata(self, table: str, snapshot_id: int, scope: Scope) -> tuple[MetadataFile, ...]:
         """Hash the snapshot's manifest list and the manifests that may list files of the scope.
 
-        By path; one that cannot be read is left out. Raises NotFound as `files` does.
+        Sorted by path; a file that cannot be read is left out. Raises NotFound as `files` does.
         """
         ...
 
     def sizes(self, table: str, paths: Collection[str]) -> dict[str, int]:
-        """Ask the store for the files' sizes; those that are gone are left out."""
+        """Return the files' sizes from the store; missing files are left out."""
         ...
 
 
 class TableSurveyor(Protocol):
-    """Looking at a table before it is changed, at its metadata alone."""
+    """Collects, from metadata alone, the facts by which the write path is chosen."""
 
     def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
-        """Give the facts for changing the scope; no scope: only what the table itself says.
+        """Return the facts for changing the scope; no scope: only the facts about the table itself.
 
         None when the table does not exist.
         """

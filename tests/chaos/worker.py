@@ -34,10 +34,10 @@ class LabWiring(Adapters):
             self.outage.wrap(found)
         return found
 
-    def expect_suites(self) -> None:
+    def preload_suites(self) -> None:
         """No suite is used here."""
 
-    def _compute(self) -> ComputePorts:
+    def _make_compute_ports(self) -> ComputePorts:
         engine: Any = PlainEngine(self.catalog)
         return fault_points.watch_ports(
             ComputePorts(**{one.name: engine for one in fields(ComputePorts)})

@@ -48,7 +48,7 @@ class Engine(PlainEngine):
 
 
 class RetentionWiring(LabWiring):
-    def _compute(self) -> ComputePorts:
+    def _make_compute_ports(self) -> ComputePorts:
         engine: Any = Engine(self.catalog)
         return ComputePorts(**{one.name: engine for one in fields(ComputePorts)})
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
-from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery, TableState
+from lakehouse_backfill.domain.catch_up import TableState
+from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.errors import ConfigError
 from tests.contract.lake_kit import TARGET, Kit, row
 

@@ -298,8 +298,8 @@ class FakeProject:
         if verb not in ANSWERS:
             raise AttributeError(verb)
 
-        def call(*args: Any) -> dict[str, Any]:
-            self.calls.append((verb, args))
+        def call(*args: Any, **named: Any) -> dict[str, Any]:
+            self.calls.append((verb, (*args, *named.values())))
             if self.error is not None:
                 raise self.error
             return self.answers[verb]

@@ -1,4 +1,4 @@
-"""Finding out what a catalog does, on throw-away tables: nothing is assumed from its name."""
+"""Probes of what a catalog supports, on temporary tables: its name and type prove nothing."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
 
 
 def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
-    """Try everything out; the tables are dropped again without purge, and their files deleted.
+    """Probe all capabilities; the tables are dropped without purge, and their files deleted.
 
-    A server that refuses or forgets is a finding. Raises CatalogDown when one does not answer.
+    A server that refuses a request or loses data counts as unsupported. Raises CatalogDown when a
+    server does not answer.
     """
     with translate_errors():
         catalog.create_namespace_if_not_exists(shadow_namespace)
-    trial = _CapabilityProbe(catalog, shadow_namespace)
+    probe = _CapabilityProbe(catalog, shadow_namespace)
     try:
         with translate_errors():
-            trial.create_probe_table()
-        return trial.probe_all()
+            probe.create_probe_table()
+        return probe.probe_all()
     finally:
-        trial.clean_up()
+        probe.clean_up()
 
 
 class _CapabilityProbe:
-    """The tables of one trial."""
+    """The tables and findings of one probe."""
 
     def __init__(self, catalog: Catalog, namespace: str) -> None:
         self._catalog = catalog
@@ -64,12 +65,12 @@ class _CapabilityProbe:
         self._faults: dict[str, str] = {}
 
     def create_probe_table(self) -> None:
-        """Make a table with one snapshot, which holds no row."""
+        """Create a table with one snapshot, which holds no row."""
         self._catalog.create_table(self._name, _PROBE_SCHEMA)
         _commit_empty_snapshot(self._load_table())
 
     def probe_all(self) -> Capabilities:
-        tries: dict[str, Callable[[], str]] = {
+        probes: dict[str, Callable[[], str]] = {
             "tags": self._probe_tags,
             "branches": self._probe_branches,
             "branch_commits": self._probe_branch_commits,
@@ -80,11 +81,11 @@ class _CapabilityProbe:
             "views": self._probe_views,
             "multi_table_commit": self._probe_multi_table,
         }
-        found = {name: self._is_supported(name, attempt) for name, attempt in tries.items()}
-        return Capabilities(**found, seen=self._faults)
+        supported = {name: self._is_supported(name, attempt) for name, attempt in probes.items()}
+        return Capabilities(**supported, seen=self._faults)
 
     def clean_up(self) -> None:
-        """Drop what was made; a trial that was cut off leaves its tables, named probe_ID."""
+        """Drop the tables; an interrupted probe leaves its tables, which are named probe_ID."""
         for name in (self._built, self._shadow, self._name):
             with suppress(Exception):
                 self._track_files(self._catalog.load_table(name))
@@ -95,7 +96,7 @@ class _CapabilityProbe:
                 table.io.delete(file)
 
     def _is_supported(self, name: str, attempt: Callable[[], str]) -> bool:
-        """Give whether it worked: an attempt says what was wrong, or nothing."""
+        """Return whether the attempt worked: it returns a fault, or an empty text."""
         try:
             with translate_errors():
                 fault = attempt()
@@ -118,7 +119,7 @@ class _CapabilityProbe:
         return table
 
     def _track_files(self, table: Table) -> None:
-        """Remember the files to delete: those that are there, and those it writes from now on."""
+        """Track the files to delete: existing ones, and those that the table writes later."""
         self._files[table.metadata_location] = table
         for entry in table.metadata.metadata_log:
             self._files[entry.metadata_file] = table
@@ -135,13 +136,11 @@ class _CapabilityProbe:
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
             changes.create_tag(head, _PROBE_TAG, max_ref_age_ms=NEVER_EXPIRES_MS)
-        kept = self._load_table().metadata.refs.get(_PROBE_TAG)
-        if kept is None or kept.snapshot_id != head:
+        tag = self._load_table().metadata.refs.get(_PROBE_TAG)
+        if tag is None or tag.snapshot_id != head:
             return "a tag was accepted and is not there"
         return (
-            ""
-            if kept.max_ref_age_ms == NEVER_EXPIRES_MS
-            else "a tag lost the age that it was given"
+            "" if tag.max_ref_age_ms == NEVER_EXPIRES_MS else "a tag lost the age that it was given"
         )
 
     def _probe_branches(self) -> str:
@@ -149,12 +148,12 @@ class _CapabilityProbe:
         head = table.metadata.current_snapshot_id or 0
         with table.manage_snapshots() as changes:
             changes.create_branch(head, _PROBE_BRANCH)
-        kept = self._load_table().metadata.refs.get(_PROBE_BRANCH)
-        is_kept = kept is not None and kept.snapshot_id == head
+        branch = self._load_table().metadata.refs.get(_PROBE_BRANCH)
+        is_kept = branch is not None and branch.snapshot_id == head
         return "" if is_kept else "a branch was accepted and is not there"
 
     def _probe_branch_commits(self) -> str:
-        """Commit on main for what was loaded before a commit on the branch, as live writers do."""
+        """Commit to a branch, then to main with metadata loaded before that, as live writers do."""
         if "branches" in self._faults:
             return "there are no branches"
         live = self._load_table()
@@ -182,29 +181,30 @@ class _CapabilityProbe:
         )
 
     def _probe_built_clone(self) -> str:
-        """Build a clone also where one can be registered: the catalog may change its mind."""
+        """Build a clone also where one can be registered: the catalog may change its behaviour."""
         source = self._load_table()
         base = source.metadata.current_snapshot_id
-        wanted = build_clone_metadata(source.metadata, base, source.location(), {})
-        BuiltClone(self._catalog, self._track_files).build(self._built, wanted, "tried out")
+        clone_metadata = build_clone_metadata(source.metadata, base, source.location(), {})
+        BuiltClone(self._catalog, self._track_files).build(self._built, clone_metadata, "tried out")
         self._load_table(self._built)
         return ""
 
     def _probe_new_uuid(self) -> str:
-        """On the clone if there is one, as a run would."""
+        """Fence the clone if there is one, as a run does; else assign a UUID to the probe table."""
         if "register_table" not in self._faults or "built_clones" not in self._faults:
             IcebergShadows(self._catalog, self._namespace).fence(self._shadow, 1)
             self._load_table(self._shadow)
             return ""
-        table, given = self._load_table(), uuid.uuid4()
+        table, new_uuid = self._load_table(), uuid.uuid4()
         requirement = AssertTableUUID(uuid=table.metadata.table_uuid)
         try:
-            self._catalog.commit_table(table, (requirement,), (AssignUUIDUpdate(uuid=given),))
+            self._catalog.commit_table(table, (requirement,), (AssignUUIDUpdate(uuid=new_uuid),))
         except RESTError as error:
-            # Iceberg's own server commits, and fails then as it finds another UUID: so look.
+            # Iceberg's own server commits and then fails because it finds another UUID, so the
+            # table is loaded again.
             if is_unsupported_by_server(error):
                 raise
-        is_kept = self._load_table().metadata.table_uuid == given
+        is_kept = self._load_table().metadata.table_uuid == new_uuid
         return "" if is_kept else "a new UUID was accepted and is not there"
 
     def _probe_data_path(self) -> str:
@@ -212,25 +212,25 @@ class _CapabilityProbe:
         path = f"{table.location().rstrip('/')}_beside/data"
         with table.transaction() as change:
             change.set_properties({"write.data.path": path})
-        kept = self._load_table().metadata.properties.get("write.data.path")
-        return "" if kept == path else "write.data.path was accepted and is not there"
+        kept_path = self._load_table().metadata.properties.get("write.data.path")
+        return "" if kept_path == path else "write.data.path was accepted and is not there"
 
     def _probe_views(self) -> str:
-        """PyIceberg's SQL catalog makes none, but Spark does in a database with that column."""
+        """Probe views; PyIceberg's SQL catalog makes none, but Spark does in a V1 database."""
         version = getattr(self._catalog, "_schema_version", None)
         if version is not None:
             return "" if version == "v1" else "the database has the V0 schema, without views"
         self._catalog.list_views(self._namespace)
         name = f"{self._name}_view"
-        text = SQLViewRepresentation(type="sql", sql="SELECT 1 AS id", dialect="spark")
-        shown = ViewVersion.model_validate(
+        representation = SQLViewRepresentation(type="sql", sql="SELECT 1 AS id", dialect="spark")
+        view_version = ViewVersion.model_validate(
             {
                 "schema-id": 0,
-                "representations": [ViewRepresentation(text)],
+                "representations": [ViewRepresentation(representation)],
                 "default-namespace": (self._namespace,),
             }
         )
-        self._catalog.create_view(name, _PROBE_SCHEMA, shown)
+        self._catalog.create_view(name, _PROBE_SCHEMA, view_version)
         is_kept = self._catalog.view_exists(name)
         self._catalog.drop_view(name)
         return "" if is_kept else "a view was accepted and is not there"

@@ -1,12 +1,7 @@
-"""Open a catalog; translate errors; retry commits with jitter.
+"""The catalog of a profile: opening it, translating its errors, retrying commits.
 
-Opening the catalog of a profile, and translating what the library raises.
-
-Asking the store of a table for many files at once.
-
-Trying again with growing, random pauses within a time budget.
-
-Telling a server that does not do a thing at all from one that does not do it now.
+Also parallel requests to a table's store, and the distinction between a server that does not
+support a request and one that does not answer now.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ _SQLITE_WAIT_S = 30
 _SCHEME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
 _SCHEMES_BY_TYPE = {"rest": ("http", "https"), "hive": ("thrift",)}
 _CATALOG_TYPES = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
-#: What the library raises for a wrong type, and by name for a missing or malformed uri.
+#: Errors of the library for a wrong type, and by name for a missing or malformed uri.
 _CONFIGURATION_ERRORS = (NotInstalledError, ValueError, TypeError, KeyError)
 _URI_ERROR_NAMES = ("ArgumentError", "NoSuchModuleError", "NoSuchPropertyException")
 _URI_EXAMPLES = {
@@ -52,7 +47,7 @@ _URI_EXAMPLES = {
     "rest": "write e.g. uri: https://catalog.example.com",
     "hive": "write e.g. uri: thrift://metastore.example.com:9083",
 }
-#: A new SQL catalog has two tables, so two races can be lost.
+#: A new SQL catalog creates two tables, so two races can be lost.
 _MAX_LOST_RACES = 3
 _OUTAGE_ERRORS = (
     AuthorizationExpiredError,
@@ -68,8 +63,8 @@ _TRANSPORT_LIBRARIES = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib
 def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -> Catalog:
     """Open the profile's catalog; `${project}` stands for the project's folder.
 
-    With `must_exist` a SQLite file that is not there raises NotFound: a mistyped path would else
-    be a new, empty lake in which nothing was ever published.
+    With `must_exist` a SQLite file that is missing raises NotFound: a mistyped path would otherwise
+    create a new, empty lake in which nothing was ever published.
     The catalog raises Unsupported on `purge_table`, which would delete files that a shadow shares
     with its target (it ignores `gc.enabled=false`). Raises ConfigError and CatalogDown.
     """
@@ -101,7 +96,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
 
 
 def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
-    """Load it; processes that open a new SQL catalog at once all try to make its tables."""
+    """Load the catalog; retry while other processes create the tables of a new SQL catalog."""
     for _ in range(_MAX_LOST_RACES):
         try:
             return load_catalog(name, **properties)
@@ -112,15 +107,15 @@ def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
 
 
 def load_table(catalog: Catalog, table: str) -> Table:
-    """Load the table afresh; raises NotFound and CatalogDown."""
+    """Load the table from the catalog; raises NotFound and CatalogDown."""
     with translate_errors():
         return catalog.load_table(table)
 
 
 def load_table_or_none(catalog: Catalog, table: str) -> Table | None:
-    """Load the table afresh, or give None where the catalog has none of the name.
+    """Load the table from the catalog, or return None where the catalog does not have it.
 
-    Raises CatalogDown, and NotFound when the catalog names it and its metadata file is gone.
+    Raises CatalogDown, and NotFound when the catalog has it and its metadata file is missing.
     """
     try:
         return load_table(catalog, table)
@@ -131,12 +126,12 @@ def load_table_or_none(catalog: Catalog, table: str) -> Table | None:
 
 
 def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
-    """Give the endpoints that a REST server says it has; none where nothing is said of them."""
-    return frozenset(str(one) for one in getattr(catalog, "_supported_endpoints", ()))
+    """Return the endpoints that a REST server advertises; empty if it advertises none."""
+    return frozenset(str(endpoint) for endpoint in getattr(catalog, "_supported_endpoints", ()))
 
 
 def ping_catalog(catalog: Catalog) -> str:
-    """Say what answers under the catalog's name; raises CatalogDown."""
+    """Return what answers under the catalog's name; raises CatalogDown."""
     with translate_errors():
         namespaces = catalog.list_namespaces()
     return f"{catalog.name} ({type(catalog).__name__}) answers with {len(namespaces)} namespaces"
@@ -144,7 +139,7 @@ def ping_catalog(catalog: Catalog) -> str:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn the library's errors into ours; those it does not know pass unchanged."""
+    """Translate the library's errors into ours; unknown errors pass unchanged."""
     try:
         yield
     except (NoSuchTableError, NoSuchNamespaceError) as error:
@@ -168,30 +163,31 @@ def translate_errors() -> Iterator[None]:
                 fix="use an account, or a machine, that may write to catalog and warehouse",
             ) from error
         raise CatalogDown(
-            f"the catalog or its store does not answer: {type(error).__name__}: {first_error_line(error)}",
+            f"the catalog or its store does not answer: {type(error).__name__}: "
+            f"{first_error_line(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
         ) from error
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether the error means that catalog or store did not answer."""
+    """Return whether the error means that catalog or store did not answer."""
     library = type(error).__module__.split(".")[0]
     return isinstance(error, (*_OUTAGE_ERRORS, OSError)) or library in _TRANSPORT_LIBRARIES
 
 
 def _is_read_only(error: BaseException) -> bool:
-    """Tell whether catalog or store answered that nothing may be written there."""
-    said = str(error).lower()
-    return isinstance(error, PermissionError) or "readonly" in said or "read-only" in said
+    """Return whether catalog or store answered that it is read-only."""
+    message = str(error).lower()
+    return isinstance(error, PermissionError) or "readonly" in message or "read-only" in message
 
 
 def first_error_line(error: BaseException) -> str:
-    """Give the first line: the rest is SQL with its values, and a link to a manual."""
+    """Return the first line: the rest is SQL with its values, and a link to a manual."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
 def is_sqlite_locked(error: BaseException) -> bool:
-    """Tell whether SQLite gave up waiting for its lock; it has then written nothing."""
+    """Return whether SQLite's wait for its lock timed out; nothing was written then."""
     return type(error).__name__ == "OperationalError" and "database is locked" in str(error)
 
 
@@ -203,7 +199,7 @@ def _refuse_purge(identifier: object) -> NoReturn:
 
 
 def _configuration_error(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
-    """Say which field of the catalog the library could not use."""
+    """Build the error that names the field of the catalog that the library could not use."""
     kind = properties.get("type")
     if isinstance(error, NotInstalledError):
         field, fix = "type", "install what it names, or use another type of catalog"
@@ -218,9 +214,9 @@ def _configuration_error(name: str, properties: dict[str, str], error: Exception
 
 
 def _check_uri(properties: dict[str, str]) -> None:
-    """Raise ConfigError for a uri that names no place: it would look like a catalog that is down.
+    """Raise ConfigError for a malformed uri, which would otherwise look like an outage.
 
-    PyIceberg itself asks for the form `scheme://…`, and infers the type from the scheme.
+    PyIceberg itself requires the form `scheme://…`, and infers the type from the scheme.
     """
     uri, kind = properties.get("uri"), properties.get("type", "")
     if uri is None:
@@ -251,7 +247,7 @@ def _check_warehouse(properties: dict[str, str]) -> None:
 
 
 def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
-    """Make the file's folder, and let writers wait for each other instead of failing at once."""
+    """Create the file's folder, and set a timeout so that writers wait for each other."""
     scheme, _, rest = uri.partition("://")
     path, _, query = rest.partition("?")
     file = Path(path.removeprefix("/").removeprefix("file:"))
@@ -285,7 +281,7 @@ FetchedT = TypeVar("FetchedT")
 def fetch_all(
     ask: Callable[[str], FetchedT], paths: Collection[str], at_once: int
 ) -> dict[str, FetchedT]:
-    """Ask for each file, several at a time; those that are gone are left out."""
+    """Call `ask` for each path in parallel; paths of missing files are left out."""
 
     def one(path: str) -> FetchedT | None:
         try:
@@ -294,8 +290,8 @@ def fetch_all(
             return None
 
     with translate_errors(), ThreadPoolExecutor(at_once, thread_name_prefix="store") as pool:
-        found = zip(paths, pool.map(one, paths), strict=True)
-        return {path: answer for path, answer in found if answer is not None}
+        answers = zip(paths, pool.map(one, paths), strict=True)
+        return {path: answer for path, answer in answers if answer is not None}
 
 
 COMMIT_BUDGET_S = 30.0
@@ -304,7 +300,7 @@ _MAX_PAUSE_S = 0.5
 
 
 def retry_attempts(budget_s: float) -> Iterator[int]:
-    """Yield 1, 2, 3 … with pauses between, until the budget is spent."""
+    """Yield 1, 2, 3 … with growing, random pauses between, until the budget is spent."""
     end = time.monotonic() + budget_s
     number = 1
     while True:
@@ -321,7 +317,7 @@ def commit_with_retry(
 ) -> None:
     """Run `action` again while other writers win; raises TooBusy when the budget is spent.
 
-    `action` loads the table afresh and may be repeated without harm.
+    `action` must load the table itself and must be safe to repeat.
     """
     for _ in retry_attempts(budget_s):
         try:
@@ -341,24 +337,24 @@ def commit_with_retry(
 
 
 def is_lost_race(error: Exception) -> bool:
-    """Tell whether the commit certainly did not land because another writer was first."""
+    """Return whether the commit certainly failed because another writer was first."""
     if isinstance(error, CommitFailedException | TooBusy) or is_sqlite_locked(error):
         return True
-    # A commit on another branch takes the sequence number, and leaves the head as it was: servers
-    # answer 400 then instead of 409 (SeaweedFS also when the head moved), PyIceberg's own catalogs
-    # raise a ValueError. Either way the metadata was refused before it was written.
+    # A commit on another branch uses the sequence number and leaves the head unchanged. Servers
+    # then answer 400 instead of 409 (SeaweedFS also when the head moved), and PyIceberg's own
+    # catalogs raise a ValueError. In both cases the metadata was refused before it was written.
     is_refused = isinstance(error, (BadRequestError, ValueError))
     return is_refused and "sequence number" in str(error)
 
 
-#: Asking again would be answered in the same way.
+#: Statuses that a retry would get again.
 _UNSUPPORTED_STATUSES = (400, 404, 405, 406, 410, 415, 422, 501)
 
 
 def is_unsupported_by_server(error: BaseException) -> bool:
-    """Tell whether the server does not know the request, or does not want it in this form."""
+    """Return whether the server does not support the request, or not in this form."""
     if isinstance(error, NotImplementedError):
-        # Also what PyIceberg raises for an endpoint that the server does not advertise.
+        # PyIceberg also raises this for an endpoint that the server does not advertise.
         return True
     response = getattr(error.__cause__, "response", None)
     return getattr(response, "status_code", None) in _UNSUPPORTED_STATUSES

@@ -1,4 +1,7 @@
-"""The table of correction events: one append for each act, with its token (U9)."""
+"""The table of correction events: one append for each act, with its token (U9).
+
+The files are written first, then one conditional append makes the events visible.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +51,20 @@ from lakehouse_backfill.domain.rollout import (
 from lakehouse_backfill.errors import BackfillError, OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
-#: Events that are held in memory at once.
+#: Events in one batch in memory.
 EVENT_BATCH_SIZE = 20_000
 _NO_EVENT_VISIBLE = "no reader sees an event of this act; the product's table was not touched"
 
 
 class IcebergCorrections:
-    """`ports.rollout.Corrections` on PyIceberg: files first, then one conditional append."""
+    """`ports.comparison.Corrections` on PyIceberg."""
 
     def __init__(self, catalog: Catalog, budget_s: float = COMMIT_BUDGET_S) -> None:
         self._catalog = catalog
         self._budget_s = budget_s
 
     def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
-        """Write the events of a publication by one append; a token that has landed writes none.
+        """Write the events of a publication in one append; nothing if the token's append exists.
 
         Raises Unsupported (columns that are not ours), TooBusy, OutcomeUnknown.
         """
@@ -72,20 +75,20 @@ class IcebergCorrections:
         }
         if request.evidence_digest:
             marks[f"{PROPERTY_PREFIX}evidence-digest"] = request.evidence_digest
-        made = correction_events(request, rows)
-        return self._append(request.sink.table, request.token, request.tag, made, marks)
+        events = correction_events(request, rows)
+        return self._append(request.sink.table, request.token, request.tag, events, marks)
 
     def compensate(self, request: CompensationRequest) -> CommitResult:
-        """Write the reverse of what publications wrote, newest first, by one append; once."""
-        made = reversed_events(request, self._events_to_reverse(request))
+        """Write the reverse of publications' events, newest first, in one append; only once."""
+        events = reversed_events(request, self._events_to_reverse(request))
         marks = {f"{PROPERTY_PREFIX}takes-back": ",".join(request.tokens)}
-        return self._append(request.table, request.token, request.tag, made, marks)
+        return self._append(request.table, request.token, request.tag, events, marks)
 
     def find(self, table: str, token: str) -> CommitResult | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""
-        found = load_table_or_none(self._catalog, table)
-        done = None if found is None else find_publication_snapshot(found.metadata, token)
-        return None if done is None else read_commit_result(table, done, 0.0)
+        loaded = load_table_or_none(self._catalog, table)
+        appended = None if loaded is None else find_publication_snapshot(loaded.metadata, token)
+        return None if appended is None else read_commit_result(table, appended, 0.0)
 
     def _append(
         self,
@@ -98,17 +101,19 @@ class IcebergCorrections:
         started = time.monotonic()
         table = load_table(self._catalog, name)
         _require_correction_columns(name, table)
-        done = find_publication_snapshot(table.metadata, token)
-        if done is not None:
-            return read_commit_result(name, done, time.monotonic() - started)
+        appended = find_publication_snapshot(table.metadata, token)
+        if appended is not None:
+            return read_commit_result(name, appended, time.monotonic() - started)
         files = list(_write_event_files(table, made))
         for number in retry_attempts(self._budget_s):
             if self._commit(
                 name, token, tag, files, {**marks, f"{PROPERTY_PREFIX}attempts": str(number)}
             ):
-                done = find_publication_snapshot(load_table(self._catalog, name).metadata, token)
-                if done is not None:
-                    return read_commit_result(name, done, time.monotonic() - started)
+                appended = find_publication_snapshot(
+                    load_table(self._catalog, name).metadata, token
+                )
+                if appended is not None:
+                    return read_commit_result(name, appended, time.monotonic() - started)
         raise TooBusy(
             f"other writers kept winning on {name} for {self._budget_s:.0f} s",
             state=_NO_EVENT_VISIBLE,
@@ -118,12 +123,12 @@ class IcebergCorrections:
     def _commit(
         self, name: str, token: str, tag: str, files: list[DataFile], marks: dict[str, str]
     ) -> bool:
-        """Append the files to the head as it is now; False when another writer was faster."""
+        """Append the files to the current head; return False when another writer was first."""
         table = load_table(self._catalog, name)
         if find_publication_snapshot(table.metadata, token) is not None:
             return True
         _require_correction_columns(name, table)
-        # PyIceberg's own retry would append again without looking for the token.
+        # PyIceberg's own retry would append a second time without a check of the token.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         transaction = table.transaction()
         summary = {**marks, PUBLICATION_PROPERTY: token}
@@ -141,19 +146,19 @@ class IcebergCorrections:
         try:
             with commit_window("Corrections.append"):
                 transaction.commit_transaction()
-        except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
+        except Exception as error:  # noqa: BLE001 (after any error the commit may have succeeded)
             return False if is_lost_race(error) else self._resolve_outcome(name, token, error)
         return True
 
     def _resolve_outcome(self, name: str, token: str, cause: Exception) -> bool:
         try:
-            is_there = (
+            is_appended = (
                 find_publication_snapshot(load_table(self._catalog, name).metadata, token)
                 is not None
             )
         except BackfillError:
-            is_there = False
-        if is_there:
+            is_appended = False
+        if is_appended:
             return True
         raise OutcomeUnknown(
             f"the append to {name} may or may not have landed: {type(cause).__name__}: {cause}",
@@ -175,25 +180,25 @@ class IcebergCorrections:
                 return
 
     def _events_to_reverse(self, request: CompensationRequest) -> Iterator[Mapping[str, Any]]:
-        """Yield the events to take back, last ones first."""
+        """Yield the events to reverse, newest first."""
         table = load_table(self._catalog, request.table)
         for token in request.tokens:
             with translate_errors():
-                found = table.scan(row_filter=EqualTo(term="publication", value=token)).to_arrow()
-            ordered = found.sort_by([("position", "descending")])
+                events = table.scan(row_filter=EqualTo(term="publication", value=token)).to_arrow()
+            ordered = events.sort_by([("position", "descending")])
             for batch in ordered.to_batches(max_chunksize=EVENT_BATCH_SIZE):
                 for event in batch.to_pylist():
-                    wanted = request.partitions
-                    if wanted is None or event["partition"] in wanted:
+                    partitions = request.partitions
+                    if partitions is None or event["partition"] in partitions:
                         yield event
 
 
 def _schema() -> Schema:
-    texts = TypeParser()
+    parser = TypeParser()
     return Schema(
         *(
             NestedField(
-                texts.next_id(), name, texts.parse(kind.rstrip("!")),
+                parser.next_id(), name, parser.parse(kind.rstrip("!")),
                 required=kind.endswith("!"), doc=meaning,
             )
             for name, kind, meaning in CORRECTION_COLUMNS
@@ -203,23 +208,23 @@ def _schema() -> Schema:
 
 def _require_correction_columns(name: str, table: Table) -> None:
     """Raise Unsupported unless the table has the documented columns; others may be optional."""
-    found = {field.name: field for field in table.schema().fields}
-    wrong = [
-        f"{column} is {found[column].field_type}, not {kind.rstrip('!')}"
-        if column in found
+    fields = {field.name: field for field in table.schema().fields}
+    faults = [
+        f"{column} is {fields[column].field_type}, not {kind.rstrip('!')}"
+        if column in fields
         else f"{column} {kind.rstrip('!')} is missing"
         for column, kind, _ in CORRECTION_COLUMNS
-        if column not in found or str(found[column].field_type) != kind.rstrip("!")
+        if column not in fields or str(fields[column].field_type) != kind.rstrip("!")
     ]
-    known = {column for column, _, _ in CORRECTION_COLUMNS}
-    wrong += [
+    documented = {column for column, _, _ in CORRECTION_COLUMNS}
+    faults += [
         f"{field.name} is required and unknown"
-        for field in found.values()
-        if field.required and field.name not in known
+        for field in fields.values()
+        if field.required and field.name not in documented
     ]
-    if wrong:
+    if faults:
         raise Unsupported(
-            f"{name} is no table of correction events: {'; '.join(wrong)}",
+            f"{name} is no table of correction events: {'; '.join(faults)}",
             state=_NO_EVENT_VISIBLE,
             fix="name another table in target.corrections, or one that does not exist: it is "
             "created with the columns of docs/corrections.md",

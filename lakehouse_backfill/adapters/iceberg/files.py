@@ -1,9 +1,4 @@
-"""Data and metadata files in the store: sizes, bytes, how a table reads them.
-
-Data files as they lie in the store, and how a table reads them.
-
-What lies in the store of a table, as its metadata lists it and as it is.
-"""
+"""Data files and metadata files in the store: sizes, digests, and how a table reads them."""
 
 from __future__ import annotations
 
@@ -39,24 +34,24 @@ from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import LiveFile, MetadataFile
 from lakehouse_backfill.errors import NotFound
 
-#: Files that are read at once: a store answers many, hashing leaves the interpreter's lock.
+#: Files read in parallel: a store serves many requests, and hashing releases the GIL.
 _CONCURRENT_READS = 16
 _BLOCK_BYTES = 4 * 1024 * 1024
-#: How files are read that have no field ids of their own.
+#: How files without field ids are read.
 _NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
-#: Promotions that the canonical row hash does not notice.
+#: Type promotions that do not change the canonical row hash.
 _EQUIVALENT_TYPES = ((IntegerType, LongType, "long"), (FloatType, DoubleType, "double"))
 _MAX_SHORT_PRECISION = 18
 
 
 class IcebergDataFiles:
-    """`ports.fingerprints.DataFiles` on PyIceberg."""
+    """`ports.control.DataFiles` on PyIceberg."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def reading(self, table: str, snapshot_id: int) -> str:
-        """Give the digest of what the columns of a snapshot are: field ids, names, types.
+        """Return the digest of a snapshot's columns: field ids, names, types.
 
         A file has the same rows under equal readings. Raises NotFound.
         """
@@ -67,7 +62,7 @@ class IcebergDataFiles:
         return reading_digest(schema, metadata.properties.get(_NAME_MAPPING_PROPERTY, ""))
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
-        """Read the files' bytes, several at a time; those that are gone are left out."""
+        """Read the files' bytes in parallel; missing files are left out."""
         if not paths:
             return {}
         io = load_table(self._catalog, table).io
@@ -75,13 +70,13 @@ class IcebergDataFiles:
 
 
 def reading_digest(schema: Schema, name_mapping: str = "") -> str:
-    """Give the digest of what columns are to a file, lineage columns left out."""
+    """Return the digest of how columns read a file, without the lineage columns."""
     fields = [field for field in schema.fields if field.name not in LINEAGE_NAMES]
     return digest([_field_shapes(fields), name_mapping])
 
 
 def _field_shapes(fields: Collection[NestedField]) -> list[Any]:
-    """Sort by name, as the row hash does; order and documentation do not matter."""
+    """Return the fields sorted by name, as the row hash sorts them; order and docs do not count."""
     return [
         [field.field_id, field.name, _type_shape(field.field_type), str(field.initial_default)]
         for field in sorted(fields, key=lambda each: each.name)
@@ -108,30 +103,30 @@ def _type_shape(kind: IcebergType) -> Any:
 
 
 def _hash_data_file(io: FileIO, path: str) -> FileBytes:
-    made, size = hashlib.sha256(), 0
+    sha256, size = hashlib.sha256(), 0
     with io.new_input(path).open() as stream:
         while piece := stream.read(_BLOCK_BYTES):
-            made.update(piece)
+            sha256.update(piece)
             size += len(piece)
-    return FileBytes(size_bytes=size, sha256=made.hexdigest())
+    return FileBytes(size_bytes=size, sha256=sha256.hexdigest())
 
 
-#: Stores answer slowly and to many at once.
+#: Stores have a high latency and serve many requests in parallel.
 _CONCURRENT_REQUESTS = 8
 
 
 class IcebergStoredFiles:
-    """`ports.stored.Stored` on PyIceberg."""
+    """`ports.tables.StoredFiles` on PyIceberg."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
-        """List the live data files of the scope, by path, as often as the manifests do."""
+        """List the live data files of the scope by path, once for each manifest entry."""
         loaded, snapshot = self._snapshot(table, snapshot_id)
         with translate_errors():
             reader = ScopedReader(loaded, scope, ManifestCache())
-            found = [
+            files = [
                 LiveFile(
                     path=path,
                     spec_id=entry.data_file.spec_id,
@@ -142,28 +137,28 @@ class IcebergStoredFiles:
                 )
                 for path, entry, deletes in reader.scope_files(snapshot).listings
             ]
-            return tuple(sorted(found, key=lambda each: (each.path, each.partition or "")))
+            return tuple(sorted(files, key=lambda each: (each.path, each.partition or "")))
 
     def metadata(self, table: str, snapshot_id: int, scope: Scope) -> tuple[MetadataFile, ...]:
         """Hash the snapshot's manifest list and the manifests that may list files of the scope."""
         loaded, snapshot = self._snapshot(table, snapshot_id)
-        found: dict[str, MetadataFile] = {}
-        listed = _hash_metadata_file(loaded.io, snapshot.manifest_list, None)
-        if listed is None:
+        files_by_path: dict[str, MetadataFile] = {}
+        manifest_list = _hash_metadata_file(loaded.io, snapshot.manifest_list, None)
+        if manifest_list is None:
             return ()
-        found[listed.path] = listed
+        files_by_path[manifest_list.path] = manifest_list
         with translate_errors():
             reader = ScopedReader(loaded, scope, ManifestCache())
             for manifest in reader.manifests(snapshot):
                 if reader.may_hold(manifest):
-                    one = _hash_metadata_file(
+                    file = _hash_metadata_file(
                         loaded.io, manifest.manifest_path, manifest.manifest_length
                     )
-                    found |= {one.path: one} if one else {}
-        return tuple(found[path] for path in sorted(found))
+                    files_by_path |= {file.path: file} if file else {}
+        return tuple(files_by_path[path] for path in sorted(files_by_path))
 
     def sizes(self, table: str, paths: Collection[str]) -> dict[str, int]:
-        """Ask the store for the files' sizes; those that are gone are left out."""
+        """Return the files' sizes in the store; missing files are left out."""
         io = load_table(self._catalog, table).io
         return fetch_all(
             lambda path: len(io.new_input(path)), sorted(set(paths)), _CONCURRENT_REQUESTS

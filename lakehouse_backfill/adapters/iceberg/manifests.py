@@ -1,16 +1,13 @@
-"""Manifest reading: data files, delete files, deletion vectors of a scope.
+"""Manifests: the data files, delete files and deletion vectors of a scope.
 
-Deletion vectors in manifests: PyIceberg 0.12 reads entries without the fields that name them.
+Each manifest is read at most once, and only if it may list files of the scope.
 
-Many vectors lie in one Puffin file, each at its offset, and each hides rows of one data file
-(Iceberg spec, deletion vectors).
+A data file has the same content in two states only when the same delete files apply to it: rows
+hidden by merge-on-read are not visible in a list of data files (pitfall 40).
 
-What a state of a table holds of a scope: data files, and the delete files that hide their rows.
-
-A data file is the same content in two states only when the same delete files apply to it: rows
-hidden by merge-on-read show in no list of data files (pitfall 40).
-
-Reading manifests: each at most once, and only those that may hold a run's partitions.
+PyIceberg 0.12 reads entries without the fields that identify deletion vectors. One Puffin file
+holds many vectors, each at its offset, and each hides rows of one data file (Iceberg spec,
+deletion vectors).
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _FIELD_POSITIONS = {
 
 
 def read_manifest_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Read all entries of a manifest, those of delete files with what format 3 adds to them."""
+    """Read all entries of a manifest, those of delete files with the fields of format 3."""
     if manifest.content == ManifestContent.DATA:
         return manifest.fetch_manifest_entry(io, discard_deleted=False)
     with AvroFile[ManifestEntry](
@@ -68,15 +65,15 @@ def read_manifest_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEn
 
 
 def unique_file_name(file: DataFile) -> str:
-    """Name a file so that no two live ones have the same name: by path, a vector by offset too."""
+    """Return a name that is unique among live files: the path, for a vector with its offset."""
     offset = _data_file_field(file, "content_offset")
     return file.file_path if offset is None else f"{file.file_path}#{offset}"
 
 
 def vector_data_file(file: DataFile) -> str | None:
-    """Give the path of the data file that a deletion vector hides rows of."""
-    found = _data_file_field(file, "referenced_data_file")
-    return None if found is None else str(found)
+    """Return the path of the data file whose rows a deletion vector hides."""
+    path = _data_file_field(file, "referenced_data_file")
+    return None if path is None else str(path)
 
 
 def _data_file_field(file: DataFile, name: str) -> Any:
@@ -101,7 +98,7 @@ class ScopeFiles:
     repeated: list[LiveEntries] = field(default_factory=list)
 
     def add_data(self, entries: Iterable[ManifestEntry]) -> None:
-        """Add listings of data files; `data` holds the last one of each file."""
+        """Add listings of data files; `data` holds the last listing of each file."""
         for entry in entries:
             name, earlier = unique_file_name(entry.data_file), entry
             for listed in (self.data, *self.repeated):
@@ -114,7 +111,7 @@ class ScopeFiles:
 
     @property
     def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
-        """Give each listing of a data file, with the delete files that apply to it."""
+        """Return each listing of a data file, with the delete files that apply to it."""
         hidden = [
             self.deletes_by_file,
             *(applicable_deletes(listed, self.deletes) for listed in self.repeated),
@@ -127,35 +124,35 @@ class ScopeFiles:
 
     @cached_property
     def deletes_by_file(self) -> dict[str, frozenset[str]]:
-        """Name, for each data file, the delete files that apply to it."""
+        """The delete files that apply to each data file, by path."""
         return applicable_deletes(self.data, self.deletes)
 
     @cached_property
     def effective_deletes(self) -> frozenset[str]:
-        """Name the delete files that apply to any of the data files; the others hide nothing."""
+        """The delete files that apply to any of the data files; the others hide nothing."""
         return frozenset().union(*self.deletes_by_file.values())
 
     def without_files(self, paths: frozenset[str]) -> ScopeFiles:
-        """Give the same without some data files."""
+        """Return a copy without the given data files."""
         data = {path: entry for path, entry in self.data.items() if path not in paths}
         return ScopeFiles(data, self.deletes)
 
     @property
     def row_count_range(self) -> tuple[int, int]:
-        """The fewest and the most rows that readers see: a delete file may name a row twice."""
-        most = sum(entry.data_file.record_count for entry in self.data.values())
+        """The minimum and maximum of visible rows: a delete file may name a row twice."""
+        max_rows = sum(entry.data_file.record_count for entry in self.data.values())
         hiding = [self.deletes[path].data_file for path in self.effective_deletes]
         if any(file.content != DataFileContent.POSITION_DELETES for file in hiding):
-            return 0, most
-        return max(0, most - sum(file.record_count for file in hiding)), most
+            return 0, max_rows
+        return max(0, max_rows - sum(file.record_count for file in hiding)), max_rows
 
 
 @dataclass(frozen=True)
 class FileSwap:
-    """What a swap takes out and puts in; `ambiguous`: files that come back, and what may hide them.
+    """The files that a swap removes and adds.
 
-    Engines differ on a file that comes back beside live delete files: some look at sequence
-    numbers, some do not.
+    `ambiguous`: re-added files, with the live delete files that may hide their rows. Engines differ
+    on such files: some compare sequence numbers, some do not.
     """
 
     removed: LiveEntries
@@ -164,10 +161,10 @@ class FileSwap:
 
 
 def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
-    """Work out the swap of a scope's files for `wanted`.
+    """Plan the swap of a scope's files for `wanted`.
 
-    Delete files that apply to none of the files that stay go with the others; those that also apply
-    elsewhere stay. What is adopted is newer than all of them.
+    Delete files that apply to no remaining file are removed too; those that also apply elsewhere
+    stay. Adopted files are newer than all delete files.
     """
     removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
     added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
@@ -177,14 +174,16 @@ def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
         for path, entry in now.deletes.items()
         if path not in after.effective_deletes and not is_global_delete(entry.data_file)
     }
-    left = {path: entry for path, entry in now.deletes.items() if path not in stale}
-    again = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
-    named = {path: names for path, names in possible_deletes(again, left).items() if names}
-    return FileSwap({**removed, **stale}, added, named)
+    remaining = {path: entry for path, entry in now.deletes.items() if path not in stale}
+    re_added = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
+    ambiguous = {
+        path: names for path, names in possible_deletes(re_added, remaining).items() if names
+    }
+    return FileSwap({**removed, **stale}, added, ambiguous)
 
 
 def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
-    """Tell which delete files may name rows of which data files, whatever their sequence."""
+    """Return which delete files may name rows of which data files, at any sequence number."""
     oldest = {
         path: ManifestEntry.from_args(
             status=entry.status,
@@ -199,39 +198,39 @@ def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, froze
 
 
 def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
-    """Tell which delete files apply to which data files (Iceberg spec, scan planning).
+    """Return which delete files apply to which data files (Iceberg spec, scan planning).
 
-    An entry without sequence number is about to be committed: nothing that is there applies to it.
+    An entry without sequence number is not committed yet: no existing delete file applies to it.
     """
-    by_place: dict[tuple[Any, ...], list[ManifestEntry]] = {}
+    deletes_by_target: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in deletes.values():
-        by_place.setdefault(_delete_target(entry.data_file), []).append(entry)
-    found: dict[str, frozenset[str]] = {}
+        deletes_by_target.setdefault(_delete_target(entry.data_file), []).append(entry)
+    applicable: dict[str, frozenset[str]] = {}
     for path, entry in data.items():
-        place = (entry.data_file.spec_id, entry.data_file.partition)
-        places = (place, ("file", path), _ALL_PARTITIONS)
-        near = [delete for each in places for delete in by_place.get(each, ())]
-        found[path] = frozenset(
-            unique_file_name(e.data_file) for e in near if _is_applicable(e, entry)
+        partition = (entry.data_file.spec_id, entry.data_file.partition)
+        targets = (partition, ("file", path), _ALL_PARTITIONS)
+        candidates = [delete for each in targets for delete in deletes_by_target.get(each, ())]
+        applicable[path] = frozenset(
+            unique_file_name(e.data_file) for e in candidates if _is_applicable(e, entry)
         )
-    return found
+    return applicable
 
 
 def is_live_entry(entry: ManifestEntry) -> bool:
-    """Tell whether the entry lists a file, and does not record that it was removed."""
+    """Return whether the entry lists a live file, not a removal."""
     return bool(entry.status != ManifestEntryStatus.DELETED)
 
 
 def is_global_delete(file: DataFile) -> bool:
-    """Tell whether the delete file applies to all partitions: its own spec has none."""
+    """Return whether the delete file applies to all partitions: its spec has no fields."""
     return file.content == DataFileContent.EQUALITY_DELETES and len(file.partition) == 0
 
 
 def targeted_data_file(file: DataFile) -> str | None:
-    """Give the one data file that a position delete file names, in whatever partition it lies."""
-    named = vector_data_file(file)
-    if named is not None:
-        return named
+    """Return the one data file that a position delete file names, in any partition."""
+    data_file = vector_data_file(file)
+    if data_file is not None:
+        return data_file
     lowest, highest = _path_bounds(file)
     return lowest.decode() if lowest is not None and lowest == highest else None
 
@@ -252,45 +251,47 @@ def _delete_target(file: DataFile) -> tuple[Any, ...]:
 
 
 def _is_applicable(delete: ManifestEntry, data: ManifestEntry) -> bool:
-    theirs, ours = delete.sequence_number or 0, data.sequence_number
-    if ours is None:
+    delete_sequence, data_sequence = delete.sequence_number or 0, data.sequence_number
+    if data_sequence is None:
         return False
     if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
-        return ours < theirs
-    return ours <= theirs and _may_reference_file(delete.data_file, data.data_file.file_path)
+        return data_sequence < delete_sequence
+    return data_sequence <= delete_sequence and _may_reference_file(
+        delete.data_file, data.data_file.file_path
+    )
 
 
 def _may_reference_file(delete: DataFile, path: str) -> bool:
-    """Tell by its bounds whether a position delete file may name rows of the data file."""
+    """Return whether a position delete file may name rows of the data file, by its bounds."""
     lowest, highest = _path_bounds(delete)
     if lowest is None or highest is None:
         return True
     name = path.encode()
-    # Writers may cut bounds; an upper one that was cut is rounded up.
+    # Writers may truncate bounds; a truncated upper bound is rounded up.
     return name[: len(lowest)] >= lowest and name <= highest
 
 
 class ManifestCache:
-    """Entries of manifests by path. Manifests never change, so nothing is ever stale."""
+    """Entries of manifests by path. Manifests never change, so entries are never stale."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[ManifestEntry]] = {}
 
     def entries(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Give all entries of the manifest, also those that record a removal."""
-        found = self._entries.get(manifest.manifest_path)
-        if found is None:
-            found = read_manifest_entries(io, manifest)
-            self._entries[manifest.manifest_path] = found
-        return found
+        """Return all entries of the manifest, also those that record a removal."""
+        entries = self._entries.get(manifest.manifest_path)
+        if entries is None:
+            entries = read_manifest_entries(io, manifest)
+            self._entries[manifest.manifest_path] = entries
+        return entries
 
     def cached_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Give the entries if the manifest was read before, else none."""
+        """Return the entries if the manifest was read before, else none."""
         return self._entries.get(manifest.manifest_path, [])
 
 
 class ScopedReader:
-    """Reads one state of a table, seen through the partitions of a scope."""
+    """Reads the files of a scope in any state of one table."""
 
     def __init__(self, table: Table, scope: Scope, cache: ManifestCache) -> None:
         self._table = table
@@ -305,18 +306,18 @@ class ScopedReader:
         return [] if snapshot is None else snapshot.manifests(self._table.io)
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Give all entries of the manifest."""
+        """Return all entries of the manifest."""
         return self._cache.entries(self._table.io, manifest)
 
     def live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Give the manifest's live entries; raises Unsupported when they cannot be labelled."""
+        """Return the manifest's live entries; raises Unsupported when they cannot be labelled."""
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
         if live and not self.labels.can_label(manifest.partition_spec_id):
             raise self.labels.unlabelled_error(manifest.partition_spec_id, len(live))
         return live
 
     def may_hold(self, manifest: ManifestFile) -> bool:
-        """Tell from the partition summaries whether the manifest may list files of the scope."""
+        """Return whether the manifest may list files of the scope, by its partition summaries."""
         spec_id = manifest.partition_spec_id
         if not self.labels.can_label(spec_id):
             return True
@@ -329,51 +330,52 @@ class ScopedReader:
         return self._may_hold[spec_id](manifest)
 
     def holds(self, entry: ManifestEntry) -> bool:
-        """Tell whether the file lies in the scope.
+        """Return whether the file is in the scope.
 
-        Raises Unsupported when it lies in the scope and in partitions beside it (pitfall 6).
+        Raises Unsupported when it has rows both inside and outside the scope (pitfall 6).
         """
-        inside = self.labels.labels_spanned(entry.data_file)
-        if inside <= self.scope_labels:
+        spanned = self.labels.labels_spanned(entry.data_file)
+        if spanned <= self.scope_labels:
             return True
-        if inside.isdisjoint(self.scope_labels):
+        if spanned.isdisjoint(self.scope_labels):
             return False
-        raise self._spanning_error(entry, inside)
+        raise self._spanning_error(entry, spanned)
 
     def _spanning_error(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
         order = label_sort_key(self.scope.field)
-        beside = tuple(sorted(inside - self.scope_labels, key=order))
+        outside = tuple(sorted(inside - self.scope_labels, key=order))
         return Unsupported(
-            f"{entry.data_file.file_path} lies in partition {self.labels.file_label(entry.data_file)}, "
-            f"which holds rows of the scope and of {describe_labels(beside)}",
+            f"{entry.data_file.file_path} lies in partition "
+            f"{self.labels.file_label(entry.data_file)}, "
+            f"which holds rows of the scope and of {describe_labels(outside)}",
             fix="add these partitions to the scope, or rewrite the file to the current spec "
             "first: CALL system.rewrite_data_files",
         )
 
     def scope_files(self, snapshot: Snapshot | None) -> ScopeFiles:
-        """Give what the snapshot holds of the scope."""
+        """Return the snapshot's files of the scope."""
         return self.scope_files_in(self.manifests(snapshot))
 
     def scope_files_in(self, manifests: list[ManifestFile]) -> ScopeFiles:
-        """Give what the manifests list of the scope: data files, and delete files for them."""
-        found = ScopeFiles()
+        """Return the manifests' files of the scope: data files, and delete files for them."""
+        files = ScopeFiles()
         for manifest in manifests:
             if not has_live_files(manifest) or not self.may_hold(manifest):
                 continue
             if manifest.content == ManifestContent.DELETES:
                 entries = self.live_deletes(manifest)
-                found.deletes.update(
+                files.deletes.update(
                     (unique_file_name(entry.data_file), entry) for entry in entries
                 )
             else:
-                found.add_data(entry for entry in self.live_entries(manifest) if self.holds(entry))
-        return found
+                files.add_data(entry for entry in self.live_entries(manifest) if self.holds(entry))
+        return files
 
     def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Give the live delete files that may hide rows of the scope.
+        """Return the live delete files that may hide rows of the scope.
 
-        One of a spec that cannot be labelled only applies to data files of that spec, which are
-        refused by themselves, unless it names one file, or its spec has no partitions at all.
+        A delete file whose spec cannot be labelled applies only to data files of that spec, which
+        are refused themselves, unless it names one file or its spec has no partitions.
         """
         live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
         if self.labels.can_label(manifest.partition_spec_id):

@@ -1,9 +1,4 @@
-"""Table state and history from metadata; property and tag names.
-
-Names that the adapter writes into summaries, tags and table properties.
-
-What a table's metadata says: its state, its history, what this build refuses to touch.
-"""
+"""A table's state and history from its metadata, and the names of our properties and tags."""
 
 from __future__ import annotations
 
@@ -21,39 +16,39 @@ from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, Ta
 from lakehouse_backfill.errors import NotFound, Unsupported
 
 PROPERTY_PREFIX = "lakehouse-backfill."
-#: How the names of our tags begin.
+#: Prefix of the names of our tags.
 TAG_PREFIX = "lhb-"
 #: The publication token: in the snapshot's summary and in the table's properties.
 PUBLICATION_PROPERTY = PROPERTY_PREFIX + "publication"
 RUN_ID_PROPERTY = PROPERTY_PREFIX + "run-id"
 CHUNK_ID_PROPERTY = PROPERTY_PREFIX + "chunk-id"
-#: Attempts that a swap took, in its summary.
+#: The number of attempts of a swap, in its summary.
 ATTEMPTS_PROPERTY = PROPERTY_PREFIX + "attempts"
-#: On a shadow: what it was cloned from.
+#: On a shadow: the table and snapshot that it was cloned from.
 BASE_SNAPSHOT_PROPERTY = PROPERTY_PREFIX + "base-snapshot-id"
 TARGET_PROPERTY = PROPERTY_PREFIX + "target"
 TARGET_UUID_PROPERTY = PROPERTY_PREFIX + "target-uuid"
-#: On a shadow that the catalog did not register: why, and that it does not hold the base yet.
+#: On a built shadow: why it was not registered, and a mark while it does not hold the base yet.
 BUILT_BECAUSE_PROPERTY = PROPERTY_PREFIX + "built-because"
 BEING_BUILT_PROPERTY = PROPERTY_PREFIX + "being-built"
-#: On such a shadow: whether this catalog deletes files when a table is dropped; that it is over.
+#: On a built shadow: whether a drop deletes files in this catalog, and a mark once it is retired.
 DROP_DELETES_PROPERTY = PROPERTY_PREFIX + "built-drop-deletes"
 RETIRED_PROPERTY = PROPERTY_PREFIX + "retired"
-#: On a shadow: the lease of those who may write, and the UUID that the table got with it.
+#: On a shadow: the epoch of the lease that may write, and the UUID that the fence assigned.
 EPOCH_PROPERTY = PROPERTY_PREFIX + "epoch"
 FENCE_UUID_PROPERTY = PROPERTY_PREFIX + "fence-uuid"
 
-#: A tag without an age falls to `history.expire.max-ref-age-ms`, and a ref's age counts from its
-#: snapshot's timestamp, so only an explicit age that never passes is a pin.
+#: A tag without an age expires by `history.expire.max-ref-age-ms`, counted from its snapshot's
+#: timestamp. So only an explicit age that never passes makes a pin.
 NEVER_EXPIRES_MS = 2**63 - 1
 
 
-#: Field id -> (name, type, required): what data files are read by.
+#: Field id -> (name, type, required): how data files are read.
 ColumnIds = dict[int, tuple[str, str, bool]]
 
 
 def describe_table(name: str, table: Table) -> TableInfo:
-    """Describe the table as its metadata stands."""
+    """Return the current state of the table from its metadata."""
     metadata, schema, spec = table.metadata, table.schema(), table.spec()
     return TableInfo(
         table=name,
@@ -79,7 +74,7 @@ def describe_table(name: str, table: Table) -> TableInfo:
 
 
 def describe_columns(schema: Schema) -> tuple[Column, ...]:
-    """Give our values of a schema's top-level columns."""
+    """Return the domain values of a schema's top-level columns."""
     return tuple(
         Column(
             field_id=field.field_id,
@@ -93,7 +88,7 @@ def describe_columns(schema: Schema) -> tuple[Column, ...]:
 
 
 def describe_snapshot(snapshot: IcebergSnapshot) -> Snapshot:
-    """Give our value of a snapshot."""
+    """Return the domain value of a snapshot."""
     return Snapshot(
         snapshot_id=snapshot.snapshot_id,
         parent_id=snapshot.parent_snapshot_id,
@@ -105,12 +100,12 @@ def describe_snapshot(snapshot: IcebergSnapshot) -> Snapshot:
 
 
 def snapshot_operation(snapshot: IcebergSnapshot) -> str:
-    """Give the snapshot's operation; `unknown` for those of v1 writers that left it out."""
+    """Return the snapshot's operation; `unknown` for snapshots of v1 writers without one."""
     return snapshot.summary.operation.value if snapshot.summary else "unknown"
 
 
 def snapshot_summary(snapshot: IcebergSnapshot) -> dict[str, str]:
-    """Give the snapshot's summary without the operation."""
+    """Return the snapshot's summary without the operation."""
     if snapshot.summary is None:
         return {}
     return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
@@ -120,16 +115,16 @@ def snapshot_ancestors(
     metadata: TableMetadata, snapshot_id: int | None
 ) -> Iterator[IcebergSnapshot]:
     """Yield the snapshot and its known ancestors, newest first."""
-    # snapshot_by_id searches a list: over a long history that is quadratic.
-    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    while snapshot_id is not None and snapshot_id in known:
-        snapshot = known[snapshot_id]
+    # snapshot_by_id searches a list, which is quadratic over a long history.
+    snapshots_by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while snapshot_id is not None and snapshot_id in snapshots_by_id:
+        snapshot = snapshots_by_id[snapshot_id]
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
 
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
-    """Find the snapshot; raises NotFound when the table has none of that id any more."""
+    """Return the snapshot; raises NotFound when the table does not have that id."""
     for snapshot in metadata.snapshots:
         if snapshot.snapshot_id == snapshot_id:
             return snapshot
@@ -140,16 +135,16 @@ def find_snapshot(metadata: TableMetadata, snapshot_id: int, name: str) -> Icebe
 
 
 def schema_of_snapshot(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
-    """Give the columns that a snapshot is read with."""
-    # Without an id, as v1 writers leave it, readers take the table's current schema.
+    """Return the columns that a snapshot is read with."""
+    # v1 writers leave the id out; readers then use the table's current schema.
     schema_id = snapshot.schema_id
     return next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
 
 
 def find_publication_snapshot(metadata: TableMetadata, token: str) -> IcebergSnapshot | None:
-    """Find the snapshot that publication `token` committed, unless main left it since.
+    """Return the snapshot that publication `token` committed, unless main no longer contains it.
 
-    Its tag keeps a snapshot also when somebody set main back to before it.
+    The publication's tag keeps a snapshot even after main was set back to before it.
     """
     for snapshot in reversed(metadata.snapshots):
         if snapshot_summary(snapshot).get(PUBLICATION_PROPERTY) == token:
@@ -158,10 +153,10 @@ def find_publication_snapshot(metadata: TableMetadata, token: str) -> IcebergSna
 
 
 def _is_on_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
-    """Tell whether main leads to the snapshot, also where history in between has expired.
+    """Return whether main leads to the snapshot, also where history in between has expired.
 
-    Some engines leave a parent id that leads nowhere then, PyIceberg removes it. A tag of ours
-    shows it all the same: the commit that put the snapshot on main set the tag.
+    After an expiry some engines leave a parent id without a snapshot; PyIceberg removes it. A tag
+    of ours is then the proof: the commit that put the snapshot on main set the tag.
     """
     if metadata.current_snapshot_id is None:
         return False
@@ -183,7 +178,7 @@ def _has_our_tag(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
 
 
 def _was_rolled_back(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
-    """Tell whether main was set back to before the snapshot, as far as its log still says."""
+    """Return whether main was set back to before the snapshot, according to its log."""
     log = [entry.snapshot_id for entry in metadata.snapshot_log]
     if wanted.snapshot_id not in log:
         return False
@@ -192,11 +187,11 @@ def _was_rolled_back(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
 
 
 def column_ids(schema: Schema) -> ColumnIds:
-    """Give what data files are read by: ids, names, types; nested fields included."""
+    """Return how data files are read: ids, names, types; nested fields included."""
     fields: ColumnIds = {}
     for field_id in sorted(schema.field_ids):
         field = schema.find_field(field_id)
-        # A nested type's text holds the docs of its fields, which change nothing.
+        # A nested type's text contains the docs of its fields, which do not affect reading.
         kind = field.field_type
         text = str(kind) if isinstance(kind, PrimitiveType) else type(kind).__name__
         fields[field_id] = (schema.find_column_name(field_id) or field.name, text, field.required)
@@ -204,7 +199,7 @@ def column_ids(schema: Schema) -> ColumnIds:
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
-    """Tell whether the manifest lists at least one live file."""
+    """Return whether the manifest lists at least one live file."""
     return manifest.has_added_files() or manifest.has_existing_files()
 
 

@@ -1,10 +1,6 @@
-"""Partition labels of files; row filters; the scope field.
+"""Partition labels of data files, row filters, and the choice of the scope field.
 
-Row ranges as PyIceberg expressions.
-
-Partition labels of data files, read from each file's own partition spec.
-
-Choosing the partition field that a run is scoped by.
+Labels are read from each file's own partition spec.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import Unsupported
 
 _TermFactory = Callable[[str, Any], BooleanExpression]
-# They take column and value by position, which the signatures that mypy sees do not say.
+# They accept column and value by position, which their signatures for mypy do not declare.
 equal_term = cast("_TermFactory", EqualTo)
 in_term = cast("_TermFactory", In)
 at_least_term = cast("_TermFactory", GreaterThanOrEqual)
@@ -53,7 +49,7 @@ null_term = cast("Callable[[str], BooleanExpression]", IsNull)
 
 
 def row_range_filter(ranges: tuple[RowRange, ...]) -> BooleanExpression:
-    """Give the expression that holds for the rows of any range; no range: no row."""
+    """Return the expression that is true for the rows of any range; no range: no row."""
     equals: dict[str, list[Bound]] = {}
     terms: list[BooleanExpression] = []
     for rows in ranges:
@@ -83,13 +79,13 @@ def _range_term(rows: RowRange) -> BooleanExpression:
 
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: From fine to coarse: a file can be labelled when its own unit is not coarser than the scope's.
+#: From fine to coarse. A file of a unit that is not coarser than the scope's has one label.
 _TIME_UNITS = ("instant", "hour", "day", "month", "year")
 
 
 @dataclass(frozen=True)
 class _LabelSource:
-    """Where a spec holds the scoped column: position in the tuple, transform, column type."""
+    """Position, transform and column type of the scoped column's field in a spec."""
 
     position: int
     transform: str
@@ -97,7 +93,7 @@ class _LabelSource:
 
 
 class PartitionLabels:
-    """Labels files of one table for one scoped field."""
+    """Labels files of one table for one scope field."""
 
     def __init__(self, metadata: TableMetadata, field: ScopeField) -> None:
         self._field = field
@@ -117,17 +113,17 @@ class PartitionLabels:
         self._spans: dict[tuple[int, Any], frozenset[str]] = {}
 
     def can_separate(self, spec_id: int) -> bool:
-        """Tell whether files of the spec can be told apart by the scoped field."""
+        """Return whether each file of the spec has exactly one label of the scope field."""
         return self._sources[spec_id] is not None
 
     def can_label(self, spec_id: int) -> bool:
-        """Tell whether files of the spec have a label: of the scoped field, or a coarser one."""
+        """Return whether files of the spec have a label: of the scope field, or a coarser one."""
         return self.can_separate(spec_id) or self._coarse[spec_id] is not None
 
     def file_label(self, file: DataFile) -> str:
-        """Give the file's label; a coarser one (`2013-02`) when its spec is coarser than the field.
+        """Return the file's label; a coarser one (`2013-02`) when its spec is coarser.
 
-        Raises Unsupported when its spec cannot tell.
+        Raises Unsupported when its spec has no field for it.
         """
         source = self._sources[file.spec_id] or self._coarse[file.spec_id]
         if source is None:
@@ -146,7 +142,7 @@ class PartitionLabels:
         return label
 
     def labels_spanned(self, file: DataFile) -> frozenset[str]:
-        """Give the labels of all partitions that the file may hold rows of."""
+        """Return the labels of all partitions that the file may hold rows of."""
         label, source = self.file_label(file), self._coarse.get(file.spec_id)
         if source is None or label == NULL_LABEL:
             return frozenset({label})
@@ -157,7 +153,7 @@ class PartitionLabels:
         return self._spans[key]
 
     def unlabelled_error(self, spec_id: int, files: int) -> Unsupported:
-        """Make the error that says which live files cannot be labelled."""
+        """Build the error for live files that cannot be labelled."""
         field = self._field
         spec = ", ".join(f"{part.transform} as {part.name}" for part in self._specs[spec_id].fields)
         return Unsupported(
@@ -167,39 +163,39 @@ class PartitionLabels:
         )
 
     def _finest_source(self, spec_id: int) -> _LabelSource | None:
-        """Choose the spec's finest usable field of the column."""
-        found = []
+        """Return the spec's finest usable field of the column."""
+        sources = []
         for position, field in enumerate(self._specs[spec_id].fields):
             source = _LabelSource(position, str(field.transform), str(self._column.field_type))
             if field.source_id == self._column.field_id and self._is_fine_enough(source):
-                found.append(source)
-        return min(found, key=_unit_rank) if found else None
+                sources.append(source)
+        return min(sources, key=_unit_rank) if sources else None
 
     def _finest_time_source(self, spec_id: int) -> _LabelSource | None:
-        """Choose the spec's finest time unit of the column, where the scope's unit is finer."""
-        found = []
+        """Return the spec's finest time unit of the column, where the scope's unit is finer."""
+        sources = []
         for position, field in enumerate(self._specs[spec_id].fields):
             source = _LabelSource(position, str(field.transform), str(self._column.field_type))
             if field.source_id == self._column.field_id and source.transform in _TIME_UNITS:
-                found.append(source)
+                sources.append(source)
         unit = _unit_rank(_LabelSource(0, self._field.transform, str(self._column.field_type)))
-        return min(found, key=_unit_rank) if found and unit > 0 else None
+        return min(sources, key=_unit_rank) if sources and unit > 0 else None
 
     def coarse_labels(self, file: DataFile) -> tuple[str, ...]:
-        """Give, for a file of a coarser spec, the labels that it may hold rows of, in order."""
+        """Return the sorted labels that a file of a coarser spec may hold rows of; else ()."""
         if self.can_separate(file.spec_id):
             return ()
         return tuple(sorted(self.labels_spanned(file), key=label_sort_key(self._field)))
 
     def _is_fine_enough(self, source: _LabelSource) -> bool:
-        wanted = _LabelSource(0, self._field.transform, source.type)
-        if _unit_rank(wanted) < 0 or _unit_rank(source) < 0:
-            return source.transform == wanted.transform == "identity"
-        return _unit_rank(source) <= _unit_rank(wanted)
+        scope_source = _LabelSource(0, self._field.transform, source.type)
+        if _unit_rank(scope_source) < 0 or _unit_rank(source) < 0:
+            return source.transform == scope_source.transform == "identity"
+        return _unit_rank(source) <= _unit_rank(scope_source)
 
 
 def _unit_rank(source: _LabelSource) -> int:
-    """Give the place of the unit in `_UNITS`; -1 for values that are no instants."""
+    """Return the index of the unit in `_TIME_UNITS`; -1 for values that are no instants."""
     if source.transform == "identity":
         identities = {"date": "day", "timestamp": "instant", "timestamptz": "instant"}
         unit = identities.get(source.type, "")
@@ -209,7 +205,7 @@ def _unit_rank(source: _LabelSource) -> int:
 
 
 def _partition_start(source: _LabelSource, value: Any) -> Bound:
-    """Turn the stored partition value into the first value that the partition holds."""
+    """Convert the stored partition value into the first value that the partition holds."""
     if source.transform == "hour":
         return _UNIX_EPOCH + timedelta(hours=value)
     if source.transform == "month":
@@ -227,29 +223,29 @@ _SCOPE_TRANSFORMS = ("identity", "hour", "day", "month", "year")
 
 
 def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
-    """Give the finest field of the current spec that tells values of `column` apart.
+    """Return the finest field of the current spec that separates values of `column`.
 
     Raises Unsupported: buckets and truncations mix values, `void` fields hold none.
     """
     fields = [field for field in info.partitioning if field.column == column]
-    usable = [field.transform for field in fields if field.transform in _SCOPE_TRANSFORMS]
-    if not usable:
+    transforms = [field.transform for field in fields if field.transform in _SCOPE_TRANSFORMS]
+    if not transforms:
         raise Unsupported(
             f"{info.table} cannot be restated by {column}: {_unscopable_reason(info, column)}",
             fix=f"scope by one of: {_scopable_columns(info)}",
         )
-    found = info.column(column)
-    if found is None or found.type not in get_args(ColumnType):
-        kind = found.type if found else "nested"
+    column_info = info.column(column)
+    if column_info is None or column_info.type not in get_args(ColumnType):
+        kind = column_info.type if column_info else "nested"
         raise Unsupported(
             f"{info.table} is partitioned by {column}, whose type {kind} cannot be scoped",
             fix=f"use a column of type {', '.join(get_args(ColumnType))}",
         )
-    transform = min(usable, key=_SCOPE_TRANSFORMS.index)
+    transform = min(transforms, key=_SCOPE_TRANSFORMS.index)
     return ScopeField(
         column=column,
         transform=cast("PartitionTransform", transform),
-        type=cast("ColumnType", found.type),
+        type=cast("ColumnType", column_info.type),
     )
 
 

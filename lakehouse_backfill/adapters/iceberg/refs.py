@@ -1,21 +1,15 @@
-"""Tags that keep snapshots; letting tags, snapshots and shadows go without losing live files.
-
-What a table's history allows to be taken out of it, so that no later expiry deletes live files.
+"""Tags that keep snapshots from expiring, and the removal of tags and snapshots by metadata alone.
 
 Iceberg's own expiry (`table.expireSnapshots()`, where main is the only reference) deletes a live
-file when a *tombstone* expires: a snapshot that removed a file which a later one added again. It
-deletes what an expired ancestor of main removed, without looking whether that came back.
+file when a *tombstone* expires: a snapshot that removed a file which a later one added again. The
+expiry deletes what an expired ancestor of main removed, without a check whether it was re-added.
 
-Iceberg before 1.12 also does so when an *island* expires: a snapshot that main does not lead to
-any more, as what came between has expired, while a tag kept it. It is taken for one that was
-rolled back, and what it added is deleted, also where another manifest lists it by now.
+Iceberg before 1.12 also does so when an *island* expires: a snapshot that main no longer leads to,
+because snapshots in between have expired, while a tag kept it. The expiry treats it as rolled
+back, and deletes the files that it added, even if another manifest lists them.
 
-Taking such snapshots out of the metadata first, without their files, makes both safe. A tombstone
-goes together with everything older: what would be left of that would be islands.
-
-Tags that keep snapshots from expiring.
-
-Letting go of shadows' names, tags, and snapshots that must not expire: by metadata alone.
+Both are safe once such snapshots are removed from the metadata first, without their files. A
+tombstone is removed together with everything older, which would become islands otherwise.
 """
 
 from __future__ import annotations
@@ -70,13 +64,13 @@ from lakehouse_backfill.ports.system import Clock
 from lakehouse_backfill.ports.table_writer import TagCommitter, UpkeepCommitter
 from lakehouse_backfill.ports.tables import Pins
 
-#: What Iceberg takes for `history.expire.max-snapshot-age-ms` where a table says nothing: 5 days.
+#: Iceberg's default of `history.expire.max-snapshot-age-ms`: 5 days.
 _DEFAULT_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 
 
 @dataclass
 class ExpirationPlan:
-    """Tags and snapshots that can go together, and tags that must stay, with the reason."""
+    """Tags and snapshots to remove together, and tags that must stay, with the reason."""
 
     tags: dict[str, int] = field(default_factory=dict)
     snapshots: list[int] = field(default_factory=list)
@@ -84,127 +78,145 @@ class ExpirationPlan:
 
 
 class TableHistory:
-    """The history of one table as its metadata knows it."""
+    """The history of one table according to its metadata."""
 
     def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
         self._metadata = metadata
         self._io = io
-        #: main, newest first, as far as it is known without a gap
+        #: Snapshot ids of main, newest first, up to the first gap.
         self.main_chain = [
             s.snapshot_id for s in snapshot_ancestors(metadata, metadata.current_snapshot_id)
         ]
-        # Format 1 has no sequence numbers; the list of snapshots is in order everywhere.
+        # Format 1 has no sequence numbers; the list of snapshots is in order in all formats.
         self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
 
     def plan_expiration(
         self, tags: Mapping[str, int], now_ms: int, *, at_once: bool
     ) -> ExpirationPlan:
-        """Work out what dropping the tags takes; those that are gone or moved are left alone."""
+        """Plan the removal of the tags; tags that are missing or moved are left alone."""
         refs = self._metadata.refs
-        found = ExpirationPlan()
-        found.tags = {
+        plan = ExpirationPlan()
+        plan.tags = {
             name: snapshot_id
             for name, snapshot_id in tags.items()
             if name in refs
             and refs[name].snapshot_id == snapshot_id
             and refs[name].snapshot_ref_type == SnapshotRefType.TAG
         }
-        self._cut_at_tombstones(found, now_ms, at_once=at_once)
-        losing = self._unreferenced_snapshots(found)
-        reachable = self._reachable_from_branches()
-        islands = losing - reachable - set(found.snapshots)
-        found.snapshots += sorted(islands)
-        return found
+        self._cut_at_tombstones(plan, now_ms, at_once=at_once)
+        unreferenced = self._unreferenced_snapshots(plan)
+        on_branches = self._reachable_from_branches()
+        islands = unreferenced - on_branches - set(plan.snapshots)
+        plan.snapshots += sorted(islands)
+        return plan
 
     def unsafe_tombstones(self) -> dict[int, str]:
-        """Name tombstones that nothing holds, with how many files their expiry would delete."""
-        held = {ref.snapshot_id for ref in self._metadata.refs.values()}
-        tombs = {one: paths for one, paths in self.find_tombstones().items() if one not in held}
-        live = self._live_paths(set().union(*tombs.values())) if tombs else set()
+        """Return tombstones without a reference, with the count of live files at risk."""
+        referenced = {ref.snapshot_id for ref in self._metadata.refs.values()}
+        unheld = {
+            tombstone: paths
+            for tombstone, paths in self.find_tombstones().items()
+            if tombstone not in referenced
+        }
+        live = self._live_paths(set().union(*unheld.values())) if unheld else set()
         return {
             snapshot_id: f"it removed {len(paths & live)} files that are live again"
-            for snapshot_id, paths in tombs.items()
+            for snapshot_id, paths in unheld.items()
             if paths & live
         }
 
     def find_tombstones(self) -> dict[int, set[str]]:
-        """Give the snapshots of main that removed files which a later one of ours added again."""
-        known = {s.snapshot_id: s for s in self._metadata.snapshots}
-        again = [s for s in known.values() if _may_re_add_files(s)]
-        if not again:
+        """Return main's snapshots that removed files which a later one of ours added again."""
+        snapshots_by_id = {s.snapshot_id: s for s in self._metadata.snapshots}
+        re_adding = [s for s in snapshots_by_id.values() if _may_re_add_files(s)]
+        if not re_adding:
             return {}
-        added = {s.snapshot_id: self._changed_paths(s, added=True) for s in again}
-        found = {}
+        added = {s.snapshot_id: self._changed_paths(s, added=True) for s in re_adding}
+        tombstones = {}
         for snapshot_id in self.main_chain:
-            snapshot = known[snapshot_id]
-            later = [s for s in again if self._order[s.snapshot_id] > self._order[snapshot_id]]
+            snapshot = snapshots_by_id[snapshot_id]
+            later = [s for s in re_adding if self._order[s.snapshot_id] > self._order[snapshot_id]]
             if not later or not _may_remove_files(snapshot):
                 continue
             removed = self._changed_paths(snapshot, added=False)
-            back = removed & set().union(*(added[s.snapshot_id] for s in later))
-            if back:
-                found[snapshot_id] = back
-        return found
+            re_added = removed & set().union(*(added[s.snapshot_id] for s in later))
+            if re_added:
+                tombstones[snapshot_id] = re_added
+        return tombstones
 
     def _cut_at_tombstones(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
-        """Take the oldest part of main out with the tombstones in it, or keep their tags."""
-        losing = self._unreferenced_snapshots(found)
-        tombs = [one for one in self.find_tombstones() if one in losing] if losing else []
-        if not tombs:
+        """Remove the oldest part of main with its tombstones, or keep their tags."""
+        unreferenced = self._unreferenced_snapshots(found)
+        tombstones = (
+            [tombstone for tombstone in self.find_tombstones() if tombstone in unreferenced]
+            if unreferenced
+            else []
+        )
+        if not tombstones:
             return
         places = {snapshot_id: place for place, snapshot_id in enumerate(self.main_chain)}
         first = self._first_unheld_place(found, places)
         times = {s.snapshot_id: s.timestamp_ms for s in self._metadata.snapshots}
         age = self._metadata.properties.get("history.expire.max-snapshot-age-ms")
-        youngest = now_ms - int(age or _DEFAULT_SNAPSHOT_AGE_MS)
-        free = []
-        for one in tombs:
-            if places[one] < first:
-                self._keep_tags(found, one, "an older snapshot is held by another tag or branch")
-            elif not at_once and times[one] > youngest:
-                self._keep_tags(found, one, "it is younger than the history that the table keeps")
+        cutoff_ms = now_ms - int(age or _DEFAULT_SNAPSHOT_AGE_MS)
+        removable_places = []
+        for tombstone in tombstones:
+            if places[tombstone] < first:
+                self._keep_tags(
+                    found, tombstone, "an older snapshot is held by another tag or branch"
+                )
+            elif not at_once and times[tombstone] > cutoff_ms:
+                self._keep_tags(
+                    found, tombstone, "it is younger than the history that the table keeps"
+                )
             else:
-                free.append(places[one])
-        if free:
-            found.snapshots += self.main_chain[min(free) :]
+                removable_places.append(places[tombstone])
+        if removable_places:
+            found.snapshots += self.main_chain[min(removable_places) :]
 
     def _keep_tags(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
-        for name in [tag for tag, held in found.tags.items() if held == snapshot_id]:
+        for name in [tag for tag, tagged_id in found.tags.items() if tagged_id == snapshot_id]:
             del found.tags[name]
             found.kept[name] = f"files that it removed are live again, and {why}"
 
     def _first_unheld_place(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
-        """Give the place in main from which on no reference that stays holds anything."""
+        """Return the place in main from which on no remaining reference holds a snapshot."""
         last = 0
         for name, ref in self._metadata.refs.items():
             if name in found.tags:
                 continue
-            line = snapshot_ancestors(self._metadata, ref.snapshot_id)
+            ancestors = snapshot_ancestors(self._metadata, ref.snapshot_id)
             if ref.snapshot_ref_type == SnapshotRefType.TAG:
                 ids = [ref.snapshot_id]
             else:
-                ids = [s.snapshot_id for s in line]
-            met = next((places[one] for one in ids if one in places), -1)
-            last = max(last, met)
+                ids = [s.snapshot_id for s in ancestors]
+            held_place = next(
+                (places[snapshot_id] for snapshot_id in ids if snapshot_id in places), -1
+            )
+            last = max(last, held_place)
         return last + 1
 
     def _unreferenced_snapshots(self, found: ExpirationPlan) -> set[int]:
-        """Give the snapshots that no reference holds once the tags are gone."""
+        """Return the snapshots that no reference holds without the tags."""
         refs = self._metadata.refs
-        held = {ref.snapshot_id for name, ref in refs.items() if name not in found.tags}
-        return set(found.tags.values()) - held
+        referenced = {ref.snapshot_id for name, ref in refs.items() if name not in found.tags}
+        return set(found.tags.values()) - referenced
 
     def _reachable_from_branches(self) -> set[int]:
-        """Give what branches lead to without a gap."""
+        """Return the snapshots that branches lead to without a gap."""
         branches = [
             ref.snapshot_id
             for ref in self._metadata.refs.values()
             if ref.snapshot_ref_type == SnapshotRefType.BRANCH
         ]
-        return {s.snapshot_id for one in branches for s in snapshot_ancestors(self._metadata, one)}
+        return {
+            s.snapshot_id
+            for head_id in branches
+            for s in snapshot_ancestors(self._metadata, head_id)
+        }
 
     def _changed_paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
-        """Give the files, of data and of deletes, that the snapshot itself added, or removed."""
+        """Return the data and delete files that the snapshot itself added, or removed."""
         status = ManifestEntryStatus.ADDED if added else ManifestEntryStatus.DELETED
         return {
             entry.data_file.file_path
@@ -231,7 +243,7 @@ class TableHistory:
 
 
 def _may_re_add_files(snapshot: Snapshot) -> bool:
-    """Tell whether the snapshot may have added files that were there before: only ours do."""
+    """Return whether the snapshot may have re-added files: only our publications do."""
     return PUBLICATION_PROPERTY in snapshot_summary(snapshot)
 
 
@@ -243,14 +255,14 @@ class IcebergPins(Pins):
     """Tags with an explicit age that never passes."""
 
     def __init__(self, catalog: Catalog, commits: TagCommitter | None = None) -> None:
-        """`commits` writes them where PyIceberg cannot."""
+        """Use `commits` to write tags that PyIceberg cannot write."""
         self._catalog = catalog
         self._commits = commits
 
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         """Tag the snapshot and read the tag back; the same pin again does nothing.
 
-        Raises NotFound when the snapshot is gone, Conflict when the name pins another one,
+        Raises NotFound when the snapshot is missing, Conflict when the name pins another one,
         Unsupported when the catalog does not keep the tag.
         """
         commit_with_retry(lambda: self._pin(table, snapshot_id, name), f"pin {name} on {table}")
@@ -261,11 +273,11 @@ class IcebergPins(Pins):
             )
 
     def unpin(self, table: str, name: str) -> None:
-        """Drop the tag if it is there."""
+        """Drop the tag if it exists."""
         commit_with_retry(lambda: self._unpin(table, name), f"unpin {name} on {table}")
 
     def pinned(self, table: str, name: str) -> int | None:
-        """Give the snapshot id that the tag protects, or None."""
+        """Return the snapshot id that the tag protects, or None."""
         ref = load_table(self._catalog, table).metadata.refs.get(name)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
             return None
@@ -312,7 +324,7 @@ def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
     )
 
 
-#: The first table format that PyIceberg reads and cannot write.
+#: The first table format that PyIceberg can read but not write.
 _FIRST_UNWRITABLE_FORMAT = 3
 
 
@@ -326,34 +338,34 @@ class IcebergUpkeep(Upkeep):
         clock: Clock,
         commits: UpkeepCommitter | None = None,
     ) -> None:
-        """`commits` makes those that PyIceberg cannot: of format 3."""
+        """Use `commits` to write commits that PyIceberg cannot write: format 3."""
         self._catalog = catalog
         self._commits = commits
         self._namespace = shadow_namespace
         self._clock = clock
 
     def shadows(self) -> dict[str, int]:
-        """Name the shadows in the catalog, each with the bytes that its chunks wrote."""
+        """Return the shadows in the catalog, each with the bytes that its chunks wrote."""
         with translate_errors():
             try:
                 names = self._catalog.list_tables(self._namespace)
             except NoSuchNamespaceError:
                 return {}
-        found = {}
+        bytes_by_shadow = {}
         for name in (".".join(identifier) for identifier in names):
             try:
                 metadata = load_table(self._catalog, name).metadata
             except NotFound:
-                continue  # somebody else dropped it meanwhile, or its files are gone
+                continue  # another process dropped it, or its files are missing
             if (
                 BASE_SNAPSHOT_PROPERTY in metadata.properties
                 and RETIRED_PROPERTY not in metadata.properties
             ):
-                found[name] = _chunk_bytes_written(metadata)
-        return found
+                bytes_by_shadow[name] = _chunk_bytes_written(metadata)
+        return bytes_by_shadow
 
     def tags(self, table: str) -> dict[str, int] | None:
-        """Give our tags on a table with their snapshots; None when there is no such table."""
+        """Return our tags on a table with their snapshots; None when there is no such table."""
         loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
@@ -364,7 +376,7 @@ class IcebergUpkeep(Upkeep):
         }
 
     def written(self, table: str) -> datetime | None:
-        """Say when a table was last committed to; None when there is no such table."""
+        """Return when a table was last committed to; None when there is no such table."""
         loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
@@ -373,7 +385,7 @@ class IcebergUpkeep(Upkeep):
     def would_let_go(
         self, table: str, tags: Mapping[str, int], *, at_once: bool = False
     ) -> ExpirationResult:
-        """Say what `let_go` would do now."""
+        """Return what `let_go` would do now."""
         loaded = load_table_or_none(self._catalog, table)
         return (
             ExpirationResult()
@@ -386,11 +398,11 @@ class IcebergUpkeep(Upkeep):
     ) -> ExpirationResult:
         """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
 
-        It is conditional on every reference that the table had when this was worked out: a pin that
-        is made meanwhile is looked at again. Where the catalog itself decides (REST), it is so for
-        the references that were there; no requirement can name one that was not. Raises TooBusy.
+        The commit requires that every reference of the table is unchanged, so that a concurrent pin
+        causes a new plan. On a REST catalog the requirement covers the references that existed at
+        the plan only: no requirement can name a new one. Raises TooBusy.
         """
-        done: list[ExpirationResult] = []
+        results: list[ExpirationResult] = []
 
         def once() -> None:
             loaded = load_table_or_none(self._catalog, table)
@@ -399,13 +411,13 @@ class IcebergUpkeep(Upkeep):
                 removal = self._plan_expiration(loaded, tags, at_once=at_once)
             if loaded is not None and removal.tags:
                 self._commit(table, loaded, removal)
-            done[:] = [_expiration_result(removal)]
+            results[:] = [_expiration_result(removal)]
 
         commit_with_retry(once, f"letting tags of {table} go")
-        return done[0]
+        return results[0]
 
     def dangers(self, table: str) -> dict[int, str]:
-        """Name snapshots that no reference holds, and whose expiry would delete live files."""
+        """Return unreferenced snapshots whose expiry would delete live files, with the reason."""
         loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return {}
@@ -431,7 +443,7 @@ class IcebergUpkeep(Upkeep):
 
 
 class _RefsUnchanged(ValidatableTableRequirement):
-    """Refuses a commit when the table has other references than those that were looked at."""
+    """Refuses a commit when the table's references are not those of the plan."""
 
     type: str = "lakehouse-backfill-refs-unchanged"
     refs: dict[str, int]
@@ -443,21 +455,26 @@ class _RefsUnchanged(ValidatableTableRequirement):
 
 
 def _commit_expiration(table: Table, removal: ExpirationPlan) -> None:
-    """Take tags and snapshots out at once. PyIceberg sends our own condition to no server."""
+    """Remove tags and snapshots in one commit.
+
+    PyIceberg does not send `_RefsUnchanged` to REST servers, so it is left out there.
+    """
     metadata = table.metadata
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=n) for n in removal.tags]
-    # One update per snapshot: some servers take exactly one id per update.
-    updates += [RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in removal.snapshots]
-    held = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    # One update per snapshot: some servers accept exactly one id per update.
+    updates += [
+        RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id]) for snapshot_id in removal.snapshots
+    ]
+    refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     requirements: list[TableRequirement] = [
         AssertTableUUID(uuid=metadata.table_uuid),
         *(
             AssertRefSnapshotId.model_validate({"ref": n, "snapshot-id": i})
-            for n, i in held.items()
+            for n, i in refs.items()
         ),
     ]
     if type(table.catalog).__name__ != "RestCatalog":
-        requirements.append(_RefsUnchanged(refs=held))  # type: ignore[arg-type]
+        requirements.append(_RefsUnchanged(refs=refs))  # type: ignore[arg-type]
     with commit_window("Upkeep.let_go"):
         table._do_commit(updates=tuple(updates), requirements=tuple(requirements))
 
@@ -471,5 +488,7 @@ def _expiration_result(removal: ExpirationPlan) -> ExpirationResult:
 def _chunk_bytes_written(metadata: TableMetadata) -> int:
     summaries = (snapshot_summary(snapshot) for snapshot in metadata.snapshots)
     return sum(
-        int(one.get("added-files-size", "0")) for one in summaries if CHUNK_ID_PROPERTY in one
+        int(summary.get("added-files-size", "0"))
+        for summary in summaries
+        if CHUNK_ID_PROPERTY in summary
     )

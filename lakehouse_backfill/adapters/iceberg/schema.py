@@ -1,10 +1,8 @@
-"""Create tables, evolve columns, type texts.
+"""Schemas: parsing type texts, creating a product's table, and evolving columns.
 
-Iceberg type texts, e.g. `decimal(10, 2)`, `list<string>`, `struct<a: int, b: list<long>>`.
-
-Creating a product's table from its contract.
-
-Columns that change with a publication: on the shadow first, then on the target by the adopt.
+Type texts are those of Iceberg, e.g. `decimal(10, 2)`, `list<string>`,
+`struct<a: int, b: list<long>>`. A publication changes columns on the shadow first, then on the
+target by the adopt commit.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ class TypeParser:
         self._ids = itertools.count(1)
 
     def next_id(self) -> int:
-        """Give an id that was not given before."""
+        """Return the next unused id."""
         return next(self._ids)
 
     def parse(self, text: str) -> IcebergType:
-        """Give the type that `text` names; raises ConfigError when it is none."""
+        """Return the type that `text` names; raises ConfigError when it names none."""
         text = text.strip()
         head, bracket, rest = text.partition("<")
         if not bracket:
@@ -94,7 +92,7 @@ def _parse_primitive(text: str) -> IcebergType:
 
 
 def _split_members(text: str) -> list[str]:
-    """Cut at the commas that stand outside all brackets."""
+    """Split at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter in "<(") - (letter in ">)")
@@ -113,14 +111,14 @@ def _bad_type_error(text: str) -> ConfigError:
 
 _CREATE_PROPERTIES = {
     "format-version": "2",
-    # As every table that Spark itself creates: without the property it writes gzip, which costs
-    # half as much again as the whole overwrite.
+    # Spark sets this on every table that it creates. Without it Spark writes gzip, which adds half
+    # of the time of the whole overwrite.
     "write.parquet.compression-codec": "zstd",
 }
 
 
 def create_table(catalog: Catalog, contract: Contract) -> None:
-    """Create the empty table; a table that somebody else made meanwhile is left as it is.
+    """Create the empty table; a table that another process created first is left as it is.
 
     Raises ConfigError when a type, a transform or a partition column is wrong.
     """
@@ -142,13 +140,13 @@ def create_table(catalog: Catalog, contract: Contract) -> None:
 
 
 def contract_schema(contract: Contract) -> Schema:
-    """Give the table's columns: the contract's, then the lineage columns if it wants them."""
-    texts = TypeParser()
+    """Return the table's columns: the contract's, then the lineage columns if requested."""
+    parser = TypeParser()
     fields = [
         NestedField(
-            texts.next_id(),
+            parser.next_id(),
             column.name,
-            texts.parse(column.type),
+            parser.parse(column.type),
             required=column.required,
             doc=column.description or None,
         )
@@ -157,7 +155,7 @@ def contract_schema(contract: Contract) -> Schema:
     if contract.lineage_columns:
         taken = {column.name for column in contract.columns}
         fields += [
-            NestedField(texts.next_id(), name, texts.parse(text), required=False)
+            NestedField(parser.next_id(), name, parser.parse(text), required=False)
             for name, text in LINEAGE_COLUMNS
             if name not in taken
         ]
@@ -194,27 +192,27 @@ def _partition_field(
     return PartitionField(source.field_id, field_id, transform, name)
 
 
-#: The catalog numbers a schema that is added; this stands for that number.
+#: Placeholder for the id that the catalog assigns to the schema added last.
 _LAST_ADDED_SCHEMA = -1
 
 
 @dataclass(frozen=True)
 class SchemaEvolution:
-    """The columns that a target must have before a swap, and those that it has after it."""
+    """The columns that a target must have before a swap, and its columns after the swap."""
 
     before: ColumnIds
     after: Schema
 
     def taken_ids_problem(self, metadata: TableMetadata) -> str:
-        """Say which ids of new columns the table gave to others meanwhile; empty: none.
+        """Return which ids of new columns the table has assigned to others since; empty: none.
 
-        Files are read by id: values of a column that was dropped would show in ours (pitfall 8).
+        Files are read by id: values of a dropped column would show in the new column (pitfall 8).
         """
         new = sorted(number for number in self.after.field_ids if number not in self.before)
-        lost = [number for number in new if number <= metadata.last_column_id]
-        if not lost:
+        taken = [number for number in new if number <= metadata.last_column_id]
+        if not taken:
             return ""
-        names = ", ".join(f"{n} ({self.after.find_column_name(n)})" for n in lost)
+        names = ", ".join(f"{n} ({self.after.find_column_name(n)})" for n in taken)
         return f"ids of columns that the run adds were given to others meanwhile: {names}"
 
 
@@ -225,7 +223,10 @@ def evolve_shadow(
     change: SchemaChange,
     commits: CloneCommitter | None = None,
 ) -> None:
-    """Change a shadow's columns once, by one commit; `commits` writes what PyIceberg cannot."""
+    """Change a shadow's columns in one commit; the same change again does nothing.
+
+    `commits` writes what PyIceberg cannot write. Raises Conflict when the shadow has other columns.
+    """
     table = load_table(catalog, shadow)
     base = _require_schema(table, base_schema_id)
     if not schema_differences(describe_columns(base), describe_columns(table.schema()), change):
@@ -237,9 +238,9 @@ def evolve_shadow(
             fix="plan the run again",
         )
     if commits is not None:
-        planned = UpdateSchema(table.transaction())
-        _apply_schema_change(planned, change)
-        after = build_new_schema(table.metadata, planned._apply())
+        schema_update = UpdateSchema(table.transaction())
+        _apply_schema_change(schema_update, change)
+        after = build_new_schema(table.metadata, schema_update._apply())
         commits.set_columns(shadow, str(table.metadata.table_uuid), after)
         return
     with translate_errors(), commit_window("Shadows.evolve"), table.update_schema() as update:
@@ -251,25 +252,25 @@ def _apply_schema_change(update: UpdateSchema, change: SchemaChange) -> None:
         _add_column(update, step.add, step.type, step.doc)
         if step.widen is not None:
             update.update_column(step.widen, _parse_simple_type(step.to or ""))
-    # Last: all steps name the columns as they are before.
+    # Renames come last, because all steps use the names before the change.
     for old, new in renamed_columns(change).items():
         update.rename_column(old, new)
 
 
 def verify_schema_evolution(shadow: Table, request: AdoptRequest) -> SchemaEvolution | None:
-    """Prove that a shadow's columns are the declared change of its base's; None: no change.
+    """Check that a shadow's columns are the declared change of its base's; None: no change.
 
     Raises Unsupported when they are anything else.
     """
     if not request.schema_change or request.base_schema_id is None:
         return None
     base = _require_schema(shadow, request.base_schema_id)
-    wrong = schema_differences(
+    differences = schema_differences(
         describe_columns(base), describe_columns(shadow.schema()), request.schema_change
     )
-    if wrong:
+    if differences:
         raise Unsupported(
-            f"columns of {request.shadow} are not as the run declares: {', '.join(wrong)}",
+            f"columns of {request.shadow} are not as the run declares: {', '.join(differences)}",
             state="nothing was published; readers see what they saw before",
             fix="plan the run again",
         )
@@ -277,7 +278,7 @@ def verify_schema_evolution(shadow: Table, request: AdoptRequest) -> SchemaEvolu
 
 
 def build_new_schema(metadata: TableMetadata, after: Schema) -> NewSchema:
-    """Give a table's columns once they are `after`, for who is no PyIceberg."""
+    """Return the table's columns after the change to `after`, for committers without PyIceberg."""
     numbered = _with_schema_id(metadata, after)
     return NewSchema(
         schema=numbered.model_dump_json(),
@@ -287,20 +288,24 @@ def build_new_schema(metadata: TableMetadata, after: Schema) -> NewSchema:
 
 
 def schema_id_after(metadata: TableMetadata, after: Schema | None) -> int:
-    """Give the number that the table's current schema has once it is `after`; None: as it is."""
+    """Return the id of the table's current schema after the change to `after`; None: no change."""
     if after is None:
         return metadata.current_schema_id
-    known = _existing_schema_id(metadata, after)
-    return max(schema.schema_id for schema in metadata.schemas) + 1 if known is None else known
+    existing_id = _existing_schema_id(metadata, after)
+    return (
+        max(schema.schema_id for schema in metadata.schemas) + 1
+        if existing_id is None
+        else existing_id
+    )
 
 
 def schema_updates(metadata: TableMetadata, after: Schema | None) -> tuple[TableUpdate, ...]:
-    """Give what makes `after` the table's current schema; a schema it had before is used again."""
+    """Return the updates that make `after` the current schema; an existing schema is reused."""
     if after is None:
         return ()
-    known = _existing_schema_id(metadata, after)
-    if known is not None:
-        return (SetCurrentSchemaUpdate(schema_id=known),)
+    existing_id = _existing_schema_id(metadata, after)
+    if existing_id is not None:
+        return (SetCurrentSchemaUpdate(schema_id=existing_id),)
     return (
         AddSchemaUpdate.model_validate({"schema": _with_schema_id(metadata, after)}),
         SetCurrentSchemaUpdate(schema_id=_LAST_ADDED_SCHEMA),
@@ -312,19 +317,19 @@ def _with_schema_id(metadata: TableMetadata, after: Schema) -> Schema:
 
 
 def _existing_schema_id(metadata: TableMetadata, after: Schema) -> int | None:
-    # Schemas are equal by their columns, whatever their number.
+    # Schemas are compared by their columns, not by their id.
     return next((each.schema_id for each in metadata.schemas if each == after), None)
 
 
 def _require_schema(table: Table, schema_id: int) -> Schema:
-    found = table.schemas().get(schema_id)
-    if found is None:
+    schema = table.schemas().get(schema_id)
+    if schema is None:
         raise Conflict(
             f"{'.'.join(table.name())} does not know schema {schema_id} of its target any more",
             state="no chunk was written; the target was not touched",
             fix="plan the run again",
         )
-    return found
+    return schema
 
 
 def _add_column(update: UpdateSchema, name: str | None, kind: str | None, doc: str | None) -> None:
@@ -333,7 +338,7 @@ def _add_column(update: UpdateSchema, name: str | None, kind: str | None, doc: s
 
 
 def _parse_simple_type(text: str) -> PrimitiveType:
-    found = NestedField(0, "column", TypeParser().parse(text)).field_type
-    if not isinstance(found, PrimitiveType):
+    parsed = NestedField(0, "column", TypeParser().parse(text)).field_type
+    if not isinstance(parsed, PrimitiveType):
         raise Unsupported(f"{text} is no simple type", fix="change nested columns before the run")
-    return found
+    return parsed

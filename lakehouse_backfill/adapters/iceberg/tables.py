@@ -1,9 +1,4 @@
-"""The Tables port; facts for the write path.
-
-Looking at what a change of a table's partitions would have to write.
-
-Reading table metadata, and creating a product's table.
-"""
+"""The Tables port on PyIceberg, and the survey of what a change of partitions would write."""
 
 from __future__ import annotations
 
@@ -72,7 +67,7 @@ class IcebergTableSurveyor(TableSurveyor):
         self._catalog = catalog
 
     def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
-        """Give the facts; of the manifests of data files only the list is read."""
+        """Return the facts; of the manifests of data files only the list is read."""
         loaded = load_table_or_none(self._catalog, table)
         if loaded is None:
             return None
@@ -84,29 +79,31 @@ class IcebergTableSurveyor(TableSurveyor):
         with translate_errors():
             manifests = [m for m in head.manifests(loaded.io) if has_live_files(m)]
             reader = ScopedReader(loaded, scope, ManifestCache())
-            near = [m for m in manifests if reader.may_hold(m)]
+            candidates = [m for m in manifests if reader.may_hold(m)]
             has_equality = snapshot_summary(head).get("total-equality-deletes", "1") != "0"
             return TableFacts(
                 format_version=version,
                 registers=registers,
-                equality_deletes=_count_equality_deletes(reader, near) if has_equality else 0,
-                entries=sum(_count_entries(m) for m in near if m.content == ManifestContent.DATA),
+                equality_deletes=_count_equality_deletes(reader, candidates) if has_equality else 0,
+                entries=sum(
+                    _count_entries(m) for m in candidates if m.content == ManifestContent.DATA
+                ),
             )
 
 
 def _offers_register(catalog: Catalog) -> bool:
-    """Look at what a REST server advertises; one that advertises nothing is tried when needed."""
-    offered = advertised_endpoints(catalog)
-    return not offered or _REGISTER_ENDPOINT in offered
+    """Return whether a REST server advertises register; if it advertises nothing, assume so."""
+    endpoints = advertised_endpoints(catalog)
+    return not endpoints or _REGISTER_ENDPOINT in endpoints
 
 
 def _count_equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:
-    found = 0
+    total = 0
     for manifest in manifests:
         if manifest.content == ManifestContent.DELETES:
             live = reader.live_deletes(manifest)
-            found += sum(e.data_file.content == DataFileContent.EQUALITY_DELETES for e in live)
-    return found
+            total += sum(e.data_file.content == DataFileContent.EQUALITY_DELETES for e in live)
+    return total
 
 
 def _count_entries(manifest: ManifestFile) -> int:
@@ -118,44 +115,44 @@ _OWN_TAG_PREFIX = "lhb-"
 
 
 class IcebergTables(Tables):
-    """Tables of one catalog; each call loads the table afresh."""
+    """Tables of one catalog; each call loads the table again."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def describe(self, table: str) -> TableInfo | None:
-        """Give the table's current state, or None when it does not exist."""
-        found = load_table_or_none(self._catalog, table)
-        return None if found is None else describe_table(table, found)
+        """Return the table's current state, or None when it does not exist."""
+        loaded = load_table_or_none(self._catalog, table)
+        return None if loaded is None else describe_table(table, loaded)
 
     def positions(self, table: str) -> dict[str, str]:
-        """Give what writers left in the summaries of main to find where they stopped; may be {}."""
+        """Return the positions that writers left in the summaries of main; may be {}."""
         try:
             metadata = load_table(self._catalog, table).metadata
         except NotFound:
             return {}
-        found: dict[str, str] = {}
+        positions: dict[str, str] = {}
         for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
             for key, text in snapshot_summary(snapshot).items():
                 if is_position_key(key):
-                    found.setdefault(key, text)
-        return found
+                    positions.setdefault(key, text)
+        return positions
 
     def resolve(self, ref: TableRef) -> Snapshot:
-        """Give the snapshot that `ref` names: an id, else an instant, else a tag or branch."""
+        """Return the snapshot of `ref`: an id, else an instant, else a tag or branch."""
         loaded = load_table(self._catalog, ref.table)
         metadata = loaded.metadata
         if ref.at is None:
             if metadata.current_snapshot_id is None:
                 raise NotFound(f"{ref.table} has no snapshot yet", fix="write to it first")
-            found = metadata.current_snapshot_id
+            snapshot_id = metadata.current_snapshot_id
         elif ref.at.isdigit():
-            found = int(ref.at)
+            snapshot_id = int(ref.at)
         elif (instant := _parse_instant(ref.at)) is not None:
-            found = _snapshot_id_at(loaded, ref, instant)
+            snapshot_id = _snapshot_id_at(loaded, ref, instant)
         else:
-            found = _snapshot_id_of_ref(loaded, ref)
-        snapshot = find_snapshot(metadata, found, ref.table)
+            snapshot_id = _snapshot_id_of_ref(loaded, ref)
+        snapshot = find_snapshot(metadata, snapshot_id, ref.table)
         schema = schema_of_snapshot(metadata, snapshot)
         return describe_snapshot(snapshot).model_copy(
             update={"schema_id": schema.schema_id, "columns": describe_columns(schema)}
@@ -185,9 +182,9 @@ class IcebergTables(Tables):
     def places(
         self, table: str, snapshot_id: int | None, scope: Scope
     ) -> tuple[SpecPartitions, ...]:
-        """Resolve the labels of a scope to the partition tuples that hold its files, by spec.
+        """Return the partition tuples that hold the files of a scope, by spec.
 
-        Raises Unsupported when a file lies in the scope and beside it.
+        Raises Unsupported when a file has rows both inside and outside the scope.
         """
         if snapshot_id is None:
             return ()
@@ -200,20 +197,20 @@ class IcebergTables(Tables):
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
     ) -> ScanEstimate:
-        """Tell what a scan pruned to `ranges` would read; no ranges: everything."""
+        """Return what a scan pruned to `ranges` would read; no ranges: everything."""
         loaded = load_table(self._catalog, table)
         if snapshot_id is None:
             return ScanEstimate(files=0, rows=0, size_bytes=0)
         find_snapshot(loaded.metadata, snapshot_id, table)
-        rows = row_range_filter(ranges) if ranges else AlwaysTrue()
+        row_filter = row_range_filter(ranges) if ranges else AlwaysTrue()
         with translate_errors():
             try:
-                scan = loaded.scan(row_filter=rows, snapshot_id=snapshot_id)
-                # Not `plan_files`: it fails where there are equality deletes, which count for none.
-                planned = [entry for some in scan._plan_manifest_entries() for entry in some]
+                scan = loaded.scan(row_filter=row_filter, snapshot_id=snapshot_id)
+                # `plan_files` fails where there are equality deletes, which are not counted here.
+                entries = [entry for some in scan._plan_manifest_entries() for entry in some]
             except ValueError as error:
-                raise Unsupported(f"{table} cannot be scanned by {rows}: {error}") from error
-        files = [e.data_file for e in planned if e.data_file.content == DataFileContent.DATA]
+                raise Unsupported(f"{table} cannot be scanned by {row_filter}: {error}") from error
+        files = [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
         return ScanEstimate(
             files=len(files),
             rows=sum(file.record_count for file in files),
@@ -221,7 +218,7 @@ class IcebergTables(Tables):
         )
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
-        """Give the partition field of `column`; raises Unsupported when none can be scoped."""
+        """Return the partition field of `column`; raises Unsupported without a usable field."""
         return finest_scope_field(info, column)
 
     def create(self, contract: Contract) -> TableInfo:
@@ -236,7 +233,7 @@ class IcebergTables(Tables):
 def _live_files(
     table: Table, manifests: list[ManifestFile], labels: PartitionLabels, columns: dict[str, int]
 ) -> list[LiveFile]:
-    """Label each listing of a live data file, and name the delete files that apply to it."""
+    """Label each listing of a live data file, with the delete files that apply to it."""
     content = ScopeFiles()
     for manifest in filter(has_live_files, manifests):
         entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
@@ -263,7 +260,7 @@ def _live_files(
 
 
 def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
-    """Count the values that are not null, of the columns of which the file's metadata says it."""
+    """Count the non-null values of the columns whose null count is in the file's metadata."""
     nulls = file.null_value_counts or {}
     return {
         name: file.record_count - nulls[field_id]
@@ -275,19 +272,23 @@ def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
 def _spec_partitions(
     table: Table, labels: PartitionLabels, content: ScopeFiles
 ) -> tuple[SpecPartitions, ...]:
-    schema, found = table.schema(), dict[int, dict[str, tuple[str, ...]]]()
+    schema, spans_by_spec = table.schema(), dict[int, dict[str, tuple[str, ...]]]()
     for entry in content.data.values():
         file = entry.data_file
-        text = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
-        found.setdefault(file.spec_id, {})[text] = labels.coarse_labels(file)
+        partition_path = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
+        spans_by_spec.setdefault(file.spec_id, {})[partition_path] = labels.coarse_labels(file)
     return tuple(
         SpecPartitions(
             spec_id=spec_id,
             spec=", ".join(f"{field.transform} as {field.name}" for field in spec.fields),
             partitions=tuple(sorted(tuples)),
-            spans=tuple(tuples[text] for text in sorted(tuples) if tuples[text]),
+            spans=tuple(
+                tuples[partition_path]
+                for partition_path in sorted(tuples)
+                if tuples[partition_path]
+            ),
         )
-        for spec_id, tuples in sorted(found.items())
+        for spec_id, tuples in sorted(spans_by_spec.items())
         for spec in (table.specs()[spec_id],)
     )
 
@@ -301,10 +302,10 @@ def _parse_instant(text: str) -> datetime | None:
 
 
 def _snapshot_id_at(table: Table, ref: TableRef, instant: datetime) -> int:
-    """Find what main was at the instant, by the log: it also knows what was rolled back."""
+    """Return main's head at the instant, by the log: it includes rolled-back snapshots."""
     millis = int(instant.timestamp() * 1000)
-    known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    log = [entry for entry in table.metadata.snapshot_log if entry.snapshot_id in known]
+    snapshot_ids = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    log = [entry for entry in table.metadata.snapshot_log if entry.snapshot_id in snapshot_ids]
     before = [entry.snapshot_id for entry in log if entry.timestamp_ms <= millis]
     if before:
         return before[-1]
@@ -322,9 +323,9 @@ def _snapshot_id_of_ref(table: Table, ref: TableRef) -> int:
     name = ref.at or ""
     if name in refs:
         return refs[name].snapshot_id
-    # Our own pins are named after runs: nobody means them.
-    known = sorted(ref for ref in refs if not ref.startswith(_OWN_TAG_PREFIX))
-    near = get_close_matches(name, known, n=_MAX_SUGGESTIONS) or known[:_MAX_SUGGESTIONS]
+    # Tags of our own are named after runs, and users do not refer to them.
+    user_refs = sorted(ref for ref in refs if not ref.startswith(_OWN_TAG_PREFIX))
+    near = get_close_matches(name, user_refs, n=_MAX_SUGGESTIONS) or user_refs[:_MAX_SUGGESTIONS]
     raise NotFound(
         f"{ref.table} has no tag or branch {name!r}",
         fix=f"write one of {', '.join(near)}" if near else "name a snapshot id: it has no tag",

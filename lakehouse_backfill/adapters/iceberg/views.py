@@ -21,7 +21,7 @@ _CONFLICT_STATUS, _UNSUPPORTED_STATUSES = 409, (404, 405, 406, 501)
 
 
 class RestViews(Views):
-    """Views kept by a REST catalog: one metadata, a representation for each dialect."""
+    """Views in a REST catalog: one metadata with a representation for each dialect."""
 
     def __init__(self, catalog: Catalog) -> None:
         if not isinstance(catalog, RestCatalog):
@@ -29,26 +29,28 @@ class RestViews(Views):
         self._catalog = catalog
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        """Make the view show a table at a snapshot, or its head; readers see old or new.
+        """Make the view show a table at a snapshot, or at its head; readers see old or new.
 
         Raises Unsupported where the catalog keeps no views, TooBusy when others keep changing it.
         """
         schema = load_table(self._catalog, table).schema()
-        texts = self._sql_by_dialect(table, snapshot_id)
+        sql_by_dialect = self._sql_by_dialect(table, snapshot_id)
         for _ in range(_MAX_ATTEMPTS):
             with translate_errors():
                 try:
-                    held = self._catalog.load_view(view)
+                    existing = self._catalog.load_view(view)
                 except NoSuchViewError:
-                    held = None
+                    existing = None
                 except NotImplementedError as error:
                     raise _no_views_error(view) from error
-                if held is not None and _view_sql(held) == texts:
+                if existing is not None and _view_sql(existing) == sql_by_dialect:
                     return
-                done = self._create(view, schema, texts) if held is None else self._replace(
-                    view, held, schema, texts
-                )  # fmt: skip
-            if done:
+                is_committed = (
+                    self._create(view, schema, sql_by_dialect)
+                    if existing is None
+                    else self._replace(view, existing, schema, sql_by_dialect)
+                )
+            if is_committed:
                 return
         raise TooBusy(f"the view {view} changes faster than it can be written", fix="try again")
 
@@ -73,32 +75,37 @@ class RestViews(Views):
         return True
 
     def _replace(self, view: str, held: Any, schema: Schema, texts: dict[str, str]) -> bool:
-        """Commit another version of the view; PyIceberg 0.12 has no call for it."""
+        """Commit another version of the view; PyIceberg 0.12 has no call for this."""
         number = max(version.version_id for version in held.versions) + 1
-        # A schema that is there already is not added again, so it cannot be "the last added".
-        known = next(
+        # An existing schema is not added again, so -1 ("the last added") cannot refer to it.
+        existing_schema_id = next(
             (s.schema_id for s in held.metadata.schemas if _has_same_columns(s, schema)), None
         )
-        added = {"action": "add-schema", "schema": _to_json_value(assign_fresh_schema_ids(schema))}
-        version = self._version(view, number, -1 if known is None else known, texts)
+        schema_update = {
+            "action": "add-schema",
+            "schema": _to_json_value(assign_fresh_schema_ids(schema)),
+        }
+        version = self._version(
+            view, number, -1 if existing_schema_id is None else existing_schema_id, texts
+        )
         path = self._catalog._split_identifier_for_path(view, IdentifierKind.VIEW)
         body = {
             "requirements": [{"type": "assert-view-uuid", "uuid": str(held.uuid())}],
             "updates": [
-                *([added] if known is None else []),
+                *([schema_update] if existing_schema_id is None else []),
                 {"action": "add-view-version", "view-version": _to_json_value(version)},
                 {"action": "set-current-view-version", "view-version-id": -1},
             ],
         }
         with commit_window("Views.commit"):
-            answer = self._catalog._session.post(
+            response = self._catalog._session.post(
                 self._catalog.url(Endpoints.load_view, **path), json=body
             )
-        if answer.status_code in _UNSUPPORTED_STATUSES:
+        if response.status_code in _UNSUPPORTED_STATUSES:
             raise _no_views_error(view)
-        if answer.status_code == _CONFLICT_STATUS:
+        if response.status_code == _CONFLICT_STATUS:
             return False
-        answer.raise_for_status()
+        response.raise_for_status()
         return True
 
     def _version(
@@ -121,13 +128,18 @@ class RestViews(Views):
 
 
 def _view_sql(held: Any) -> dict[str, str]:
-    return {item.root.dialect: item.root.sql for item in held.current_version().representations}
+    return {
+        representation.root.dialect: representation.root.sql
+        for representation in held.current_version().representations
+    }
 
 
 def _has_same_columns(held: Schema, wanted: Schema) -> bool:
-    """Columns of a view are known by name; their ids are the view's own."""
-    ours, theirs = ({f.name: str(f.field_type) for f in one.fields} for one in (held, wanted))
-    return list(ours.items()) == list(theirs.items())
+    """Compare columns by name: field ids are assigned by the view."""
+    held_columns, wanted_columns = (
+        {f.name: str(f.field_type) for f in schema.fields} for schema in (held, wanted)
+    )
+    return list(held_columns.items()) == list(wanted_columns.items())
 
 
 def _to_json_value(value: Any) -> Any:

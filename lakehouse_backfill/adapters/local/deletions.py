@@ -1,4 +1,7 @@
-"""Finding rows that were deleted, on DuckDB over Arrow: no JVM, only the columns that it takes."""
+"""Detection of deleted and tombstoned rows with DuckDB over Arrow.
+
+Starts no JVM and reads only the columns that it needs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _SAMPLES = 3
 
 
 class LocalDeletionFinder(DeletionFinder):
-    """Reads key columns of tables of one catalog, partition by partition."""
+    """Reads key columns of the tables of one catalog, partition by partition."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -42,47 +45,50 @@ class LocalDeletionFinder(DeletionFinder):
     def gone(
         self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
     ) -> DeletedRows:
-        """Count the rows of `old` whose key `new` does not hold in the scope, and say where.
+        """Count the rows of `old` whose key is missing from `new` in the scope, with samples.
 
-        Null is a value like any other here. Without a key whole rows are compared.
+        Null is a value like any other here. Without a key, whole rows are compared.
         """
         before, after = self._plan_scope_scan(old, scope), self._plan_scope_scan(new, scope)
         if _has_same_files(before, after):
             return DeletedRows(rows=0, partitions=(), samples=(), is_only_deletion=True)
         columns = _comparable_columns(before)
-        wanted = key or columns
+        compared = key or columns
         rows = scope_row_ranges(scope)
         with _open_duckdb() as duck:
-            left = _register_rows(duck, "old", before, wanted, rows)
-            right = _register_rows(duck, "new", after, wanted, rows)
-            missing = left.distinct().except_(right.distinct())
+            old_rows = _register_rows(duck, "old", before, compared, rows)
+            new_rows = _register_rows(duck, "new", after, compared, rows)
+            missing = old_rows.distinct().except_(new_rows.distinct())
             count = len(missing)
             samples = missing.limit(_SAMPLES).fetchall()
-            is_only = _comparable_columns(after) in ((), columns) and self._has_no_added_rows(
-                duck, before, after, columns, scope
-            )
+            is_only_deletion = _comparable_columns(after) in (
+                (),
+                columns,
+            ) and self._has_no_added_rows(duck, before, after, columns, scope)
         return DeletedRows(
             rows=count,
             partitions=scope.partitions if count else (),
-            samples=tuple(dict(zip(wanted, row, strict=True)) for row in samples),
-            is_only_deletion=is_only,
+            samples=tuple(dict(zip(compared, row, strict=True)) for row in samples),
+            is_only_deletion=is_only_deletion,
         )
 
     def named(
         self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
     ) -> TombstonedRows:
         """Count the rows of the partitions that tombstones or erasures name."""
-        # Read once: what names rows may be as large as the tombstone tables are.
-        names = [self._read_tombstones(pin) for pin in left_out.tombstones]
-        names += [self._read_erased_keys(one, left_out.field) for one in left_out.erasures]
-        names = [(columns, table) for columns, table in names if table.num_rows]
-        total, found = 0, []
-        for label in partitions if names else ():
+        # Read once for all partitions, as tombstone tables may be large.
+        exclusions = [self._read_tombstones(pin) for pin in left_out.tombstones]
+        exclusions += [
+            self._read_erased_keys(erasure, left_out.field) for erasure in left_out.erasures
+        ]
+        exclusions = [(columns, table) for columns, table in exclusions if table.num_rows]
+        total, labels = 0, []
+        for label in partitions if exclusions else ():
             scope = Scope(field=left_out.field, partitions=(label,))
-            count = self._count_tombstoned_in(state, scope, names)
+            count = self._count_tombstoned_in(state, scope, exclusions)
             total += count
-            found += [label] if count else []
-        return TombstonedRows(rows=total, partitions=tuple(found))
+            labels += [label] if count else []
+        return TombstonedRows(rows=total, partitions=tuple(labels))
 
     def _count_tombstoned_in(
         self, state: TableState, scope: Scope, names: list[tuple[tuple[str, ...], pa.Table]]
@@ -92,17 +98,17 @@ class LocalDeletionFinder(DeletionFinder):
             return 0
         needed = tuple(dict.fromkeys(name for columns, _ in names for name in columns))
         candidate = _read_rows(side, needed, scope_row_ranges(scope))
-        hits: set[int] = set()
+        row_numbers: set[int] = set()
         with _open_duckdb() as duck:
             for columns, table in names:
-                hits.update(_matching_row_numbers(duck, candidate, columns, table))
-        return len(hits)
+                row_numbers.update(_matching_row_numbers(duck, candidate, columns, table))
+        return len(row_numbers)
 
     def _read_tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
         side = plan_scan(self._catalog, pin.table, pin.snapshot_id)
-        found = _read_rows(side, tuple(pin.columns.values()), ())
-        # What has no value names nothing: two unknown people are not the same one.
-        return tuple(pin.columns), found.drop_null() if found.num_rows else found
+        keys = _read_rows(side, tuple(pin.columns.values()), ())
+        # A null names no row: two unknown people are not the same person.
+        return tuple(pin.columns), keys.drop_null() if keys.num_rows else keys
 
     def _read_erased_keys(
         self, erasure: Erasure, field: ScopeField
@@ -110,16 +116,20 @@ class LocalDeletionFinder(DeletionFinder):
         scope = Scope(field=field, partitions=erasure.partitions)
         rows = scope_row_ranges(scope)
         with _open_duckdb() as duck:
-            left, right = (
+            old_rows, new_rows = (
                 _register_rows(
-                    duck, name, plan_scan(self._catalog, erasure.table, at, rows), erasure.key, rows
+                    duck,
+                    name,
+                    plan_scan(self._catalog, erasure.table, snapshot_id, rows),
+                    erasure.key,
+                    rows,
                 )
-                for name, at in (
+                for name, snapshot_id in (
                     ("old", erasure.before_snapshot_id),
                     ("new", erasure.after_snapshot_id),
                 )
             )
-            missing = left.distinct().except_(right.distinct())
+            missing = old_rows.distinct().except_(new_rows.distinct())
             return erasure.key, missing.to_arrow_table()
 
     def _plan_scope_scan(self, state: TableState, scope: Scope) -> SnapshotScan:
@@ -133,22 +143,25 @@ class LocalDeletionFinder(DeletionFinder):
         columns: tuple[str, ...],
         scope: Scope,
     ) -> bool:
-        """Tell whether each row of the new state, however often it is there, stood in the old."""
+        """Return whether the new rows are a sub-multiset of the old rows."""
         if after.table is None:
             return True
         rows = scope_row_ranges(scope)
         duck.register("all_old", _with_numbered_columns(_read_rows(before, columns, rows)))
         duck.register("all_new", _with_numbered_columns(_read_rows(after, columns, rows)))
-        found = duck.sql("SELECT * FROM all_new EXCEPT ALL SELECT * FROM all_old LIMIT 1")
-        return len(found) == 0
+        added = duck.sql("SELECT * FROM all_new EXCEPT ALL SELECT * FROM all_old LIMIT 1")
+        return len(added) == 0
 
 
 def _has_same_files(old: SnapshotScan, new: SnapshotScan) -> bool:
-    """Tell from metadata that both states hold the same files under the same delete files."""
+    """Return from metadata whether both states hold the same files and the same delete files."""
 
     def files(side: SnapshotScan) -> set[tuple[str, frozenset[str]]]:
         return {
-            (task.file.file_path, frozenset(one.file_path for one in task.delete_files))
+            (
+                task.file.file_path,
+                frozenset(delete_file.file_path for delete_file in task.delete_files),
+            )
             for task in side.tasks
         }
 
@@ -164,7 +177,7 @@ def _open_duckdb() -> duckdb.DuckDBPyConnection:
 
 
 def _comparable_columns(side: SnapshotScan) -> tuple[str, ...]:
-    """The columns that make a row; who produced it is no part of that."""
+    """Return the columns that make up a row, without the lineage columns."""
     names = [field.name for field in side.schema.fields]
     return tuple(name for name in names if name not in LINEAGE_NAMES)
 
@@ -190,14 +203,14 @@ def _register_rows(
 
 
 def _with_numbered_columns(table: pa.Table) -> pa.Table:
-    """Name the columns c0, c1, …: names of users never get into a query."""
+    """Rename the columns to c0, c1, …, so that users' names never reach a query."""
     return table.rename_columns([f"c{number}" for number in range(table.num_columns)])
 
 
 def _matching_row_numbers(
     duck: duckdb.DuckDBPyConnection, candidate: pa.Table, columns: tuple[str, ...], names: pa.Table
 ) -> list[int]:
-    """Give the numbers of the candidate's rows that have the named values."""
+    """Return the numbers of the candidate's rows that have the named values."""
     chosen = _with_numbered_columns(candidate.select(list(columns)))
     numbers = pa.array(range(candidate.num_rows), pa.int64())
     duck.register("candidate", chosen.append_column("row_number", numbers))
@@ -206,6 +219,6 @@ def _matching_row_numbers(
         f"candidate.c{number} IS NOT DISTINCT FROM names.c{number}"
         for number in range(len(columns))
     )
-    # Only our own column names are in the text.
+    # The text holds only our own column names.
     query = f"SELECT row_number FROM candidate SEMI JOIN names ON {same}"  # noqa: S608
     return [row[0] for row in duck.sql(query).fetchall()]

@@ -1,9 +1,4 @@
-"""A reader's query on two states.
-
-A reader's own query on two states of a table, in a DuckDB that reaches nothing else (U8).
-
-Queries of readers: DuckDB is loaded when one is asked, as most commands ask none.
-"""
+"""A reader's own query on two states of a table, in an isolated DuckDB (U8)."""
 
 from __future__ import annotations
 
@@ -14,31 +9,31 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from lakehouse_backfill.adapters.local.duckdb_engine import start_duckdb
 from lakehouse_backfill.adapters.local.reader import snapshot_stream
-from lakehouse_backfill.domain.rollout import QueryAnswer, QueryComparison, ReaderQuery, TableState
+from lakehouse_backfill.domain.catch_up import TableState
+from lakehouse_backfill.domain.rollout import QueryAnswer, QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
+    import duckdb
     from pyiceberg.catalog import Catalog
 
 
-# ruff: noqa: S608 (the SQL around the reader's query is made of our own slots c0, c1, …)
+# ruff: noqa: S608 (the SQL around the reader's query uses our own slots c0, c1, …)
 
 
-#: Rows of each side that are kept of a difference.
+#: Differing rows that are kept of each side.
 SAMPLES = 5
-#: What a query says in place of the table's name.
+#: The relation that a query names instead of the table.
 RELATION_NAME = "product"
 _INEXACT_TYPES = ("FLOAT", "DOUBLE", "DECIMAL")
 
 
 @dataclass(frozen=True)
 class _QueryResult:
-    """One side's result, stored as a table: its columns and their types, and what it took."""
+    """One side's result, stored as a table: its columns, their types, and the seconds it took."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -50,8 +45,8 @@ def compare_query(
 ) -> QueryComparison:
     """Run the query on both states and compare the results as multisets of rows.
 
-    Rows stream, results are stored and spill. Raises ConfigError when it is no single SELECT, or
-    cannot be run.
+    Rows stream; results are stored in DuckDB and may spill. Raises ConfigError when the query is
+    not a single SELECT, or fails.
     """
     with TemporaryDirectory(prefix="lhb-read-") as spill, _translate_query_errors(query):
         connection = start_duckdb(spill)
@@ -60,8 +55,8 @@ def compare_query(
             statement = _require_one_select(query)
             before = _run_query(connection, catalog, statement, old, "old_result")
             after = _run_query(connection, catalog, statement, new, "new_result")
-            found = _compare_results(connection, query, (old, new), (before, after))
-            return found.model_copy(update={"seconds": (before.seconds, after.seconds)})
+            comparison = _compare_results(connection, query, (old, new), (before, after))
+            return comparison.model_copy(update={"seconds": (before.seconds, after.seconds)})
         finally:
             connection.close()
 
@@ -69,16 +64,18 @@ def compare_query(
 def _run_query(
     db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
 ) -> _QueryResult:
-    begun = perf_counter()
+    started = perf_counter()
     db.register(RELATION_NAME, snapshot_stream(catalog, state.table, state.snapshot_id))
-    found = db.sql(sql)
-    columns, types = tuple(found.columns), tuple(str(kind) for kind in found.types)
-    found.create(name)
+    result = db.sql(sql)
+    columns, types = tuple(result.columns), tuple(str(kind) for kind in result.types)
+    result.create(name)
     db.unregister(RELATION_NAME)
-    return _QueryResult(columns, types, round(perf_counter() - begun, 3))
+    return _QueryResult(columns, types, round(perf_counter() - started, 3))
 
 
 def _require_one_select(query: ReaderQuery) -> str:
+    import duckdb
+
     statements = duckdb.extract_statements(query.sql)
     kinds = [statement.type.name for statement in statements]
     if kinds != ["SELECT"]:
@@ -135,8 +132,8 @@ def _store_differences(
 ) -> None:
     """Fill `old_only` and `new_only` with the rows that have no equal on the other side.
 
-    With a tolerance rows are paired by their exact columns, in the order of the inexact ones, which
-    may differ by that share of the larger value.
+    With a tolerance, rows are paired by their exact columns, in the order of the inexact ones. The
+    inexact values of a pair may differ by that share of the larger value.
     """
     slots = [f"c{number}" for number in range(len(shape.columns))]
     inexact = [
@@ -152,10 +149,10 @@ def _store_differences(
     exact = [slot for slot in slots if slot not in inexact]
     alias = f"r({', '.join(slots)})"
     for side in ("old", "new"):
-        by = f"PARTITION BY {', '.join(exact)} " if exact else ""
+        partition_by = f"PARTITION BY {', '.join(exact)} " if exact else ""
         db.execute(
             f"CREATE TEMP TABLE {side}_numbered AS SELECT *, row_number() OVER "
-            f"({by}ORDER BY {', '.join(inexact)}) AS place FROM {side}_result AS {alias}"
+            f"({partition_by}ORDER BY {', '.join(inexact)}) AS place FROM {side}_result AS {alias}"
         )
     matched = " AND ".join(f"o.{slot} IS NOT DISTINCT FROM n.{slot}" for slot in [*exact, "place"])
     near = " AND ".join(_within_tolerance_sql(slot) for slot in inexact)
@@ -169,22 +166,22 @@ def _store_differences(
 
 
 def _within_tolerance_sql(slot: str) -> str:
-    """The condition under which two inexact values count as equal; null equals null only."""
-    one, other = f"o.{slot}::DOUBLE", f"n.{slot}::DOUBLE"
+    """Return the SQL condition under which two inexact values are equal; null equals null only."""
+    old_number, new_number = f"o.{slot}::DOUBLE", f"n.{slot}::DOUBLE"
     return (
-        f"(o.{slot} IS NOT DISTINCT FROM n.{slot} OR coalesce(abs({one} - {other}) "
-        f"<= $tolerance * greatest(abs({one}), abs({other})), false))"
+        f"(o.{slot} IS NOT DISTINCT FROM n.{slot} OR coalesce(abs({old_number} - {new_number}) "
+        f"<= $tolerance * greatest(abs({old_number}), abs({new_number})), false))"
     )
 
 
 def _digest_result(db: duckdb.DuckDBPyConnection, name: str, width: int) -> QueryAnswer:
     slots = [f"c{number}" for number in range(width)]
     texts = ", ".join(f"coalesce({slot}::VARCHAR, chr(1))" for slot in slots)
-    rows, found = db.execute(
+    rows, digest = db.execute(
         "SELECT count(*), sha256(coalesce(string_agg(mark, '' ORDER BY mark), '')) FROM "
         f"(SELECT sha256(concat_ws(chr(0), {texts})) AS mark FROM {name} AS r({', '.join(slots)}))"
     ).fetchall()[0]
-    return QueryAnswer(rows=rows, digest=str(found))
+    return QueryAnswer(rows=rows, digest=str(digest))
 
 
 def _sample_rows(
@@ -199,18 +196,20 @@ def _sample_rows(
 
 @contextmanager
 def _translate_query_errors(query: ReaderQuery) -> Iterator[None]:
+    import duckdb
+
     try:
         yield
     except duckdb.Error as error:
         raise ConfigError(
             f"the query of {query.reader} cannot be run: {error}",
-            fix=f"correct it: one SELECT over the relation {RELATION_NAME}, which has the product's "
-            "columns; no file, extension or setting can be reached",
+            fix=f"correct it: one SELECT over the relation {RELATION_NAME}, which has the "
+            "product's columns; no file, extension or setting can be reached",
         ) from error
 
 
 class LocalDualReader:
-    """`ports.rollout.Reading` on DuckDB over Arrow, without a JVM."""
+    """The `QueryRunner` port on DuckDB over Arrow, without a JVM."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

@@ -1,4 +1,4 @@
-"""DuckDB in this process: started when something needs it, kept for the next question."""
+"""DuckDB inside this process, started on first use and kept for later queries."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 def start_duckdb(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """Start an in-memory DuckDB that reaches no file and no network but `spill`, in UTC."""
+    """Start an in-memory DuckDB in UTC that can access no network and no file except `spill`."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
     connection.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
-    # The texts of rows that differ may be more than 2 GiB.
+    # The texts of differing rows may exceed 2 GiB.
     connection.execute("SET arrow_large_buffer_size = true")
     if threads:
         connection.execute(f"SET threads = {threads:d}")
-    # Last: it also locks the folder for spilling.
+    # This must come last: it also locks the spill folder.
     connection.execute("SET enable_external_access = false")
     return connection
 
 
 def is_duckdb_error(error: Exception) -> bool:
-    """Tell whether DuckDB raised an error."""
-    known = sys.modules.get("duckdb")
-    return known is not None and isinstance(error, known.Error)
+    """Return whether DuckDB raised an error."""
+    module = sys.modules.get("duckdb")
+    return module is not None and isinstance(error, module.Error)
 
 
 class LazyDuckDB:
-    """A DuckDB that starts with the first use of `db`: doing without saves its start."""
+    """A DuckDB that starts on the first use of `db`, so that unused ones cost nothing."""
 
     def __init__(self, start: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._start = start

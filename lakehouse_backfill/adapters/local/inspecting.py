@@ -1,4 +1,7 @@
-"""Looks at inputs and chunks of few rows in this process: Spark takes longer to begin."""
+"""Inspection of small inputs and chunks in this process with Arrow.
+
+Starting Spark takes longer than reading so few rows here.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from lakehouse_backfill.errors import Unsupported
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-#: Of so many rows the columns that are looked at fit into any process, and Spark gains nothing.
+#: The inspected columns of this many rows fit into any process, so Spark gains nothing.
 MAX_LOCAL_ROWS = 2_000_000
-#: Types whose values Arrow tells apart as Spark does: not so floats (-0.0, NaN) and nested ones.
+#: Types whose values Arrow distinguishes as Spark does. Floats (-0.0, NaN) and nested types differ.
 _EXACT_KEY_TYPES = (
     pa.types.is_integer,
     pa.types.is_string,
@@ -36,9 +39,9 @@ _EXACT_KEY_TYPES = (
 
 
 class LocalInspector:
-    """What `spark.inspecting` counts, counted by Arrow.
+    """Computes with Arrow what the Spark inspector computes.
 
-    Raises Unsupported where there are too many rows, or where Arrow may count otherwise.
+    Raises Unsupported where there are too many rows, or where Arrow may count differently.
     """
 
     def __init__(self, catalog: Catalog, most_rows: int = MAX_LOCAL_ROWS) -> None:
@@ -46,7 +49,7 @@ class LocalInspector:
         self._max_rows = most_rows
 
     def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
-        """Label the hours, days or months of which an input holds a row, where the run reads it."""
+        """Return the hours, days or months that hold a row, within the range that the run reads."""
         pin = next((pin for pin in of.resolved.sources if pin.name == name), None)
         if pin is None or pin.range is None:
             raise Unsupported(f"{name} has no range")
@@ -61,30 +64,32 @@ class LocalInspector:
             kind, column, *resolve.window_to_read(pin, of.resolved.scope)
         )
         side = self._plan_small_scan(pin.table, pin.snapshot_id, rows)
-        found: set[str] = set()
+        labels: set[str] = set()
         for table in read_file_columns(side, side.tasks, [column]):
-            found |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
-        return tuple(sorted(found))
+            labels |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
+        return tuple(sorted(labels))
 
     def chunk(self, of: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count the rows that the shadow holds of a chunk, and look at their keys."""
+        """Count a chunk's rows in the shadow, and its null and duplicate keys."""
         if snapshot_id is None:
             raise Unsupported("a head is looked at by Spark")
         field, key = of.resolved.scope.field, of.resolved.contract.key
         scope = Scope(field=field, partitions=chunk.partitions)
         rows = partitions.scope_row_ranges(scope)
         side = self._plan_small_scan(of.shadow_table, snapshot_id, rows)
-        how = choose_layout(SnapshotScan(side.name), side, scope)
-        tasks = [piece.task for piece in label_files(side, how, scope)]
+        layout = choose_layout(SnapshotScan(side.name), side, scope)
+        tasks = [piece.task for piece in label_files(side, layout, scope)]
         names = list(dict.fromkeys((*key, field.column)))
-        parts = read_file_columns(
-            side, tasks, names, None if how.is_partition_aligned else filter_of_ranges(rows)
+        tables = read_file_columns(
+            side, tasks, names, None if layout.is_partition_aligned else filter_of_ranges(rows)
         )
-        held = _concat_decoded(parts, side.schema.select(*names).as_arrow())
+        chunk_rows = _concat_decoded(tables, side.schema.select(*names).as_arrow())
         return ChunkFacts(
-            rows=dict(_rows_by_label(held[field.column], field)),
-            null_keys={name: held[name].null_count for name in key if held[name].null_count},
-            duplicate_keys=_count_duplicate_keys(held, key),
+            rows=dict(_rows_by_label(chunk_rows[field.column], field)),
+            null_keys={
+                name: chunk_rows[name].null_count for name in key if chunk_rows[name].null_count
+            },
+            duplicate_keys=_count_duplicate_keys(chunk_rows, key),
         )
 
     def _plan_small_scan(
@@ -98,15 +103,17 @@ class LocalInspector:
 
 
 def _concat_decoded(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Put the files' columns together, none as a dictionary."""
-    plain = pa.schema([pa.field(each.name, each.type) for each in schema])
-    return pa.concat_tables([plain.empty_table(), *(part.cast(plain) for part in parts)])
+    """Concatenate the columns of the files, with dictionaries decoded."""
+    decoded = pa.schema([pa.field(column.name, column.type) for column in schema])
+    return pa.concat_tables([decoded.empty_table(), *(part.cast(decoded) for part in parts)])
 
 
 def _keep_in_ranges(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedArray:
-    """Keep the values of one range; nulls lie in none."""
-    for each in rows:
-        lower, upper = (pa.scalar(bound, values.type) for bound in (each.lower, each.upper))
+    """Keep the values inside all of the ranges; nulls are dropped."""
+    for row_range in rows:
+        lower, upper = (
+            pa.scalar(bound, values.type) for bound in (row_range.lower, row_range.upper)
+        )
         is_in = pc.and_(pc.greater_equal(values, lower), pc.less(values, upper))
         values = values.filter(is_in)
     return values
@@ -116,18 +123,18 @@ def _rows_by_label(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
     """Count values by the partition that they belong to."""
     if field.transform != "identity":
         values = pc.floor_temporal(values, unit=field.transform)
-    found: Counter[str] = Counter()
-    for each in pc.value_counts(values).to_pylist():
-        found[partitions.partition_label(field, each["values"])] += each["counts"]
-    return found
+    counts: Counter[str] = Counter()
+    for count in pc.value_counts(values).to_pylist():
+        counts[partitions.partition_label(field, count["values"])] += count["counts"]
+    return counts
 
 
 def _count_duplicate_keys(held: pa.Table, key: tuple[str, ...]) -> int:
-    """Count the keys that stand more than once; nulls are equal to each other."""
+    """Count the keys that occur more than once; nulls are equal to each other."""
     if not key:
         return 0
-    others = [name for name in key if not any(test(held[name].type) for test in _EXACT_KEY_TYPES)]
-    if others:
-        raise Unsupported(f"keys of {', '.join(others)} are compared by Spark")
+    inexact = [name for name in key if not any(test(held[name].type) for test in _EXACT_KEY_TYPES)]
+    if inexact:
+        raise Unsupported(f"keys of {', '.join(inexact)} are compared by Spark")
     counted = held.select(key).group_by(list(key)).aggregate([([], "count_all")])
     return int(pc.sum(pc.greater(counted["count_all"], 1)).as_py() or 0)

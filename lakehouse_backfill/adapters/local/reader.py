@@ -1,10 +1,7 @@
-"""Accepted rows for people and checks; golden files; candidate keys.
+"""Snapshot rows as Arrow, as DuckDB relations or by key; golden files; candidate keys.
 
-Golden files: CSV with a header line; an empty cell is null.
-
-Finding which columns identify a row, by trying them on the data.
-
-The accepted rows of a table for people and checks: Arrow, DuckDB, or the rows of some keys.
+Golden files are CSV with a header line; an empty cell is null. Candidate keys are found by testing
+sets of columns on the data.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def read_golden(path: Path) -> list[dict[str, str | None]]:
-    """Read the expected rows as texts; raises ConfigError, naming the line, when it is no table."""
+    """Read the expected rows as texts; raise ConfigError, with the line, when it is no table."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -72,7 +69,7 @@ _NON_KEY_TYPES = ("float", "double", "list", "map", "struct", "binary", "boolean
 
 
 def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
-    """Give the smallest set of leading columns that is unique and never null, or nothing.
+    """Return the smallest set of leading columns that is unique and never null, or ().
 
     Looks at up to 2 million rows of the current snapshot and at sets of up to four of the first
     eight columns that can be keys; earlier columns are preferred.
@@ -84,25 +81,25 @@ def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
         return ()
     import duckdb
 
-    rows = _sample_rows(catalog, info.table, columns)
+    sample = _sample_rows(catalog, info.table, columns)
     with duckdb.connect() as connection:
-        connection.register("rows_to_try", rows)
+        connection.register("rows_to_try", sample)
         for size in range(1, min(MAX_KEY_COLUMNS, len(columns)) + 1):
-            for chosen in combinations(columns, size):
-                if _is_unique_key(connection, chosen, rows.num_rows):
-                    return chosen
+            for candidate in combinations(columns, size):
+                if _is_unique_key(connection, candidate, sample.num_rows):
+                    return candidate
     return ()
 
 
 def _is_unique_key(connection: Any, columns: tuple[str, ...], total: int) -> bool:
-    """Columns enter as expressions of the library, never as pasted text."""
+    """Return whether the columns are unique and not null; names are never pasted into SQL."""
     import duckdb
 
     relation = connection.table("rows_to_try")
     for name in columns:
         relation = relation.filter(duckdb.ColumnExpression(name).isnotnull())
-    chosen = relation.select(*(duckdb.ColumnExpression(name) for name in columns)).distinct()
-    return len(chosen) == total
+    distinct = relation.select(*(duckdb.ColumnExpression(name) for name in columns)).distinct()
+    return len(distinct) == total
 
 
 def _sample_rows(catalog: Any, table: str, columns: list[str]) -> Any:
@@ -120,7 +117,7 @@ def _can_be_key(column: Column) -> bool:
 def read_snapshot_arrow(
     catalog: Catalog, table: str, snapshot_id: int, ranges: tuple[RowRange, ...] = ()
 ) -> pa.Table:
-    """Read the rows of a snapshot that lie in any of the ranges; no ranges: all rows.
+    """Read the rows of a snapshot that are in any of the ranges; no ranges: all rows.
 
     Raises NotFound, Unsupported (equality deletes), CatalogDown.
     """
@@ -135,9 +132,9 @@ def read_snapshot_arrow(
 def open_snapshot_duckdb(
     catalog: Catalog, table: str, snapshot_id: int, ranges: tuple[RowRange, ...] = ()
 ) -> duckdb.DuckDBPyRelation:
-    """Give a DuckDB relation over a snapshot, for any number of queries.
+    """Return a DuckDB relation over a snapshot that can be queried any number of times.
 
-    Rows stream from the files anew for each query, so that memory does not follow the table.
+    Each query streams the rows from the files again, so memory does not grow with the table.
     """
     import duckdb
 
@@ -148,9 +145,9 @@ def open_snapshot_duckdb(
 
 
 def snapshot_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> object:
-    """Give the rows of a snapshot as an Arrow stream that any number of queries may open.
+    """Return the rows of a snapshot as an Arrow stream that can be opened any number of times.
 
-    Without a snapshot there are no rows, but the table's columns.
+    Without a snapshot it has the table's columns and no rows.
     """
     if snapshot_id is None:
         with translate_scan_errors(table, None):
@@ -159,16 +156,16 @@ def snapshot_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> ob
 
 
 def iceberg_types(schema: Schema) -> dict[str, str]:
-    """Give the Iceberg type text of each top-level column."""
+    """Return the Iceberg type text of each top-level column."""
     return {field.name: str(field.field_type) for field in schema.fields}
 
 
 def rows_by_key(
     catalog: Catalog, table: str, snapshot_id: int | None, keys: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Give the rows that have one of the keys, and the types of all columns.
+    """Return the rows that have one of the keys, and the types of all columns.
 
-    Values of `keys` may be texts, as a golden file has them; all name the same columns. Only files
+    Values of `keys` may be texts, as in a golden file; all keys name the same columns. Only files
     that may hold a key are read. Raises ConfigError when a key does not fit the table.
     """
     side = plan_scan(catalog, table, snapshot_id)
@@ -177,25 +174,26 @@ def rows_by_key(
         return [], types
     columns = list(keys[0])
     try:
-        wanted = {typed_key(key, columns, types) for key in keys}
+        requested = {typed_key(key, columns, types) for key in keys}
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"a key of the expected rows does not fit {table}: {error}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    row_filter = filter_of_keys([dict(zip(columns, key, strict=True)) for key in wanted])
+    row_filter = filter_of_keys([dict(zip(columns, key, strict=True)) for key in requested])
     scan = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
     with translate_scan_errors(table, snapshot_id):
         tasks = list(scan.plan_files())
     parts = read_files(side, tasks, list(types), row_filter)
     rows = [row for part in parts for row in part.to_pylist()]
-    return [row for row in rows if typed_key(row, columns, types) in wanted], types
+    return [row for row in rows if typed_key(row, columns, types) in requested], types
 
 
 class _SnapshotStream:
-    """Rows of a scan, opened again for every query: a plain reader would be empty the second time.
+    """The rows of a scan, opened again for every query.
 
-    The Arrow C stream protocol is how DuckDB asks for them.
+    A plain record batch reader would be empty the second time. DuckDB requests the rows through the
+    Arrow C stream protocol.
     """
 
     def __init__(self, side: SnapshotScan, rows: BooleanExpression) -> None:

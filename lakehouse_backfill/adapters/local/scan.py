@@ -1,13 +1,8 @@
-"""Snapshots as file lists; rows of files as Arrow.
+"""Snapshots as lists of files, the rows of files as Arrow, and row filters for PyIceberg.
 
-Row ranges and key values as PyIceberg expressions.
-
-Snapshots of tables as file lists, and the rows of some of those files as Arrow tables.
-
-A snapshot is read with its own schema, not the table's current one, so that an old state shows
-what its readers saw (Iceberg spec, time travel).
-
-Listing the files of two snapshots of one lake: what both have in common is read once.
+A snapshot is read with its own schema, not the table's current one, so that an old state shows what
+its readers saw (Iceberg spec, time travel). `SnapshotLister` lists two snapshots of one lake and
+reads the metadata that they share once.
 """
 
 from __future__ import annotations
@@ -58,26 +53,30 @@ if TYPE_CHECKING:
 
 
 def filter_of_ranges(ranges: Iterable[RowRange]) -> BooleanExpression:
-    """Give the rows of any of the ranges; no ranges: every row."""
+    """Return a filter for the rows of any of the ranges; no ranges: every row."""
     expressions = [_filter_of_range(rows) for rows in ranges]
     return _balanced_or(expressions) if expressions else AlwaysTrue()
 
 
 def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> BooleanExpression:
-    """Give a filter that lets through at least the rows whose columns have one of the key values.
+    """Return a filter that keeps at least the rows whose columns have one of the key values.
 
-    Column by column, so that a thousand keys make one `In` each and not a thousand branches.
+    It filters column by column, so that a thousand keys make one `In` each and not a thousand
+    branches.
     """
     result: BooleanExpression = AlwaysTrue() if keys else AlwaysFalse()
     for column in keys[0] if keys else ():
         values = {_literal_value(key[column]) for key in keys if key[column] is not None}
         has_null = any(key[column] is None for key in keys)
-        one: BooleanExpression = (
+        column_filter: BooleanExpression = (
             In(term=Reference(name=column), literals=set(map(literal, values)))
             if values
             else AlwaysFalse()
         )
-        result = And(result, Or(one, IsNull(term=Reference(name=column))) if has_null else one)
+        result = And(
+            result,
+            Or(column_filter, IsNull(term=Reference(name=column))) if has_null else column_filter,
+        )
     return result
 
 
@@ -98,7 +97,7 @@ def _filter_of_range(rows: RowRange) -> BooleanExpression:
 def _balanced_or(parts: list[BooleanExpression]) -> BooleanExpression:
     # PyIceberg visits expressions recursively: a thousand chained Ors overflow the stack.
     while len(parts) > 1:
-        parts = [reduce(Or, parts[at : at + 2]) for at in range(0, len(parts), 2)]
+        parts = [reduce(Or, parts[start : start + 2]) for start in range(0, len(parts), 2)]
     return parts[0]
 
 
@@ -117,7 +116,7 @@ _READERS = 4
 
 @dataclass(frozen=True)
 class SnapshotScan:
-    """One snapshot of one table (None: no rows): its schema, its planned files."""
+    """The schema and planned files of one snapshot of a table; `table` None: no rows."""
 
     name: str
     table: Table | None = None
@@ -132,7 +131,7 @@ class SnapshotScan:
         return f"{self.name}@{self.snapshot_id}" if self.table else f"{self.name} (no rows)"
 
     def spec_of(self, task: FileScanTask) -> PartitionSpec:
-        """Give the partition spec that the file was written with."""
+        """Return the partition spec that the file was written with."""
         return self.specs[task.file.spec_id]
 
 
@@ -141,21 +140,24 @@ def plan_scan(
 ) -> SnapshotScan:
     """List the files of a snapshot that may hold rows of the ranges; no ranges: all files.
 
-    No snapshot: a side without rows. Raises NotFound, Unsupported (equality deletes), CatalogDown.
+    Without a snapshot the scan has no rows. Raises NotFound, Unsupported (equality deletes),
+    CatalogDown.
     """
     if snapshot_id is None:
         return SnapshotScan(name)
     table = load_as_of(catalog, name, snapshot_id)
     # PyIceberg 0.12 fails on a file of the null partition when a bound of the filter is compared
-    # with its null (ResidualEvaluator): nulls are asked for in a scan of their own.
-    asked = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
+    # with its null (ResidualEvaluator), so null ranges get a scan of their own.
+    by_nullness = [
+        [each for each in ranges if each.is_null is is_null] for is_null in (False, True)
+    ]
     tasks: list[FileScanTask] = []
     with translate_scan_errors(name, snapshot_id):
-        for some in [part for part in asked if part] or [[]]:
-            # Both scans may find a file; one that is listed twice has its rows twice.
+        for part_ranges in [part for part in by_nullness if part] or [[]]:
+            # Both scans may find a file; a file listed twice would count its rows twice.
             seen = {_file_identity(task) for task in tasks}
-            found = _data_scan(table, snapshot_id, filter_of_ranges(some)).plan_files()
-            tasks += [task for task in found if _file_identity(task) not in seen]
+            planned = _data_scan(table, snapshot_id, filter_of_ranges(part_ranges)).plan_files()
+            tasks += [task for task in planned if _file_identity(task) not in seen]
     schema = snapshot_schema(table, snapshot_id)
     return SnapshotScan(name, table, snapshot_id, schema, tuple(tasks), table.specs())
 
@@ -171,7 +173,7 @@ def load_as_of(catalog: Catalog, name: str, snapshot_id: int) -> Table:
 
 
 def table_as_of(table: Table, name: str, snapshot_id: int) -> Table:
-    """Give the loaded table as of a snapshot; raises NotFound."""
+    """Return the loaded table as of a snapshot; raise NotFound without that snapshot."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         raise NotFound(
@@ -193,7 +195,7 @@ def read_files(
     columns: Sequence[str],
     rows: BooleanExpression | None = None,
 ) -> list[pa.Table]:
-    """Read the columns of each file, deletes applied, several files at a time, in their order."""
+    """Read the columns of each file with deletes applied, several files at a time, in order."""
     table = side.table
     if table is None:
         return []
@@ -205,14 +207,14 @@ def read_files(
 def stream_batches(
     side: SnapshotScan, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file after the other, so that memory does not follow the table."""
+    """Yield the rows file by file, so that memory does not grow with the table."""
     for task in side.tasks:
         for part in read_files(side, [task], columns, rows):
             yield from part.cast(schema).to_batches()
 
 
 def snapshot_schema(table: Table, snapshot_id: int) -> Schema:
-    """Give the columns that a snapshot is read with."""
+    """Return the columns that a snapshot is read with."""
     with translate_scan_errors(".".join(table.name()), snapshot_id):
         return _data_scan(table, snapshot_id, None).projection()
 
@@ -223,7 +225,7 @@ def _data_scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -
 
 @contextmanager
 def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
-    """Turn PyIceberg's and the store's errors into ours."""
+    """Translate errors of PyIceberg and the store into ours."""
     try:
         yield
     except (NoSuchTableError, NoSuchNamespaceError) as error:
@@ -250,12 +252,12 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
 
 
 _SnapshotKey = tuple[str, int | None]
-#: Files of manifests that are kept for the next question about them.
+#: Data files of manifests that are cached for later calls.
 _MAX_CACHED_FILES = 20_000
 
 
 class SnapshotLister:
-    """Lists files of snapshots, and keeps what small manifests say: nothing ever changes them."""
+    """Lists files of snapshots and caches the contents of small manifests, which are immutable."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -265,10 +267,10 @@ class SnapshotLister:
     def list_both(
         self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange] = ()
     ) -> tuple[SnapshotScan, SnapshotScan]:
-        """List the files of two snapshots as `plan` does; a table and a manifest are read once.
+        """List the files of two snapshots as `plan_scan` does; read shared metadata once.
 
-        Ranges leave out manifests by their summaries, and delete files must be matched with data
-        files: both are left to PyIceberg.
+        Two cases go to `plan_scan`: ranges, which skip manifests by their summaries, and delete
+        files, which must be matched with data files.
         """
         if ranges:
             return plan_scan(self._catalog, *old, ranges), plan_scan(self._catalog, *new, ranges)
@@ -298,14 +300,18 @@ class SnapshotLister:
         )
 
     def _data_files(self, table: Table, snapshot_id: int) -> list[DataFile] | None:
-        """Give the live files, or None when delete files hide rows of them."""
+        """Return the live files, or None when delete files hide rows of them."""
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
         if snapshot is None:
             return []
         if snapshot.manifest_list not in self._manifests:
             self._read_manifests(table, snapshot)
-        known = self._manifests[snapshot.manifest_list]
-        return None if known is None else [file for path in known for file in self._files[path]]
+        manifest_paths = self._manifests[snapshot.manifest_list]
+        return (
+            None
+            if manifest_paths is None
+            else [file for path in manifest_paths for file in self._files[path]]
+        )
 
     def _read_manifests(self, table: Table, snapshot: Snapshot) -> None:
         manifests = snapshot.manifests(table.io)

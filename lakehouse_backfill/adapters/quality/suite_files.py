@@ -1,7 +1,7 @@
-"""Suite files of Great Expectations: read, checked, and every fault named at once.
+"""Suite files of Great Expectations: reading them, and checks that report all faults at once.
 
 Great Expectations itself drops an expectation that it does not know and passes the rest: a misspelt
-check would be a check that always passes. Here each one is built on its own.
+check would always pass. Here each expectation is built separately.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _SEVERITIES = ("critical", "warning", "info")
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A checked suite: its expectations in file order, and the columns that they name."""
+    """A checked suite: its expectations in file order, and their declarations in the file."""
 
     name: str
     expectations: tuple[Expectation, ...]
     declared: tuple[dict[str, Any], ...]
 
     def columns_to_read(self, available: tuple[str, ...]) -> tuple[str, ...]:
-        """Give the columns to read; all of them where an expectation may look at any.
+        """Return the columns to read; all of them where an expectation may read any.
 
-        Conditions, queries and checks of the table's shape are not taken apart: `columns` in the
-        `meta` of an expectation names what it reads.
+        Conditions, queries and checks of the table's shape are not parsed: `columns` in the `meta`
+        of an expectation names the columns that it reads.
         """
         named: list[str] = []
         for entry in self.declared:
             kwargs = entry["kwargs"]
-            if told := (entry.get("meta") or {}).get("columns"):
-                named += told
+            if declared_columns := (entry.get("meta") or {}).get("columns"):
+                named += declared_columns
                 continue
             if not _is_column_bound(entry["type"], kwargs):
                 return available
@@ -76,9 +76,9 @@ def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ..
 
 
 def check_suite_form(path: Path, file: str) -> None:
-    """Check what can be told of a suite without its data and without loading the library.
+    """Check a suite without its data and without loading the library.
 
-    Raises ConfigError, with file and line, for a file that is no suite, an entry that is no
+    Raises ConfigError, with file and line, for a file that is not a suite, an entry that is not an
     expectation, and an expectation that the library does not have.
     """
     try:
@@ -90,21 +90,27 @@ def check_suite_form(path: Path, file: str) -> None:
         raise ConfigError(
             f"{file} cannot be read", faults=(fault,), fix=f"correct {file}"
         ) from error
-    known = _library_expectations()
+    library_expectations = _library_expectations()
     faults = []
     for number, entry in enumerate(entries, start=1):
-        wrong = _entry_fault(entry)
-        if wrong is None and known and entry["type"] not in known:
-            wrong = _unknown_expectation(entry["type"], known)
-        if wrong is not None:
-            faults.append(Fault(file, _entry_line(path, entry), f"expectations[{number}]", *wrong))
+        entry_fault = _entry_fault(entry)
+        if (
+            entry_fault is None
+            and library_expectations
+            and entry["type"] not in library_expectations
+        ):
+            entry_fault = _unknown_expectation(entry["type"], library_expectations)
+        if entry_fault is not None:
+            faults.append(
+                Fault(file, _entry_line(path, entry), f"expectations[{number}]", *entry_fault)
+            )
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError(f"{file} has {count}", faults=tuple(faults), fix=f"correct {file}")
 
 
 def _library_expectations() -> list[str]:
-    """Name the library's expectations by its files: loading it takes seconds."""
+    """Return the library's expectations by its file names: loading it takes seconds."""
     spec = find_spec("great_expectations")
     folders = spec.submodule_search_locations if spec else None
     if not folders:
@@ -148,8 +154,11 @@ def _usage_fault(
 ) -> tuple[str, str] | None:
     for name in _parameter_names(entry["kwargs"]):
         if name not in parameters:
-            given = ", ".join(parameters) or "none"
-            return f"parameter {name} is not given", f"declare it beside the suite (given: {given})"
+            declared = ", ".join(parameters) or "none"
+            return (
+                f"parameter {name} is not given",
+                f"declare it beside the suite (given: {declared})",
+            )
     named = entry["kwargs"] | {"columns": (entry.get("meta") or {}).get("columns", ())}
     for argument in ("column", "column_A", "column_B", "column_list", "columns"):
         value = named.get(argument, ())
@@ -180,12 +189,12 @@ def _build_expectation(entry: dict[str, Any]) -> tuple[Expectation | None, tuple
 
     kind = entry["type"]
     try:
-        maker = get_expectation_impl(kind)
+        expectation_class = get_expectation_impl(kind)
     except ExpectationNotFoundError:
         return None, _unknown_expectation(kind, list_registered_expectation_implementations())
     extra = {name: entry[name] for name in ("meta", "severity", "notes") if entry.get(name)}
     try:
-        return maker(**entry["kwargs"], **extra), None
+        return expectation_class(**entry["kwargs"], **extra), None
     except (ValueError, TypeError) as error:
         problem = "; ".join(line.strip() for line in str(error).splitlines()[1:]) or str(error)
         return None, (problem, "correct its kwargs")

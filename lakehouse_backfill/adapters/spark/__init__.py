@@ -1,1 +1,1 @@
-"""Everything that runs on Spark."""
+"""Adapters that need Spark."""

@@ -1,23 +1,7 @@
-"""Pinned reads, filters, labels, quoting; Spark errors translated.
+"""DataFrames of the lake: reads at exact snapshots, filters, partition labels, quoting, errors.
 
-Translates what Spark and Iceberg raise into the errors that a user meets.
-
-Names and columns as Spark wants them: always quoted, never pasted into SQL unquoted.
-
-An old state of a table under the columns that a run gives it: new names, wider types.
-
-Turns row ranges into Spark conditions that Iceberg can push down to files.
-
-Holds a table as it is looked at, through the write that follows the look.
-
-A write by name loads the table anew: fenced between the look and that load, it would be taken as it
-is then. From that load on, Iceberg compares the table's UUID.
-
-Partition labels of rows: a cheap value where the rows are, the label's text where it is shown.
-
-Formatting a date for every row costs as much as hashing the row.
-
-Reads tables of the lake at exact snapshots.
+Names and columns are always quoted, never pasted into SQL unquoted. Errors that Spark and Iceberg
+raise are translated into the package's own.
 """
 
 from __future__ import annotations
@@ -52,10 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: The plan holds the hash of the job file: a corrected one is another intent.
+#: The plan holds the hash of the job file: a corrected file needs a revised plan.
 CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
-#: Part of the message -> (error, what to do). The first that matches wins.
+#: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("Found conflicting files", Conflict, "run the step again"),
     ("Cannot commit", Conflict, "run the step again"),
@@ -70,14 +54,14 @@ _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("JdbcClientPool", CatalogDown, "run the step again"),
     ("RESTException", CatalogDown, "run the step again"),
 )
-#: What Spark calls a failure of the data or of the transform's own expressions.
+#: Names of Spark's errors in the data or in the transform's own expressions.
 _DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
 _DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
 
 
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
-    """Raise our errors for Spark's, each naming what was being done."""
+    """Translate Spark's errors into ours; the text starts with `doing`."""
     try:
         yield
     except BackfillError:
@@ -87,66 +71,66 @@ def spark_errors(doing: str) -> Iterator[None]:
 
 
 def translate_spark_error(error: Exception, doing: str) -> BackfillError:
-    """Give the error that a user should see."""
+    """Return the error that a user sees for an error of Spark or Iceberg."""
     text = str(error)
-    said = root_cause_line(text)
+    cause = root_cause_line(text)
     for part, kind, fix in _ERRORS_BY_MESSAGE:
         if part in text:
-            return kind(f"{doing}: {said}", state=_NOTHING_PUBLISHED, fix=fix)
+            return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
     if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
         return ChecksFailed(
-            f"{doing}: the transform failed on the data: {said}",
+            f"{doing}: the transform failed on the data: {cause}",
             state=_NOTHING_PUBLISHED,
             fix=CORRECT_JOB_FIX,
         )
-    return EnvironmentDown(f"{doing}: {said}", state=_NOTHING_PUBLISHED, fix="run the step again")
+    return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
 
 
 def root_cause_line(text: str) -> str:
-    """Give the line that says why: of a Java stack trace, the innermost cause."""
+    """Return the line with the cause: the innermost one of a Java stack trace."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    said = [*lines[:1], *causes][-1] if lines else "no message"
-    return said[:400]
+    line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"
+    return line_with_cause[:400]
 
 
 def quote_identifier(name: str) -> str:
-    """Quote one identifier, whatever it holds."""
+    """Quote one identifier; any character is allowed."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted_column(name: str) -> Column:
-    """Refer to the top-level column called exactly `name`, dots and spaces included."""
+    """Return the top-level column with exactly this name, dots and spaces included."""
     from pyspark.sql import functions as F
 
     return F.col(quote_identifier(name))
 
 
 def quoted_table_name(catalog: str, table: str) -> str:
-    """Give the quoted three-part name of `namespace.table` in the catalog."""
+    """Return the quoted three-part name of `namespace.table` in the catalog."""
     return ".".join(quote_identifier(part) for part in (catalog, *table.split(".")))
 
 
-#: Iceberg's names of types that a column can be widened to, as Spark calls them.
+#: Spark's names of the Iceberg types that a column can be widened to.
 _SPARK_TYPES = {"long": "bigint", "double": "double"}
 
 
 def apply_schema_change(frame: DataFrame, change: SchemaChange) -> DataFrame:
-    """Give the rows under the new names and types; columns that come are not made up."""
+    """Return the rows under the new names and types; added columns are not created."""
     names, types = renamed_columns(change), widened_columns(change)
     if not names and not types:
         return frame
-    chosen = []
+    columns = []
     for name in frame.columns:
         value = quoted_column(name)
         if name in types:
             value = value.cast(_SPARK_TYPES.get(types[name], types[name]))
-        chosen.append(value.alias(names.get(name, name)))
-    return frame.select(*chosen)
+        columns.append(value.alias(names.get(name, name)))
+    return frame.select(*columns)
 
 
 def typed_literal(value: Bound) -> Column:
-    """Give the typed literal of a bound; instants do not depend on this process's time zone."""
+    """Return the typed literal of a bound; instants do not depend on the process's time zone."""
     from pyspark.sql import functions as F
 
     if isinstance(value, datetime):
@@ -159,9 +143,10 @@ def typed_literal(value: Bound) -> Column:
 
 
 def range_filter(ranges: Sequence[RowRange]) -> Column:
-    """Give the rows of any of the ranges; null (never true) where a column is null.
+    """Build the filter for rows of any of the ranges; null (never true) where a column is null.
 
-    Raises ValueError for no ranges: an empty condition would mean everything or nothing.
+    Iceberg can push the filter down to files. Raises ValueError for no ranges: an empty filter
+    would select everything or nothing.
     """
     if not ranges:
         raise ValueError("no ranges: the condition would not be bounded")
@@ -173,14 +158,14 @@ def range_filter(ranges: Sequence[RowRange]) -> Column:
 
 
 def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
-    """Give true or false, never null, for whether a row lies in any of the ranges."""
+    """Build a column, never null, that is true for rows in any of the ranges."""
     from pyspark.sql import functions as F
 
     return F.coalesce(range_filter(ranges), F.lit(False))  # noqa: FBT003 (a Spark literal)
 
 
 def label_by_range(pairs: Iterable[tuple[str, RowRange]]) -> Column:
-    """Give the label whose range holds the row, null when none does."""
+    """Build a column with the label of the range that contains the row; null when none does."""
     from pyspark.sql import functions as F
 
     choices = [F.when(is_in_ranges((rows,)), F.lit(label)) for label, rows in pairs]
@@ -206,24 +191,25 @@ def _equals(name: str, values: list[Bound]) -> Column:
 
 
 def _balanced_or(parts: list[Column]) -> Column:
-    """Join by OR as a balanced tree: a chain of thousands overflows Spark's stack."""
+    """Combine by OR as a balanced tree: a chain of thousands overflows Spark's stack."""
     while len(parts) > 1:
         pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
         parts = [pair[0] if len(pair) == 1 else pair[0] | pair[1] for pair in pairs]
     return parts[0]
 
 
-#: What a write says that found the table otherwise than it was looked at.
+#: Error text of a write to a table that was committed to since it was read.
 TABLE_MOVED_MARKER = "LHB_TABLE_MOVED"
 
 
 def pin_table_identity(spark: SparkSession, name: str) -> DataFrame:
-    """Give no rows, in the columns of a table; ask for it before you look at the table.
+    """Return an empty frame with a table's columns; call it before the table is inspected.
 
-    What holds these rows too cannot be written once the table has another UUID than now: Spark
-    refuses to run a query on a table that it loaded under another one, even if it need not read it.
-    Through Spark Connect, where tables are loaded by each query, it cannot be written once anything
-    was committed to the table; that failure says MOVED.
+    A frame that includes this one can only be written while the table keeps its present UUID. A
+    write by name loads the table again, so the table could otherwise be fenced between inspection
+    and write. Spark refuses a query on a table that it loaded under another UUID, even if it does
+    not read it. Iceberg compares the UUID again from its own load on. Spark Connect loads tables
+    per query: there the write fails after any commit to the table, with TABLE_MOVED_MARKER.
     """
     opened = spark.table(name)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -232,20 +218,22 @@ def pin_table_identity(spark: SparkSession, name: str) -> DataFrame:
 
 
 def _fail_if_committed(spark: SparkSession, name: str, opened: DataFrame) -> DataFrame:
-    """Compare the table's metadata files with those of now, in the query that writes.
+    """Return an empty frame that fails, in the query that writes, for a new metadata file.
 
-    Iceberg lists them when it plans that query, which has loaded the table to be written by then:
-    a commit before that load is seen here, and one after it by Iceberg's own comparison.
+    Iceberg lists the metadata files when it plans that query, after it has loaded the table to be
+    written. This check detects a commit before that load; Iceberg itself detects one after it.
     """
     from pyspark.sql import functions as F
 
     log = spark.table(f"{name}.`metadata_log_entries`").select("file")
     known = [row["file"] for row in log.collect()]
-    said = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
-    added = log.where(F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(said))
-    nothing = F.lit(None)
+    failure = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
+    added = log.where(
+        F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(failure)
+    )
+    null = F.lit(None)
     return added.select(
-        *(nothing.cast(field.dataType).alias(field.name) for field in opened.schema.fields)
+        *(null.cast(field.dataType).alias(field.name) for field in opened.schema.fields)
     )
 
 
@@ -253,9 +241,10 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def raw_label(field: ScopeField) -> Column:
-    """Give a value for each row that `label` turns into its partition's label; null for null.
+    """Build a cheap value per row that `format_label` turns into its partition's label.
 
-    It sorts as the partitions do. Days and hours are UTC: the session's time zone is.
+    Null for null. The value sorts as the partitions do. Days and hours are UTC, as the session's
+    time zone is. Formatting a date for every row would cost as much as hashing the row.
     """
     from pyspark.sql import functions as F
 
@@ -274,7 +263,7 @@ def raw_label(field: ScopeField) -> Column:
 
 
 def raw_type(field: ScopeField) -> str:
-    """Give the Spark type of `raw_label`."""
+    """Return the Spark type of `raw_label`."""
     if field.type == "string":
         return "string"
     is_day = field.transform == "day" or (field.transform == "identity" and field.type == "date")
@@ -282,7 +271,7 @@ def raw_type(field: ScopeField) -> str:
 
 
 def format_label(field: ScopeField, raw: Any) -> str:
-    """Give the partition's label for what `raw_label` gave."""
+    """Return the partition's label for a value of `raw_label`."""
     if raw is None:
         return NULL_LABEL
     if field.transform in ("year", "month"):
@@ -302,9 +291,9 @@ def read_table(
     snapshot_id: int | None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Give a table at a snapshot, in that snapshot's schema; its head when the id is None.
+    """Read a table at a snapshot, in that snapshot's schema; its head when the id is None.
 
-    What others commit afterwards is not seen. Raises NotFound.
+    Later commits are not visible. Raises NotFound.
     """
     name = quoted_table_name(catalog_name, table)
     with spark_errors(f"reading {table}"):
@@ -312,14 +301,14 @@ def read_table(
         if snapshot_id is not None:
             reader = reader.option("versionAsOf", str(snapshot_id))
         frame = reader.table(name)
-        _ = frame.schema  # Spark Connect looks for the table when it is asked about it
+        _ = frame.schema  # Spark Connect resolves the table only on first use.
         return frame
 
 
 def read_scope(
     spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None, scope: Scope
 ) -> DataFrame:
-    """Give only the rows of the scope's partitions."""
+    """Read only the rows of the scope's partitions."""
     frame = read_table(spark, catalog_name, table, snapshot_id)
     return restrict_to_ranges(spark, catalog_name, table, frame, partitions.scope_row_ranges(scope))
 
@@ -327,10 +316,10 @@ def read_scope(
 def restrict_to_ranges(
     spark: SparkSession, catalog_name: str, table: str, frame: DataFrame, rows: Sequence[RowRange]
 ) -> DataFrame:
-    """Keep the rows of any of the ranges of a frame that was read from the table.
+    """Filter a frame that was read from the table to rows in any of the ranges.
 
-    Iceberg binds pushed-down filters to the table's current schema: a column that was renamed or
-    dropped since the snapshot is filtered by Spark itself.
+    Iceberg binds pushed-down filters to the table's current schema. Spark itself filters a column
+    that was renamed or dropped since the snapshot.
     """
     with spark_errors(f"reading {table}"):
         current = spark.table(quoted_table_name(catalog_name, table)).columns
@@ -339,5 +328,5 @@ def restrict_to_ranges(
 
 
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Give an empty frame: what a table that does not exist, or has no snapshot, holds."""
+    """Return an empty frame, for a table that does not exist or has no snapshot."""
     return spark.createDataFrame([], schema)

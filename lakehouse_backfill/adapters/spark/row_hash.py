@@ -1,7 +1,7 @@
 """The canonical row hash `lhb-rowhash-1` and its per-group checksum, as Spark expressions.
 
-What they mean is fixed for ever in docs/row-hash.md, because checksums are stored. Everything here
-is a plain column expression: usable in `groupBy().agg()` and in an Observation alike.
+docs/row-hash.md fixes their definition. It must never change, because checksums are stored.
+Everything here is a plain column expression, usable in `groupBy().agg()` and in an Observation.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 
 _MASK_64 = (1 << 64) - 1
 _MASK_BITS = 63
-#: What a null contributes: xxhash64 of nothing is its seed, so Spark gives it without a branch.
+#: The hash of a null: xxhash64 of no value is its seed, so no branch is needed.
 NULL_HASH = 42
-#: The hash is summed in three parts, so that a group may hold 2^41 rows before a sum overflows.
+#: The hash is summed in three parts: a group may have 2^41 rows before a sum overflows.
 _PART_BITS = 22
 _PREFIX = "lhb_"
 _BINARY_COLLATION = "UTF8_BINARY"
-#: Expressions by session and columns: to build one asks the JVM dozens of times per column.
+#: Expressions by session and columns: building one calls the JVM dozens of times per column.
 _HASH_CACHE: dict[tuple[Any, ...], Column] = {}
 _MAX_CACHED = 64
 
 
 def shape_digest(schema: StructType, ignore: Collection[str] = ()) -> str:
-    """Give the digest (64 hex digits) of the hashed columns' names and canonical types."""
+    """Return the digest (64 hex digits) of the hashed columns' names and canonical types."""
     fields = _hashed_fields(schema, ignore)
     return digest([[field.name, canonical_type(field.dataType)] for field in fields])
 
 
 def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
-    """Give the 64-bit hash of a row: never null, independent of column order.
+    """Return the 64-bit hash of a row: never null, independent of column order.
 
     Raises Unsupported for a column type without a canonical form.
     """
     fields = _hashed_fields(schema, ignore)
-    number = session_number()
-    key = (number, *((each.name, each.dataType.json(), each.nullable) for each in fields))
-    found = _HASH_CACHE.get(key)
-    if found is None:
-        found = _hash_columns([(field, quoted_column(field.name)) for field in fields])
-        if number:
+    session_id = session_number()
+    key = (session_id, *((each.name, each.dataType.json(), each.nullable) for each in fields))
+    hash_column = _HASH_CACHE.get(key)
+    if hash_column is None:
+        hash_column = _hash_columns([(field, quoted_column(field.name)) for field in fields])
+        if session_id:
             if len(_HASH_CACHE) >= _MAX_CACHED:
                 _HASH_CACHE.clear()
-            _HASH_CACHE[key] = found
-    return found
+            _HASH_CACHE[key] = hash_column
+    return hash_column
 
 
 def checksum_aggregates(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
-    """Give the aggregates that `to_checksum` reads."""
+    """Return the aggregates that `to_checksum` reads."""
     return hash_aggregates(row_hash_column(schema, ignore))
 
 
 def hash_aggregates(hashed: Column) -> list[Column]:
-    """Give the aggregates over row hashes that are there already; null ones are left out."""
+    """Return the aggregates over existing row hashes; null ones are ignored."""
     from pyspark.sql import functions as F
 
     part = F.lit((1 << _PART_BITS) - 1)
@@ -77,7 +77,7 @@ def hash_aggregates(hashed: Column) -> list[Column]:
 
 
 def to_checksum(row: Mapping[str, Any], shape: str) -> Checksum:
-    """Make the checksum from a row of the aggregates (as a dict)."""
+    """Build the checksum from a row of the aggregates (as a dict)."""
     parts = (row[f"{_PREFIX}low"], row[f"{_PREFIX}middle"], row[f"{_PREFIX}high"])
     total = sum((part or 0) << (_PART_BITS * place) for place, part in enumerate(parts))
     return Checksum(
@@ -89,7 +89,7 @@ def to_checksum(row: Mapping[str, Any], shape: str) -> Checksum:
 
 
 def canonical_type(kind: DataType) -> Any:
-    """Give the canonical type: a text, or a list for a nested one. Raises Unsupported."""
+    """Return the canonical type: a text, or a list for a nested type. Raises Unsupported."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
@@ -134,12 +134,12 @@ def _unsupported(kind: DataType) -> Unsupported:
 
 
 def _hashed_fields(schema: StructType, ignore: Collection[str]) -> list[StructField]:
-    left_out = set(ignore)
-    return _by_name([field for field in schema.fields if field.name not in left_out])
+    ignored = set(ignore)
+    return _by_name([field for field in schema.fields if field.name not in ignored])
 
 
 def _by_name(fields: list[StructField]) -> list[StructField]:
-    """Sort by code point, as Python compares texts."""
+    """Sort by name in code point order, as Python compares texts."""
     return sorted(fields, key=lambda field: field.name)
 
 
@@ -157,12 +157,12 @@ def _hash_columns(columns: list[tuple[StructField, Column]]) -> Column:
 
 
 def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
-    """Set bit i when column i is null: xxhash64 skips nulls, so a value could move unseen."""
+    """Set bit i when column i is null: xxhash64 skips nulls and would miss a moved value."""
     from pyspark.sql import functions as F
 
     word = F.lit(0).cast("bigint")
     for place, (field, value) in enumerate(columns):
-        if field.nullable:  # A required column's bit is always 0: testing it would only cost.
+        if field.nullable:  # A required column's bit is always 0.
             bit = F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(
                 F.lit(0).cast("bigint")
             )
@@ -171,7 +171,7 @@ def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
 
 
 def _canonical_value(kind: DataType, value: Column) -> Column:
-    """Give what is hashed for a value; nested ones are reduced to one bigint, never null."""
+    """Return the value to hash; a nested value is reduced to one bigint, null to NULL_HASH."""
     from pyspark.sql import types as T
 
     canonical = canonical_type(kind)
@@ -182,12 +182,12 @@ def _canonical_value(kind: DataType, value: Column) -> Column:
     if isinstance(kind, T.MapType):
         return _unless_null(value, _hash_map(kind, value))
     widened = {"long": "bigint", "double": "double"}.get(canonical)
-    # xxhash64 itself takes every NaN as one, and -0.0 as 0.0.
+    # xxhash64 itself hashes every NaN alike, and -0.0 as 0.0.
     return value.cast(widened) if widened and kind.simpleString() != widened else value
 
 
 def _hash_element(kind: DataType, value: Column) -> Column:
-    """Hash one element, struct field or map entry; null gives NULL_HASH."""
+    """Hash one element, struct field or map entry; null becomes NULL_HASH."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 

@@ -1,4 +1,4 @@
-"""SQL views for readers who know nothing of pointers."""
+"""SQL views for readers that do not use the accepted-version pointer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 
 class SparkViews:
-    """Views in the catalog of the lake; the session is started when the first one is made."""
+    """Views in the catalog of the lake; the first view that is made starts the session."""
 
     def __init__(self, session: Callable[[], SparkSession], catalog: str) -> None:
         self._session = session
         self._catalog = catalog
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        """Make the view show a table at a snapshot, or its head; readers see old or new.
+        """Create or replace a view of a table at a snapshot, or at its head.
 
-        Raises Unsupported where the catalog keeps no views.
+        The change is atomic: readers see the old or the new view. Raises Unsupported when the
+        catalog does not support views.
         """
         spark = self._session()
         at = f" VERSION AS OF {int(snapshot_id)}" if snapshot_id is not None else ""
-        # Views cannot be made by the DataFrame API; names are quoted, the id is a number.
+        # The DataFrame API cannot create views. Names are quoted, the id is a number.
         select = f"SELECT * FROM {quoted_table_name(self._catalog, table)}{at}"  # noqa: S608
         _create(spark, self._catalog, view, f"CREATE OR REPLACE VIEW {{}} AS {select}")
 
@@ -39,20 +40,20 @@ class SparkViews:
 def ensure_view(
     spark: SparkSession, catalog: str, namespace: str, name: str, select_sql: str
 ) -> None:
-    """Create the view unless it is there; raises Unsupported where the catalog keeps no views.
+    """Create the view unless it exists; raise Unsupported when the catalog has no views.
 
-    Where the namespace is not there yet, there is nothing to show.
+    Without the namespace there is nothing to show: no view is created.
     """
     try:
-        shown = spark.sql(
+        rows = spark.sql(
             f"SHOW VIEWS IN {quote_identifier(catalog)}.{quote_identifier(namespace)}"
         ).collect()
-        is_there = name in {row["viewName"] for row in shown}
+        exists = name in {row["viewName"] for row in rows}
     except Exception as error:
         if "NoSuchNamespaceException" in str(error):
             return
         raise _view_error(name, error) from error
-    if not is_there:
+    if not exists:
         view = f"{namespace}.{name}"
         _create(spark, catalog, view, f"CREATE VIEW IF NOT EXISTS {{}} AS {select_sql}")
 

@@ -1,4 +1,4 @@
-"""Calls hooks: programs without a shell, webhooks by one POST."""
+"""Hook calls: programs run without a shell, webhooks as one POST."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from lakehouse_backfill.domain.contract import Hook, HookCall
 from lakehouse_backfill.ports.system import Hooks
 
-#: How much of what a hook says is kept.
+#: Characters of a hook's output that are kept.
 _MAX_DETAIL_LENGTH = 500
 
 
@@ -27,7 +27,7 @@ class LocalHooks(Hooks):
         self._project = project
 
     def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
-        """Call it with a JSON message and wait for its end; a failure is an outcome, no error."""
+        """Call the hook with a JSON message and wait for its end; a failure is no error."""
         started = time.monotonic()
         text = json.dumps(message, sort_keys=True)
         is_ok, detail = self._run_command(hook, text) if hook.command else _post_webhook(hook, text)
@@ -41,8 +41,8 @@ class LocalHooks(Hooks):
 
     def _run_command(self, hook: Hook, text: str) -> tuple[bool, str]:
         try:
-            # The command stands in the contract, which is approved with the plan.
-            done = subprocess.run(  # noqa: S603
+            # The command is part of the contract, which is approved with the plan.
+            process = subprocess.run(  # noqa: S603
                 list(hook.command),
                 input=text,
                 capture_output=True,
@@ -58,12 +58,14 @@ class LocalHooks(Hooks):
             return False, f"{hook.command[0]} cannot be run: {error.strerror}"
         except ValueError as error:
             return False, f"the command cannot be run: {error}"
-        said = (done.stderr if done.returncode else done.stdout).strip()
-        return done.returncode == 0, f"exit code {done.returncode}" + (f": {said}" if said else "")
+        output = (process.stderr if process.returncode else process.stdout).strip()
+        return process.returncode == 0, f"exit code {process.returncode}" + (
+            f": {output}" if output else ""
+        )
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirect would send the token elsewhere."""
+    """Refuses redirects: they would send the token to another server."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -90,7 +92,7 @@ def _post_webhook(hook: Hook, text: str) -> tuple[bool, str]:
     except HTTPException as error:
         return False, f"no HTTP answer: {type(error).__name__}"
     except ValueError:
-        # What is wrong with a header is told with its value, which is the token.
+        # The error text contains the header's value, which is the token.
         return False, f"the address, or the text of {hook.token_env}, cannot be sent"
 
 

@@ -1,12 +1,10 @@
-"""Structured JSON logs without secrets.
-
-Log fields as plain JSON values, without secrets.
-
-Structured logs and spans: JSON lines under `.lakehouse-backfill/logs/`, one file a day.
+"""Structured logs and spans: JSON lines under `.lakehouse-backfill/logs/`, one file a day.
 
 Every line has the same labels (requirement O2), null where they do not apply, so that a query over
-the files needs no case distinction. Spans nest; their ids follow W3C trace context, and the trace
-id is made from the run id: the processes that plan, stage and publish one run write one trace.
+the files needs no case distinction. Spans nest, and their ids follow W3C trace context. The trace
+id is derived from the run id: the processes that plan, stage and publish one run write one trace.
+
+Values are written as plain JSON without secrets.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ MAX_TEXT_LENGTH = 4_000
 
 
 def redact_value(value: Any) -> Any:
-    """Give a value as JSON can hold it: secrets hidden, NaN and other odd values as text."""
+    """Return a value as JSON can hold it: secrets hidden, NaN and other types as text."""
     if isinstance(value, Mapping):
         return {str(key): _redact_field(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -90,15 +88,15 @@ _SPANS: ContextVar[tuple[str, ...]] = ContextVar("lakehouse_backfill_spans", def
 
 
 class JsonJournal:
-    """Implements `ports.progress.Journal`.
+    """Implements `ports.system.Journal`.
 
-    A line is one append of at most a few kilobytes, so lines of several processes do not mix. When
-    the log cannot be written the work goes on, and stderr says so once: a full disk under the logs
-    must not stop a publication between its commit and its pointer.
+    A line is one append of at most a few kilobytes, so lines of several processes do not mix. If
+    the log cannot be written, the work continues and stderr reports it once: a full disk under the
+    logs must not stop a publication between its commit and its pointer.
     """
 
     def __init__(self, project: Path, clock: Clock | None = None) -> None:
-        """Log under the folder of a project; the folder is made with the first line."""
+        """Log under the folder of a project; the folder is created with the first line."""
         self._folder = project / LOG_FOLDER
         self._clock = clock or SystemClock()
         self._fields: dict[str, Any] = {}
@@ -106,14 +104,14 @@ class JsonJournal:
         self._complaints: list[str] = []
 
     def bind(self, **fields: Any) -> JsonJournal:
-        """Give a journal whose lines all carry `fields`; this one stays as it is."""
+        """Return a journal whose lines all carry `fields`; this one does not change."""
         bound = JsonJournal.__new__(JsonJournal)
         bound.__dict__.update(self.__dict__)
         bound._fields = {**self._fields, **fields}
         return bound
 
     def log(self, event: str, **fields: Any) -> None:
-        """Write one line, inside the span that is open."""
+        """Write one line, inside the current span."""
         spans = _SPANS.get()
         self._write(event, fields, spans[-1] if spans else None, spans[-2] if spans[1:] else None)
 
@@ -142,9 +140,9 @@ class JsonJournal:
         parent: str | None,
         took: dict[str, Any] | None = None,
     ) -> None:
-        given = {**dict.fromkeys(LOG_LABELS), **self._fields, **fields}
-        run = given["run_id"]
-        own = {
+        labelled = {**dict.fromkeys(LOG_LABELS), **self._fields, **fields}
+        run = labelled["run_id"]
+        envelope = {
             "at": self._clock.now().isoformat(),
             "event": event,
             "trace_id": _trace_id(str(run)) if run else self._process_trace_id,
@@ -154,11 +152,13 @@ class JsonJournal:
             "outcome": None,
             **(took or {}),
         }
-        rest = {
+        payload = {
             f"field_{key}" if key in _RESERVED_FIELDS else key: value
-            for key, value in given.items()
+            for key, value in labelled.items()
         }
-        self._append(json.dumps({**own, **redact_value(rest)}, ensure_ascii=False, allow_nan=False))
+        self._append(
+            json.dumps({**envelope, **redact_value(payload)}, ensure_ascii=False, allow_nan=False)
+        )
 
     def _append(self, line: str) -> None:
         path = self._folder / f"{self._clock.now():%Y-%m-%d}.jsonl"
@@ -174,7 +174,7 @@ class JsonJournal:
 
     def _complain(self, text: str) -> None:
         if not self._complaints:
-            self._complaints.append(text)  # shared by all bound journals: said once
+            self._complaints.append(text)  # shared by all bound journals: written once
             sys.stderr.write(text)
 
 

@@ -1,14 +1,6 @@
-"""Driver identity, acting person, git state, clock.
+"""The process and its machine: driver identity, acting person, git commit, clock.
 
-The machine's clock.
-
-Which process drives a run, and whether it can still do so.
-
-Which commit a project is at, and whether it has changes that are in none.
-
-Who acts: as they say, or as the machine knows them.
-
-Progress for callers that watch nothing; the one for a terminal is in `cli.progress`.
+Also the progress for callers that show none; the one for a terminal is in `cli.progress`.
 """
 
 from __future__ import annotations
@@ -27,14 +19,14 @@ from lakehouse_backfill.errors import ConfigError
 
 
 class SystemClock:
-    """Implements `ports.clock.Clock`."""
+    """Implements `ports.system.Clock`."""
 
     def now(self) -> datetime:
-        """The current instant, timezone-aware UTC."""
+        """Return the current instant, timezone-aware UTC."""
         return datetime.now(timezone.utc)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep for `seconds`."""
         time.sleep(seconds)
 
 
@@ -42,57 +34,57 @@ _PROC_FOLDER = Path("/proc")
 _DRIVER_PATTERN = re.compile(
     r"(?P<host>.+):(?P<pid>\d+)(?:@(?P<start>\d+))?(?:/(?P<place>[0-9a-f]+-\w+))?"
 )
-#: Dead but not reaped, stopped, stopped by a debugger: none of them works.
+#: States of a process that does not run: dead but not reaped, stopped, stopped by a debugger.
 _IDLE_STATES = frozenset("ZXxTt")
 
 
 def this_driver() -> str:
-    """Name this process: `host:pid@start/boot-namespace`.
+    """Return the name of this process: `host:pid@start/boot-namespace`.
 
-    The start tells it from a later one by its pid; the boot and the namespace of its pids tell
-    machines and containers apart that have one host name. Without /proc they are left out.
+    The start distinguishes it from a later process with its pid; boot and pid namespace distinguish
+    machines and containers with the same host name. Without /proc they are left out.
     """
-    found = _read_process_state(os.getpid())
-    start = f"@{found[1]}" if found else ""
-    place = _boot_and_namespace()
-    return f"{socket.gethostname()}:{os.getpid()}{start}{'/' + place if place else ''}"
+    process_state = _read_process_state(os.getpid())
+    start = f"@{process_state[1]}" if process_state else ""
+    machine = _boot_and_namespace()
+    return f"{socket.gethostname()}:{os.getpid()}{start}{'/' + machine if machine else ''}"
 
 
 def is_driver_alive(driver: str) -> bool:
-    """Tell whether a driver can work on its run; in another place assume that it does.
+    """Return whether a driver can work on its run; True if it runs elsewhere.
 
-    That is another host, another container, or the time before a boot: pids mean nothing there,
-    and the end of its lease decides. A process that is stopped cannot work. Should it go on later,
-    its writes are refused by the fences of whoever took over.
+    Elsewhere is another host, another container, or the time before a boot: pids mean nothing
+    there, and the end of its lease decides. A stopped process cannot work. If it continues later,
+    its writes are refused by the fences of the process that took over.
     """
-    named = _DRIVER_PATTERN.fullmatch(driver)
-    if named is None or named["host"] != socket.gethostname():
+    parts = _DRIVER_PATTERN.fullmatch(driver)
+    if parts is None or parts["host"] != socket.gethostname():
         return True
-    if named["place"] not in (None, _boot_and_namespace()):
+    if parts["place"] not in (None, _boot_and_namespace()):
         return True
-    pid = int(named["pid"])
+    pid = int(parts["pid"])
     if not _PROC_FOLDER.joinpath("self", "stat").exists():
         return _is_pid_alive(pid)
-    found = _read_process_state(pid)
-    if found is None:
+    process_state = _read_process_state(pid)
+    if process_state is None:
         return False
-    state, start = found
-    return state not in _IDLE_STATES and named["start"] in (None, start)
+    state, start = process_state
+    return state not in _IDLE_STATES and parts["start"] in (None, start)
 
 
 def _read_process_state(pid: int) -> tuple[str, str] | None:
-    """Give state and start (in ticks since boot) of a process; None when there is none."""
+    """Return state and start (in ticks since boot) of a process; None when there is none."""
     try:
         text = _PROC_FOLDER.joinpath(str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command's name stands in brackets and may hold anything, brackets and spaces too.
+    # The command's name is in brackets and may contain any text, also brackets and spaces.
     fields = text.rpartition(")")[2].split()
     return fields[0], fields[19]
 
 
 def _boot_and_namespace() -> str | None:
-    """Give the boot of this machine and the namespace of this process's pids, both shortened."""
+    """Return the boot id of this machine and this process's pid namespace, both shortened."""
     try:
         boot = _PROC_FOLDER.joinpath("sys", "kernel", "random", "boot_id").read_text(
             encoding="ascii"
@@ -117,10 +109,10 @@ _GIT_TIMEOUT_S = 10
 
 
 def describe_git_commit(folder: Path, files: tuple[str, ...] = ()) -> str | None:
-    """Name the commit of the folder; `-dirty` at its end: files that decide are not in it.
+    """Return the commit of the folder, ending in `-dirty` when code is not in the commit.
 
-    Those are files that changed since, and those of `files` that git does not know. None: it is no
-    repository, has no commit, or there is no git.
+    Such code is in changed files, and in those of `files` that git does not track. None: the folder
+    is no repository or has no commit, or git is missing.
     """
     head = _run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
     if not head or head.endswith("-dirty") or not files:
@@ -132,23 +124,23 @@ def describe_git_commit(folder: Path, files: tuple[str, ...] = ()) -> str | None
 def _run_git(folder: Path, *arguments: str) -> str:
     try:
         # A fixed command on a folder that the user named.
-        done = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *arguments],  # noqa: S607 (whichever git is installed)
             capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 _NOTHING_CHANGED = "nothing was changed"
 
 
 def resolve_actor(by: str | None) -> str:
-    """Name the acting person, without blanks around: as given, or as logged in.
+    """Return the name of the acting person, without surrounding blanks: as given, or as logged in.
 
     Raises ConfigError for a name that is blank or holds control characters, and where the machine
-    knows no user, as in some containers.
+    has no user name, as in some containers.
     """
     if by is not None:
         fault = name_fault(by)
@@ -166,7 +158,7 @@ def resolve_actor(by: str | None) -> str:
 
 
 def require_valid_reason(reason: str) -> str:
-    """Give a reason back; raises ConfigError when it is too long or holds control characters."""
+    """Return the reason; raises ConfigError if it is too long or has control characters."""
     fault = reason_fault(reason)
     if fault:
         raise ConfigError(
@@ -178,7 +170,7 @@ def require_valid_reason(reason: str) -> str:
 
 
 class NullProgress:
-    """Implements `ports.progress.Progress` and says nothing."""
+    """Implements `ports.system.Progress` without output."""
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Do nothing."""

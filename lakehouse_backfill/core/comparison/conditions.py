@@ -1,8 +1,7 @@
-"""User-typed row conditions and tolerances.
+"""Row conditions and tolerances that a user typed.
 
-Reading tolerances, and holding them against a table's columns.
-
-A condition on rows that a user typed, checked and written again for one engine.
+A condition is parsed, checked, and rendered for one engine. A tolerance is parsed, and checked
+against the columns of the compared tables.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 
-#: Decimals of more digits than this are subtracted as floating numbers, by every engine.
+#: Every engine subtracts decimals of more digits than this as floating-point numbers.
 EXACT_DIGITS = 37
 _SMALLEST, _LARGEST = Decimal("1e-18"), Decimal("1e18")
 
 
 def parse_tolerances(texts: Iterable[str]) -> tuple[Tolerance, ...]:
-    """Read `COLUMN=0.01` (in the column's unit) and `COLUMN=1%` (of the greater value).
+    """Parse `COLUMN=0.01` (in the column's unit) and `COLUMN=1%` (of the greater value).
 
-    Raises ConfigError for what is neither, and for a column that is named twice.
+    Raises ConfigError for any other text, and for a column that is named twice.
     """
-    found: dict[str, Tolerance] = {}
+    tolerances: dict[str, Tolerance] = {}
     for text in texts:
-        one = _parse_tolerance(text)
-        if one.column in found:
+        tolerance = _parse_tolerance(text)
+        if tolerance.column in tolerances:
             raise ConfigError(
-                f"there are two tolerances for column {one.column}", fix="give one of them"
+                f"there are two tolerances for column {tolerance.column}", fix="give one of them"
             )
-        found[one.column] = one
-    return tuple(found.values())
+        tolerances[tolerance.column] = tolerance
+    return tuple(tolerances.values())
 
 
 def require_applicable_tolerances(
@@ -45,25 +44,26 @@ def require_applicable_tolerances(
 ) -> None:
     """Raise ConfigError unless each tolerance is of a compared number column.
 
-    `kinds` tells by name of each compared column whether it is a `number`. Without a key no row is
-    another's counterpart, so nothing can be nearly equal.
+    `kinds` maps each compared column to its kind, e.g. `number`. Without a key rows have no
+    counterparts, so no value can be nearly equal.
     """
-    for one in tolerances:
+    for tolerance in tolerances:
         if not key:
             raise ConfigError(
-                f"a tolerance for {one.column} needs a key, which says what rows are compared",
+                f"a tolerance for {tolerance.column} needs a key, "
+                "which says what rows are compared",
                 fix="name the key columns: --key a,b",
             )
-        if kinds.get(one.column) != "number":
+        if kinds.get(tolerance.column) != "number":
             numbers = ", ".join(name for name, kind in kinds.items() if kind == "number")
             raise ConfigError(
-                f"{one.column} is no compared column of numbers, so it can have no tolerance",
+                f"{tolerance.column} is no compared column of numbers, so it can have no tolerance",
                 fix=f"choose from: {numbers or 'there is none'}",
             )
 
 
 def require_ignored_columns_exist(ignore: Iterable[str], sides: Iterable[Collection[str]]) -> None:
-    """Raise ConfigError when no side has a column that is to be ignored: a slip would go unseen.
+    """Raise ConfigError when no side has a column that is to be ignored: it may be a typing error.
 
     Lineage columns are always ignored, whether a table has them or not.
     """
@@ -76,7 +76,7 @@ def require_ignored_columns_exist(ignore: Iterable[str], sides: Iterable[Collect
 
 
 def format_decimal(limit: Decimal) -> str:
-    """Give the number without exponent: digits and a point."""
+    """Return the number without exponent: digits and a point."""
     return f"{limit:f}"
 
 
@@ -87,8 +87,8 @@ def _parse_tolerance(text: str) -> Tolerance:
         number = Decimal(written.removesuffix("%"))
     except InvalidOperation:
         number = Decimal("NaN")
-    is_fine = number.is_finite() and (number == 0 or _SMALLEST <= number <= _LARGEST)
-    if not column or not is_fine:
+    is_valid = number.is_finite() and (number == 0 or _SMALLEST <= number <= _LARGEST)
+    if not column or not is_valid:
         raise ConfigError(
             f"the tolerance {text!r} cannot be read",
             fix="write COLUMN=0.01 for a distance, or COLUMN=1% for a share of the value",
@@ -98,12 +98,12 @@ def _parse_tolerance(text: str) -> Tolerance:
 
 
 Dialect = Literal["duckdb", "spark"]
-#: Readers of the text: standard SQL first, then Spark's own (backticks).
+#: Dialects to parse the text with: standard SQL first, then Spark's (backticks).
 _READERS = ("duckdb", "spark")
 
 
 def condition_columns(text: str) -> tuple[str, ...]:
-    """Name the columns that the condition reads, in order of appearance; raises ConfigError."""
+    """Return the columns that the condition reads, in order of appearance; raises ConfigError."""
     from sqlglot import exp
 
     tree = _parse(text)
@@ -111,11 +111,11 @@ def condition_columns(text: str) -> tuple[str, ...]:
 
 
 def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
-    """Write the condition for `dialect`, with every column replaced by `columns[name]`.
+    """Render the condition for `dialect`, with every column replaced by `columns[name]`.
 
-    Nothing of the text reaches the engine unparsed: it is one boolean expression of literals,
-    known functions and the given columns, without subqueries, windows or aggregates. Column names
-    match exactly, or without regard to case when just one does. Raises ConfigError.
+    No part of the text reaches the engine unparsed: it is one boolean expression of literals, known
+    functions and the given columns, without subqueries, windows or aggregates. Column names match
+    exactly, or without regard to case when only one does. Raises ConfigError.
     """
     from sqlglot import exp
 
@@ -134,9 +134,9 @@ def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) ->
 def _match(name: str, columns: Mapping[str, str], text: str) -> str:
     if name in columns:
         return name
-    alike = [each for each in columns if each.lower() == name.lower()]
-    if len(alike) == 1:
-        return alike[0]
+    matches = [column for column in columns if column.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
     raise ConfigError(
         f"no column {name} for the condition {text!r}",
         fix=f"use one of: {', '.join(columns)}",

@@ -1,8 +1,8 @@
-"""Diff, reconcile: choose the engine, leave out what fingerprints prove equal.
+"""Diff and reconcile of two table states.
 
-reconcile: count and checksum of the partitions of any two states of tables.
-
-What `diff` does: two states are compared by the engine that fits, or only weighed.
+A diff chooses its engine by the bytes that must be read, and skips partitions that fingerprints
+prove equal. `preview_diff` reads metadata only. `reconcile` compares count and checksum of each
+partition.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ class TableSides:
 
 
 def reconcile(context: Context, sides: TableSides) -> tuple[PartitionBalance, ...]:
-    """Set count and checksum of each partition side by side.
+    """Compare count and checksum of each partition of two states.
 
-    Sums over files: what is known of them is not read again, and Spark starts for the rest only.
+    Checksums are sums over files: known files are not read again, and Spark starts for the rest
+    only.
     """
     old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
     info = context.tables.describe(sides.new.table)
     scope = _all_partitions(context, sides, info, (old.snapshot_id, new.snapshot_id))
     left = fingerprints.partition_checksums(context, sides.old.table, old.snapshot_id, scope)
     right = fingerprints.partition_checksums(context, sides.new.table, new.snapshot_id, scope)
-    found = [*left.values(), *right.values()]
+    checksums = [*left.values(), *right.values()]
     return fingerprints.partition_balances(
-        scope.partitions, left, right, found[0].shape if found else ""
+        scope.partitions, left, right, checksums[0].shape if checksums else ""
     )
 
 
@@ -69,13 +70,13 @@ def _all_partitions(
 
 
 MEBIBYTE = 1024 * 1024
-#: Below this reading the rows is as fast as asking what is known of their files.
+#: Below this, reading the rows is as fast as looking up their fingerprints.
 _FINGERPRINT_LOOKUP_MIN_BYTES = 32 * MEBIBYTE
 
 
 @dataclass(frozen=True)
 class DiffOptions:
-    """What of two states is compared, and how; no key: that of the contract."""
+    """What of two states is compared, and how; an empty key means that of the contract."""
 
     key: tuple[str, ...] = ()
     where: str | None = None
@@ -86,14 +87,14 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class DiffResult:
-    """A diff, and why this engine made it."""
+    """A diff, and the choice of its engine."""
 
     diff: Diff
     choice: EngineChoice
 
 
 def request_for_states(context: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
-    """Ask for two table states, of one table or of two; raises NotFound."""
+    """Build the request for two states, of one table or of two; raises NotFound."""
     old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
     return DiffRequest(
         old_table=sides.old.table,
@@ -109,16 +110,19 @@ def request_for_states(context: Context, sides: TableSides, asked: DiffOptions) 
 
 
 def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
-    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    """Build the request for a run's candidate against what it replaces, in the run's partitions.
+
+    Raises NotFound when nothing is staged.
+    """
     plan = context.runs.plan(run_id)
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
-    found = candidate_request(plan, shadow, asked.samples, asked.where)
+    request = candidate_request(plan, shadow, asked.samples, asked.where)
     return replace(
-        found,
-        key=asked.key or found.key,
-        ignore=(*found.ignore, *asked.ignore),
+        request,
+        key=asked.key or request.key,
+        ignore=(*request.ignore, *asked.ignore),
         tolerances=asked.tolerances,
     )
 
@@ -126,7 +130,7 @@ def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRe
 def candidate_request(
     plan: Plan, shadow: TableInfo, samples: int, where: str | None = None
 ) -> DiffRequest:
-    """Ask for a run's candidate against what it replaces, in the run's partitions."""
+    """Build the request for a candidate against what it replaces, in the run's partitions."""
     return DiffRequest(
         old_table=plan.resolved.target.table,
         old_snapshot_id=plan.resolved.target.snapshot_id,
@@ -145,7 +149,7 @@ def candidate_request(
 def engine_for(context: Context, request: DiffRequest) -> str:
     """Choose the engine by the bytes that must be read.
 
-    What the engine in this process cannot read, equality deletes for one, Spark does.
+    Spark compares what the local engine cannot read, e.g. equality deletes.
     """
     try:
         weight = context.differ("local").weigh(request)
@@ -160,16 +164,17 @@ def compute_diff(context: Context, request: DiffRequest) -> Diff:
 
 
 def local_limit_bytes(context: Context) -> int:
-    """Tell up to how many bytes of changed files the engine in this process compares them."""
+    """Return the maximum bytes of changed files that the local engine compares."""
     return context.profile.local_diff_limit_mib * 1024 * 1024
 
 
 def compare_states(
     context: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
 ) -> DiffResult:
-    """Compare with the engine asked for; `auto` chooses by the bytes that must be read.
+    """Compare with the requested engine; `auto` chooses by the bytes that must be read.
 
-    Partitions that fingerprints prove to be equal are not read, where that saves more than asking.
+    Partitions that fingerprints prove equal are not read, where that saves more than the look-up
+    costs.
     """
     limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
     weight: int | None = None
@@ -194,41 +199,43 @@ def compare_states(
 def preview_diff(
     context: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
 ) -> tuple[DiffPreview, EngineChoice]:
-    """Say from metadata what is the same and what would be read; no row is read, no JVM started.
+    """Return, from metadata, what is equal and what would be read; no row is read, no JVM started.
 
     Raises Unsupported where only Spark can list what delete files hide.
     """
     limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
-    found = context.differ("local").preview(with_known_equal(context, request))
-    return found, choose_engine(engine, found.bytes_to_read, limit)
+    preview = context.differ("local").preview(with_known_equal(context, request))
+    return preview, choose_engine(engine, preview.bytes_to_read, limit)
 
 
 def choose_engine(engine: str, bytes_to_read: int | None, limit_bytes: int) -> EngineChoice:
-    """Choose the engine: the one asked for, else by how much must be read. Raises ConfigError."""
+    """Choose the engine: the requested one, else by the bytes to read. Raises ConfigError."""
     if engine not in ("auto", "local", "spark"):
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
-    named: Literal["local", "spark"] = "spark" if engine == "spark" else "local"
+    chosen: Literal["local", "spark"] = "spark" if engine == "spark" else "local"
     why = "it was asked for"
     if engine == "auto":
         weight = bytes_to_read or 0
-        named = "local" if weight <= limit_bytes else "spark"
+        chosen = "local" if weight <= limit_bytes else "spark"
         size, limit = (f"{each / MEBIBYTE:,.1f} MiB" for each in (weight, limit_bytes))
-        why = f"{size} to read, {'at most' if named == 'local' else 'more than'} {limit}"
-    return EngineChoice(engine=named, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes)
+        why = f"{size} to read, {'at most' if chosen == 'local' else 'more than'} {limit}"
+    return EngineChoice(
+        engine=chosen, why=why, bytes_to_read=bytes_to_read, limit_bytes=limit_bytes
+    )
 
 
 def with_known_equal(context: Context, request: DiffRequest) -> DiffRequest:
-    """Add the partitions whose fingerprints are the same on both sides.
+    """Add the partitions whose fingerprints are equal on both sides.
 
-    Fingerprints say nothing of columns that a run adds, so there nothing counts as known, nor where
-    files cannot be told apart by partitions. Raises Tampered.
+    Fingerprints do not cover columns that a run adds: then no partition counts as known, nor where
+    files do not belong to partitions. Raises Tampered.
     """
     if request.change or None in _snapshots(request):
         return request
     try:
         return replace(request, known_equal=_equal_by_fingerprint(context, request))
     except (ConfigError, NotFound, Unsupported) as error:
-        # The diff reads all of it then, and says itself what it cannot do.
+        # The diff then reads everything, and raises its own error for what it cannot do.
         context.journal.log("fingerprints not asked", problem=error.problem)
         return request
 
@@ -261,7 +268,7 @@ def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
 
 
 def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:
-    """Give the partitions whose files differ; None where the sides have no common partitions."""
+    """Return the partitions whose files differ; None where the sides share no partitions."""
     if request.scope is not None:
         return request.scope
     fields: list[ScopeField] = []

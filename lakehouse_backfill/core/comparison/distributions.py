@@ -1,22 +1,18 @@
-"""Histograms, moments, PSI and KS of columns.
+"""Histograms, moments, and the PSI and KS distances of columns.
 
-How far a column's distribution moved between the old and the new side of a diff.
+They measure how far a column's values moved between the old and the new side of a diff: the
+population stability index (PSI) for categories, the Kolmogorov-Smirnov distance (KS) for numbers.
+Both engines supply the same exact counts and moments, so both report the same numbers.
 
-Both engines hand in the same exact counts and moments, so both report the same numbers.
+Numbers are counted in two kinds of bins. Equal-width bins are as wide as a power of two: such bins
+nest, so counts of disjoint rows can be added whatever range each part has, and no value is kept.
+One value far away makes them so wide that all other values share one bin. Therefore numbers are
+counted in scaled bins too, and the greater of the two distances counts.
 
-Bins of numbers on a scale of their own: as narrow as the number is small.
-
-A bin follows from the number alone, so one number far from all others does not widen the bins of
-those. There are 256 from each power of two to the next, on both sides of zero; everything below
-2^-64 counts as zero. In a double's bits a bin is the exponent and the first 8 digits after it.
-
-Whether the values of a column are spread as they were: PSI for categories, KS for numbers.
-
-Both engines hand in the same exact counts, so both report the same numbers. Numbers are counted in
-bins as wide as a power of two: such bins nest, so counts of parts of the rows can be added up
-whatever range each part has, and no value has to be kept. One value far away would make them
-so wide that all others share one: so numbers are counted in `scaled_bins`, too, and the greater
-distance counts.
+A scaled bin follows from the number alone: it is as narrow as the number is small, so one number
+far from all others does not widen the bins of the others. There are 256 from each power of two to
+the next, on both sides of zero; everything below 2^-64 counts as zero. In a double's bits, a bin is
+the exponent and the first 8 digits after it.
 """
 
 from __future__ import annotations
@@ -67,19 +63,19 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        """The mean, None without values."""
+        """Return the mean, None without values."""
         return self.total / self.values if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """The population standard deviation, None without values."""
+        """Return the population standard deviation, None without values."""
         if self.mean is None:
             return None
         return math.sqrt(max(0.0, self.squares / self.values - self.mean * self.mean))
 
 
 def describe_numbers(moments: Moments) -> dict[str, Any]:
-    """Give `nulls`, `min`, `max` and `mean` (nine significant digits) of a number column."""
+    """Return `nulls`, `min`, `max` and `mean` (nine significant digits) of a number column."""
     mean = moments.mean
     return {
         "nulls": moments.nulls,
@@ -90,10 +86,10 @@ def describe_numbers(moments: Moments) -> dict[str, Any]:
 
 
 def mean_shift(old: Moments, new: Moments) -> float | None:
-    """Give |mean_new - mean_old| in standard deviations of the old side, six decimals.
+    """Return |mean_new - mean_old| in standard deviations of the old side, six decimals.
 
-    None where it is undefined: a side without values, infinities, or a constant old side whose
-    mean moved.
+    None where it is undefined: a side without values, infinities, or a constant old side whose mean
+    moved.
     """
     if old.mean is None or new.mean is None or old.deviation is None:
         return None
@@ -107,10 +103,10 @@ def mean_shift(old: Moments, new: Moments) -> float | None:
 
 
 def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | None:
-    """Give the population stability index over the categories, six decimals.
+    """Return the population stability index over the categories, six decimals.
 
-    The 20 most frequent categories of both sides together stand alone, the rest are one; an empty
-    share counts as 0.0001. None when a side has no rows.
+    The 20 most frequent categories of both sides together are separate groups, the rest is one
+    group; an empty share counts as 0.0001. None when a side has no rows.
     """
     if not sum(old.values()) or not sum(new.values()):
         return None
@@ -118,7 +114,7 @@ def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | 
 
 
 def group_categories(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Give name and rows of the most frequent categories, and of all others together."""
+    """Return name and rows of the most frequent categories, and of all others together."""
     both = {name: old.get(name, 0) + new.get(name, 0) for name in {*old, *new}}
     top = sorted(both, key=lambda name: (-both[name], name))[:TOP_CATEGORIES]
     groups = [(name, old.get(name, 0), new.get(name, 0)) for name in top]
@@ -131,7 +127,7 @@ def group_categories(old: Mapping[str, int], new: Mapping[str, int]) -> list[tup
 
 
 def stability_index(groups: list[tuple[str, int, int]]) -> float:
-    """Give the population stability index of groups of rows, six decimals."""
+    """Return the population stability index of groups of rows, six decimals."""
     old_rows, new_rows = sum(one for _, one, _ in groups), sum(one for _, _, one in groups)
     index = 0.0
     for _, old_count, new_count in groups:
@@ -141,20 +137,20 @@ def stability_index(groups: list[tuple[str, int, int]]) -> float:
     return round(index, 6)
 
 
-#: Digits of a double that a bin has beside the exponent, and how many bins these make.
+#: Binary digits of a double in a bin besides the exponent, and the number of bins they make.
 BIN_DIGITS = 8
 BINS_PER_POWER = 1 << BIN_DIGITS
-#: The least exponent that is told apart from zero.
+#: The least exponent that is distinguished from zero.
 MIN_SCALED_EXPONENT = -64
-#: The digits of a double that a bin does not have, and what is taken off the rest.
+#: The digits of a double that a bin drops, and the offset subtracted from the rest.
 DROPPED_BITS = 52 - BIN_DIGITS
-#: The bins of some columns of numbers, which are asked for batch after batch.
+#: Entries of the cache: the bins of several number columns, looked up batch after batch.
 BIN_CACHE_SIZE = 16_384
 SCALED_BIN_OFFSET = (1023 + MIN_SCALED_EXPONENT) * BINS_PER_POWER - 1
 
 
 def scaled_bin(value: float) -> int:
-    """Give the bin of a finite number: 0 for zero, and negative for negative numbers."""
+    """Return the bin of a finite number: 0 for zero, and negative for negative numbers."""
     mantissa, power = math.frexp(abs(value))
     if power - 1 < MIN_SCALED_EXPONENT or not value:
         return 0
@@ -168,7 +164,7 @@ def scaled_bin(value: float) -> int:
 
 
 def scaled_bin_start(number: int) -> float:
-    """Give where a bin begins, up to that of the next one."""
+    """Return where a bin begins; it ends where the next one begins."""
     if number < 0:
         return -scaled_bin_start(1 - number)
     if not number:
@@ -180,10 +176,10 @@ def scaled_bin_start(number: int) -> float:
 
 
 def are_scaled_bins_finer(exponent: int, low: Any, high: Any) -> bool:
-    """Tell whether each bin of numbers from low to high lies in one bin of width 2^exponent.
+    """Return whether each scaled bin from low to high is inside one bin of width 2^exponent.
 
-    Both begin at multiples of powers of two, so one that is no wider does; those of negative
-    numbers end where equal ones begin.
+    Both kinds begin at multiples of powers of two, so a bin that is no wider is inside. Bins of
+    negative numbers end where equal-width bins begin, so they are not.
     """
     if low < 0 or exponent < MIN_SCALED_EXPONENT:
         return False
@@ -191,19 +187,20 @@ def are_scaled_bins_finer(exponent: int, low: Any, high: Any) -> bool:
 
 
 def equal_width_counts(counted: Mapping[int, int], exponent: int) -> dict[int, int]:
-    """Give counts in bins of width 2^exponent; these bins are finer."""
-    found: dict[int, int] = {}
+    """Return scaled counts as counts in bins of width 2^exponent, which must be coarser."""
+    coarse: dict[int, int] = {}
     for number, rows in counted.items():
         wide = equal_width_bin(number, exponent)
-        found[wide] = found.get(wide, 0) + rows
-    return found
+        coarse[wide] = coarse.get(wide, 0) + rows
+    return coarse
 
 
 @lru_cache(maxsize=BIN_CACHE_SIZE)
 def equal_width_bin(number: int, exponent: int) -> int:
-    """Give the bin of width 2^exponent that holds a bin of no negative numbers, no wider than it.
+    """Return the bin of width 2^exponent that holds a scaled bin of non-negative numbers.
 
-    Both begin at multiples of powers of two, so it lies there as a whole.
+    The scaled bin must be no wider. Both begin at multiples of powers of two, so it is inside as a
+    whole.
     """
     if not number:
         return 0
@@ -211,17 +208,17 @@ def equal_width_bin(number: int, exponent: int) -> int:
     return (BINS_PER_POWER + digits) >> (exponent + BIN_DIGITS - MIN_SCALED_EXPONENT - power)
 
 
-#: From this index on, categories count as shifted (with PSI, above 0.2 is taken as significant).
+#: From this index on, categories count as shifted (a PSI above 0.2 is regarded as significant).
 PSI_LIMIT = 0.2
-#: Numbers whose cumulative shares are never farther apart are spread as before, however many.
+#: Up to this distance of cumulative shares numbers count as unchanged, however many rows.
 KS_LIMIT = 0.1
-#: One in a thousand: what chance alone may exceed.
+#: Quantiles that chance alone exceeds once in a thousand times.
 _KS_CHANCE, _NORMAL_CHANCE = 1.949, 3.09
-#: Numbers of one column are counted in at most so many bins, and drawn in so many.
+#: Maximum bins in which numbers of one column are counted, and bars in which they are drawn.
 MAX_BINS, MAX_BARS = 256, 32
 #: Columns of one diff whose bars are kept.
 MAX_COLUMNS_WITH_BARS = 24
-#: The widest numbers there are need 2^1018.
+#: The widest range of doubles needs 2^1018.
 _MIN_EXPONENT, _MAX_EXPONENT = -1000, 1020
 _EXACT_BITS = 52
 
@@ -230,8 +227,8 @@ _EXACT_BITS = 52
 class Histogram:
     """Numbers counted in bins: `bins[n]` are those in `[n * 2^exponent, (n + 1) * 2^exponent)`.
 
-    The exponent is that of the numbers' range, from `low` to `high`. `scaled` are the same numbers
-    in `scaled_bins`.
+    The exponent follows from the range of the numbers, `low` to `high`. `scaled` holds the same
+    numbers in scaled bins.
     """
 
     low: float = math.inf
@@ -241,7 +238,7 @@ class Histogram:
 
     @property
     def exponent(self) -> int:
-        """How wide its bins are."""
+        """Return the exponent of the bin width."""
         return bin_exponent(self.low, self.high) if self.bins else _MIN_EXPONENT
 
     def add(
@@ -250,22 +247,22 @@ class Histogram:
         """Add other rows with numbers from low to high, counted in the bins of that range."""
         if not counted:
             return
-        before, theirs = self.exponent, bin_exponent(low, high)
+        own_exponent, other_exponent = self.exponent, bin_exponent(low, high)
         first, last = min(self.low, float(low)), max(self.high, float(high))
-        wide = bin_exponent(first, last)
-        self.bins = Counter(coarsen_bins(self.bins, wide - before))
-        self.bins.update(coarsen_bins(counted, wide - theirs))
+        exponent = bin_exponent(first, last)
+        self.bins = Counter(coarsen_bins(self.bins, exponent - own_exponent))
+        self.bins.update(coarsen_bins(counted, exponent - other_exponent))
         self.scaled.update(scaled)
         self.low, self.high = first, last
 
     def counts_at(self, exponent: int) -> Counter[int]:
-        """Give the counts in bins that are at least as wide as its own."""
+        """Return the counts in bins that are at least as wide as its own."""
         return Counter(coarsen_bins(self.bins, exponent - self.exponent))
 
 
 @dataclass(frozen=True)
 class _BinnedSides:
-    """Both sides counted in the same bins; `low` tells where a bin begins."""
+    """Both sides counted in the same bins; `bin_start` returns where a bin begins."""
 
     old: Counter[int]
     new: Counter[int]
@@ -273,7 +270,7 @@ class _BinnedSides:
 
     @cached_property
     def distance(self) -> float:
-        """The greatest distance of the cumulative shares."""
+        """Return the greatest distance of the cumulative shares."""
         if dict(self.old) == dict(self.new):
             return 0.0
         old_rows, new_rows = self.old.total(), self.new.total()
@@ -283,28 +280,28 @@ class _BinnedSides:
         return float(max(abs(old / old_rows - new / new_rows) for old, new in pairs))
 
     def is_concentrated(self, *, whole: bool) -> bool:
-        """Tell whether one bin of many values, not the only one, holds nearly all of both sides."""
+        """Return whether one of several bins, of many values, holds nearly all of both sides."""
         fullest, rows = self.old.most_common(1)[0]
         if len({*self.old, *self.new}) == 1:
             return False
-        least = min(rows / self.old.total(), self.new[fullest] / self.new.total())
+        min_share = min(rows / self.old.total(), self.new[fullest] / self.new.total())
         low, high = self.bin_start(fullest), self.bin_start(fullest + 1)
         is_one_value = not low and high <= 2.0**MIN_SCALED_EXPONENT
-        return least > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
+        return min_share > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
 
     def bars(self) -> tuple[DistributionBar, ...]:
-        """Give the shares of both sides in a few wider bins, from the lowest to the highest."""
-        by, every = 0, {*self.old, *self.new}
-        first, last = min(every), max(every)
-        while (last >> by) - (first >> by) >= MAX_BARS:
-            by += 1
-        old, new = coarsen_bins(self.old, by), coarsen_bins(self.new, by)
+        """Return the shares of both sides in a few wider bins, from the lowest to the highest."""
+        shift, numbers_seen = 0, {*self.old, *self.new}
+        first, last = min(numbers_seen), max(numbers_seen)
+        while (last >> shift) - (first >> shift) >= MAX_BARS:
+            shift += 1
+        old, new = coarsen_bins(self.old, shift), coarsen_bins(self.new, shift)
         sizes = self.old.total(), self.new.total()
-        numbers = range(first >> by, (last >> by) + 1)
+        numbers = range(first >> shift, (last >> shift) + 1)
         return tuple(
             DistributionBar(
-                name=f"{self.bin_start(number << by):.6g}",
-                low=self.bin_start(number << by), high=self.bin_start((number + 1) << by),
+                name=f"{self.bin_start(number << shift):.6g}",
+                low=self.bin_start(number << shift), high=self.bin_start((number + 1) << shift),
                 old=_share(old.get(number, 0), sizes[0]),
                 new=_share(new.get(number, 0), sizes[1]),
             )
@@ -313,7 +310,7 @@ class _BinnedSides:
 
 
 def bin_exponent(low: Any, high: Any) -> int:
-    """Give the exponent of the narrowest bins of which the numbers from low to high fill 256."""
+    """Return the exponent of the narrowest bins of which numbers from low to high fill 256."""
     first, last = float(low), float(high)
     biggest = max(abs(first), abs(last))
     lowest = max(_MIN_EXPONENT, math.frexp(biggest)[1] - _EXACT_BITS) if biggest else _MIN_EXPONENT
@@ -328,26 +325,26 @@ def bin_exponent(low: Any, high: Any) -> int:
 
 
 def coarsen_bins(counted: Mapping[int, int], by: int) -> dict[int, int]:
-    """Give counts in bins that are 2^by times as wide."""
+    """Return counts in bins that are 2^by times as wide."""
     if by <= 0:
         return dict(counted)
-    found: dict[int, int] = {}
+    coarse: dict[int, int] = {}
     by = min(by, 4096)
     for number, rows in counted.items():
         wide = number >> by
-        found[wide] = found.get(wide, 0) + rows
-    return found
+        coarse[wide] = coarse.get(wide, 0) + rows
+    return coarse
 
 
 def number_distribution(
     old: Histogram, new: Histogram, *, draw: bool = True, whole: bool = False
 ) -> Distribution | None:
-    """Give the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
+    """Return the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
 
     It never exceeds that of the values themselves; it is smaller at most by the share of rows in
-    the fullest bin. Where that is nearly all of both sides, it is said that nothing is judged
-    (bins of `whole` numbers no wider than 1 hold one value; of a column that is not drawn nothing
-    moved).
+    the fullest bin. Where that bin holds nearly all of both sides, the result is marked as
+    unjudged. Exceptions: bins of `whole` numbers no wider than 1 hold one value, and a column that
+    is not drawn did not move.
     """
     if not old.bins or not new.bins:
         return None
@@ -360,7 +357,7 @@ def number_distribution(
     scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bin_start))
     chosen = max(scales, key=lambda scale: scale.distance)
     by_chance = _KS_CHANCE * math.sqrt(1 / old.bins.total() + 1 / new.bins.total())
-    found = Distribution(
+    distribution = Distribution(
         test="ks",
         value=round(chosen.distance, 6),
         limit=round(min(1.0, max(KS_LIMIT, by_chance)), 6),
@@ -368,19 +365,19 @@ def number_distribution(
     )
     is_blind = (
         draw
-        and not found.is_shifted
+        and not distribution.is_shifted
         and all(scale.is_concentrated(whole=whole) for scale in scales)
     )
-    return found.model_copy(update={"is_unjudged": True}) if is_blind else found
+    return distribution.model_copy(update={"is_unjudged": True}) if is_blind else distribution
 
 
 def category_distribution(
     old: Mapping[str, int], new: Mapping[str, int], *, draw: bool = True
 ) -> Distribution | None:
-    """Give the population stability index; None when a side has no rows.
+    """Return the population stability index; None when a side has no rows.
 
-    With few rows chance alone gives an index of about bins times (1/old + 1/new): the limit is
-    never below what it exceeds once in a thousand times.
+    With few rows, chance alone gives an index of about bins times (1/old + 1/new). The limit is
+    never below what chance exceeds once in a thousand times.
     """
     rows = sum(old.values()), sum(new.values())
     if not all(rows):
@@ -402,7 +399,10 @@ def category_distribution(
 
 
 def limit_columns_with_bars(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff, ...]:
-    """Keep the bars of the columns that moved most: those of a wide table would be megabytes."""
+    """Keep the bars of the columns that moved most.
+
+    The bars of all columns of a wide table would be megabytes.
+    """
     moved = [
         (-found.value / found.limit, column.name)
         for column in columns
@@ -422,14 +422,19 @@ def limit_columns_with_bars(columns: tuple[ColumnDiff, ...]) -> tuple[ColumnDiff
 def check_distributions(
     columns: Iterable[ColumnDiff], gate: Literal["report", "block"]
 ) -> CheckResult:
-    """Name the columns whose values are spread otherwise than before."""
-    known = [(one.name, one.distribution) for one in columns if one.distribution is not None]
+    """Check the distributions of columns; the detail names those that shifted."""
+    known = [
+        (column.name, column.distribution) for column in columns if column.distribution is not None
+    ]
     moved = [(name, found) for name, found in known if found.is_shifted]
     moved.sort(key=lambda each: each[1].limit / each[1].value)
-    said = [f"{name} ({f.test.upper()} {f.value:.3g} over {f.limit:.3g})" for name, f in moved]
+    shifted = [
+        f"{name} ({shift.test.upper()} {shift.value:.3g} over {shift.limit:.3g})"
+        for name, shift in moved
+    ]
     unjudged = [name for name, found in known if found.is_unjudged]
     text = f"{len(moved)} of {len(known)} columns shifted"
-    text += f": {', '.join(said)}" if said else ""
+    text += f": {', '.join(shifted)}" if shifted else ""
     if unjudged:
         text += f"; not judged: {', '.join(unjudged)} (one range holds nearly all values)"
     return CheckResult(
@@ -456,7 +461,10 @@ def _equal_bin_start(number: int, exponent: int) -> float:
 
 
 def _chi_square(freedom: int) -> float:
-    """What a chi-square variable exceeds once in a thousand times (Wilson and Hilferty, 1931)."""
+    """Return what a chi-square variable exceeds once in a thousand times.
+
+    Source: Wilson and Hilferty, 1931.
+    """
     if freedom < 1:
         return 0.0
     step = 2 / (9 * freedom)

@@ -1,8 +1,7 @@
-"""Partition checksums as sums over files.
+"""Partition checksums as sums over the fingerprints of data files.
 
-What fingerprints say: sums of partitions from files, what must be read, who tampered.
-
-Checksums of partitions as sums over files: what is known is added up, the rest is read once.
+Known files are added up, the others are read once and recorded. A file whose rows or bytes
+contradict its fingerprint raises Tampered.
 """
 
 from __future__ import annotations
@@ -28,101 +27,101 @@ ChecksumsByFile = Mapping[tuple[str, str], Checksum]
 class KnownChecksums:
     """What is known of a scope's live files before any row is read.
 
-    `checksums` are those of partitions of which nothing has to be read; the rows of `unknown` ones
-    have to be, but for files in `skip`, whose checksums are in `summed` already.
+    `checksums` are those of partitions that need no reading. The `unread` partitions must be read,
+    except for files in `skip`, whose checksums are in `summed` already.
     """
 
     checksums: dict[str, Checksum] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     skip: frozenset[str] = frozenset()
     summed: dict[str, Checksum] = field(default_factory=dict)
-    #: Files that a reading of the unknown partitions would give a fingerprint of.
+    #: Files that get a fingerprint when the unread partitions are read.
     to_hash: dict[str, LiveFile] = field(default_factory=dict)
 
 
 def sum_known_checksums(
     files: Iterable[LiveFile], found: Mapping[str, FileFingerprint], scope: Collection[str]
 ) -> KnownChecksums:
-    """Sum what is known by partition.
+    """Sum the known checksums by partition.
 
     Partitions that delete files touch must be read, and those of files that hold rows of several
-    or are listed more than once. Raises Tampered when a table lists a file with other rows or bytes
-    than were hashed.
+    partitions or are listed more than once. Raises Tampered when a table lists a file with other
+    rows or bytes than were hashed.
     """
-    wanted = frozenset(scope)
-    inside = [(label, each) for each in files for label in _labels(each) if label in wanted]
-    listed = Counter(each.path for _, each in inside)
-    whole = {label for label, each in inside if not _is_simple(each) or listed[each.path] > 1}
-    unknown = {label for label, each in inside if label in whole or _is_new(each, found)}
+    labels = frozenset(scope)
+    inside = [(label, file) for file in files for label in _labels(file) if label in labels]
+    listed = Counter(file.path for _, file in inside)
+    whole = {label for label, file in inside if not _is_simple(file) or listed[file.path] > 1}
+    unknown = {label for label, file in inside if label in whole or _is_new(file, found)}
     checksums: dict[str, Checksum] = {}
     summed: dict[str, Checksum] = {}
     skip: set[str] = set()
-    for label, each in inside:
-        one = _fingerprint_of(each, found)
-        if label in whole or one is None:
+    for label, file in inside:
+        fingerprint = _fingerprint_of(file, found)
+        if label in whole or fingerprint is None:
             continue
-        require_listed_as_hashed(each, one)
-        into = summed if label in unknown else checksums
-        into[label] = into[label] + one.checksum if label in into else one.checksum
+        require_listed_as_hashed(file, fingerprint)
+        sums = summed if label in unknown else checksums
+        sums[label] = sums[label] + fingerprint.checksum if label in sums else fingerprint.checksum
         if label in unknown:
-            skip.add(each.path)
+            skip.add(file.path)
     simple = [e for _, e in inside if _is_simple(e) and listed[e.path] == 1]
-    to_hash = {each.path: each for each in simple if _is_new(each, found)}
-    order = tuple(label for label in scope if label in unknown)
-    return KnownChecksums(checksums, order, frozenset(skip), summed, to_hash)
+    to_hash = {file.path: file for file in simple if _is_new(file, found)}
+    unread = tuple(label for label in scope if label in unknown)
+    return KnownChecksums(checksums, unread, frozenset(skip), summed, to_hash)
 
 
 def match_fingerprints(
     files: Iterable[LiveFile], rows: Iterable[FileFingerprint], reading: str
 ) -> dict[str, FileFingerprint]:
-    """Give, by path, the fingerprints of the files under a reading and where they lie now."""
-    places = {(each.path, each.partition) for each in files}
+    """Return, by path, the fingerprints of files under a reading and in their current partition."""
+    places = {(file.path, file.partition) for file in files}
     return {
-        one.path: one
-        for one in rows
-        if one.reading == reading and (one.path, one.partition) in places
+        row.path: row
+        for row in rows
+        if row.reading == reading and (row.path, row.partition) in places
     }
 
 
 def complete_checksums(before: KnownChecksums, read: ChecksumsByFile) -> dict[str, Checksum]:
-    """Add what was read of the unknown partitions; those without rows are left out."""
-    found = dict(before.checksums)
-    found |= before.summed
+    """Add the checksums read of the unread partitions; those without rows are left out."""
+    checksums = dict(before.checksums)
+    checksums |= before.summed
     for (label, _), checksum in read.items():
-        found[label] = found[label] + checksum if label in found else checksum
-    return {label: checksum for label, checksum in found.items() if checksum.rows}
+        checksums[label] = checksums[label] + checksum if label in checksums else checksum
+    return {label: checksum for label, checksum in checksums.items() if checksum.rows}
 
 
 def checksums_by_label(read: ChecksumsByFile) -> dict[str, Checksum]:
-    """Add up the files of each partition."""
+    """Sum the checksums of the files of each partition."""
     return complete_checksums(KnownChecksums(), read)
 
 
 def newly_read_files(
     before: KnownChecksums, read: ChecksumsByFile
 ) -> dict[str, tuple[LiveFile, Checksum]]:
-    """Give the files that were read whole, and are not known yet, with their checksums.
+    """Return the files that were read whole and have no fingerprint yet, with their checksums.
 
-    Raises Tampered when a file holds another number of rows than its table says.
+    Raises Tampered when a file holds another number of rows than its table declares.
     """
-    found = {}
+    new_files = {}
     for (label, path), checksum in read.items():
-        each = before.to_hash.get(path)
-        if each is None:
+        file = before.to_hash.get(path)
+        if file is None:
             continue
-        if each.rows != checksum.rows or each.partition != label:
+        if file.rows != checksum.rows or file.partition != label:
             raise Tampered(
-                f"{path} holds {checksum.rows} rows of {label}, its table says {each.rows} "
-                f"of {each.partition}",
+                f"{path} holds {checksum.rows} rows of {label}, its table says {file.rows} "
+                f"of {file.partition}",
                 state="no fingerprint was recorded",
                 fix="restore the file, or write the partition again",
             )
-        found[path] = (each, checksum)
-    return found
+        new_files[path] = (file, checksum)
+    return new_files
 
 
 def require_same_rows(known: FileFingerprint, each: LiveFile, checksum: Checksum) -> None:
-    """Raise Tampered when a file that is known was read, and holds other rows now."""
+    """Raise Tampered when a known file was read and its rows differ."""
     require_listed_as_hashed(each, known)
     if known.checksum != checksum:
         raise tampered_file_error(
@@ -143,44 +142,44 @@ def require_listed_as_hashed(each: LiveFile, known: FileFingerprint) -> None:
 def select_unstored(
     stored: Sequence[FileFingerprint], found: Sequence[FileFingerprint]
 ) -> tuple[FileFingerprint, ...]:
-    """Give those that are not stored yet; raises Tampered where one contradicts what is known."""
-    seen = _Contents()
-    for one in stored:
-        seen.add(one)
-    return tuple([one for one in found if seen.add(one)])
+    """Return the fingerprints that are not stored yet; raises Tampered on a contradiction."""
+    contents = _Contents()
+    for fingerprint in stored:
+        contents.add(fingerprint)
+    return tuple([fingerprint for fingerprint in found if contents.add(fingerprint)])
 
 
 def deduplicate_fingerprints(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
-    """Give one of each file, reading and partition; raises Tampered when rows contradict."""
+    """Return one per file, reading and partition; raises Tampered when rows contradict."""
     return select_unstored((), stored)
 
 
 class _Contents:
-    """What files hold, by reading and partition; their bytes are the same under all of them."""
+    """The contents of files by reading and partition; a file's bytes are the same under all."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
         self._bytes: dict[str, FileFingerprint] = {}
 
     def add(self, one: FileFingerprint) -> bool:
-        """Tell whether the file was not known under the reading and there; raises Tampered."""
-        place = (one.path, one.reading, one.partition)
-        is_new = place not in self._rows
-        same = self._rows.setdefault(place, one)
-        first = self._bytes.setdefault(one.path, one)
-        if (first.size_bytes, first.sha256) != (one.size_bytes, one.sha256):
+        """Add a fingerprint; return whether it is new. Raises Tampered."""
+        content_key = (one.path, one.reading, one.partition)
+        is_new = content_key not in self._rows
+        known_rows = self._rows.setdefault(content_key, one)
+        known_bytes = self._bytes.setdefault(one.path, one)
+        if (known_bytes.size_bytes, known_bytes.sha256) != (one.size_bytes, one.sha256):
             raise tampered_file_error(
-                one.path, f"SHA-256 {one.sha256[:12]}…, known was {first.sha256[:12]}…"
+                one.path, f"SHA-256 {one.sha256[:12]}…, known was {known_bytes.sha256[:12]}…"
             )
-        if same.checksum != one.checksum:
+        if known_rows.checksum != one.checksum:
             raise tampered_file_error(
-                one.path, f"rows {one.checksum.text}, known were {same.checksum.text}"
+                one.path, f"rows {one.checksum.text}, known were {known_rows.checksum.text}"
             )
         return is_new
 
 
 def tampered_file_error(path: str, what: str) -> Tampered:
-    """Make the error that names a file which is not what was hashed."""
+    """Build the error that names a file which is not what was hashed."""
     return Tampered(
         f"{path} is not what was hashed: {what}. The file was swapped or edited, or its row in "
         "file_fingerprint was",
@@ -194,7 +193,7 @@ def _labels(each: LiveFile) -> tuple[str, ...]:
 
 
 def _is_simple(each: LiveFile) -> bool:
-    """Tell whether the file lies in one partition, and no delete file hides rows of it."""
+    """Return whether the file is in one partition, and no delete file hides rows of it."""
     return not each.deletes and not each.spans
 
 
@@ -203,7 +202,7 @@ def _is_new(each: LiveFile, found: Mapping[str, FileFingerprint]) -> bool:
 
 
 def _fingerprint_of(each: LiveFile, found: Mapping[str, FileFingerprint]) -> FileFingerprint | None:
-    """Give the file's fingerprint, unless it was taken where the file lay in another partition.
+    """Return the file's fingerprint, unless it was taken in another partition.
 
     A file may lack the columns of its partition: under another one it reads as other rows.
     """
@@ -222,7 +221,7 @@ class FingerprintedState:
 
     @property
     def is_known(self) -> bool:
-        """Whether the checksums of all partitions are known without reading a row."""
+        """Return whether the checksums of all partitions are known without reading a row."""
         return not self.known.unread
 
 
@@ -235,11 +234,11 @@ def look_up_fingerprints(
     rely: bool = True,
     counting: Collection[str] = (),
 ) -> FingerprintedState:
-    """Say what is known of a scope, by metadata and one control table: no row is read.
+    """Return what is known of a scope, from metadata and one control table; no row is read.
 
-    Files say how many values they hold of the columns in `counting`.
-    With `rely` off nothing counts as known: all of it is to be read, and `keep` holds what is read
-    against what was known. Raises Tampered.
+    Files carry their value counts of the columns in `counting`. With `rely` off nothing counts as
+    known: everything is to be read, and `record_fingerprints` compares it with what was known.
+    Raises Tampered.
     """
     if snapshot_id is None:
         return FingerprintedState(table)
@@ -254,10 +253,11 @@ def look_up_fingerprints(
 def partition_checksums(
     context: Context, table: str, snapshot_id: int | None, scope: Scope, run_id: str | None = None
 ) -> dict[str, Checksum]:
-    """Checksum of each partition of the scope, without lineage columns; those without rows are out.
+    """Return the checksum of each partition of the scope, without lineage columns.
 
-    Sums over live files. Spark reads only partitions that hold a file which is not known, or that
-    delete files touch; what is learnt of files is kept. Raises Tampered.
+    Partitions without rows are left out. Checksums are sums over live files: Spark reads only
+    partitions that hold an unknown file, or that delete files touch. New fingerprints are recorded.
+    Raises Tampered.
     """
     state = look_up_fingerprints(context, table, snapshot_id, scope)
     if snapshot_id is None or state.is_known:
@@ -271,7 +271,7 @@ def partition_checksums(
     except Tampered:
         raise
     except BackfillError as error:
-        # The answer is right all the same; who may not write there pays again the next time.
+        # The result is still right; a user without write access reads again the next time.
         context.journal.log("fingerprints not kept", table=table, problem=error.problem)
     return complete_checksums(state.known, read)
 
@@ -279,12 +279,15 @@ def partition_checksums(
 def record_fingerprints(
     context: Context, read: Sequence[tuple[FingerprintedState, ChecksumsByFile]], run_id: str | None
 ) -> None:
-    """Record what readings showed of whole files, with the digest of their bytes; one commit.
+    """Record the checksums of whole files, with the digests of their bytes, in one commit.
 
-    Raises Tampered when a file is not what its table, or an earlier fingerprint, says; NotFound.
+    Raises Tampered when a file contradicts its table or an earlier fingerprint; NotFound when a
+    file is gone.
     """
     new = tuple(
-        one for state, by_file in read for one in _new_fingerprints(context, state, by_file, run_id)
+        fingerprint
+        for state, by_file in read
+        for fingerprint in _new_fingerprints(context, state, by_file, run_id)
     )
     if new:
         context.fingerprints.record(new)
@@ -295,17 +298,17 @@ def _new_fingerprints(
 ) -> Iterator[FileFingerprint]:
     whole = newly_read_files(state.known, read)
     stored = context.fingerprints.find(whole)
-    listed = [each for each, _ in whole.values()]
-    for path, one in match_fingerprints(listed, stored, state.reading).items():
-        require_same_rows(one, *whole.pop(path))
+    listed = [file for file, _ in whole.values()]
+    for path, fingerprint in match_fingerprints(listed, stored, state.reading).items():
+        require_same_rows(fingerprint, *whole.pop(path))
     digests = context.data_files.digests(state.table, whole)
-    for each, checksum in whole.values():
-        content = _require_file_bytes(digests, each)
+    for file, checksum in whole.values():
+        content = _require_file_bytes(digests, file)
         yield FileFingerprint(
-            path=each.path,
+            path=file.path,
             table=state.table,
             reading=state.reading,
-            partition=each.partition,
+            partition=file.partition,
             size_bytes=content.size_bytes,
             checksum=checksum,
             sha256=content.sha256,
@@ -317,38 +320,38 @@ def _new_fingerprints(
 def _stored_fingerprints(
     context: Context, files: list[LiveFile], scope: Scope, reading: str
 ) -> dict[str, FileFingerprint]:
-    inside = [each for each in files if each.partition in scope.partitions]
-    rows = context.fingerprints.find({each.path for each in inside})
+    inside = [file for file in files if file.partition in scope.partitions]
+    rows = context.fingerprints.find({file.path for file in inside})
     return match_fingerprints(inside, rows, reading)
 
 
 def _require_file_bytes(digests: dict[str, FileBytes], each: LiveFile) -> FileBytes:
-    """Give the bytes of a file that its table lists; raises NotFound, Tampered."""
-    found = digests.get(each.path)
-    if found is None:
+    """Return the bytes of a file that its table lists; raises NotFound, Tampered."""
+    content = digests.get(each.path)
+    if content is None:
         raise NotFound(f"{each.path} is gone", fix="restore the file from a copy")
-    if found.size_bytes != each.size_bytes:
-        what = f"its table says {each.size_bytes} bytes, {found.size_bytes} are there"
+    if content.size_bytes != each.size_bytes:
+        what = f"its table says {each.size_bytes} bytes, {content.size_bytes} are there"
         raise tampered_file_error(each.path, what)
-    return found
+    return content
 
 
 def partition_balances(
     labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
 ) -> tuple[PartitionBalance, ...]:
-    """Set count and checksum of each partition side by side; a partition without rows counts 0."""
-    none = Checksum.empty(shape)
+    """Pair count and checksum of each partition; a partition without rows counts 0."""
+    empty = Checksum.empty(shape)
     rows = []
     for label in labels:
-        left, right = old.get(label, none), new.get(label, none)
+        before, after = old.get(label, empty), new.get(label, empty)
         rows.append(
             PartitionBalance(
                 partition=label,
-                old_count=left.rows,
-                new_count=right.rows,
-                old_checksum=left.text,
-                new_checksum=right.text,
-                equal=left == right,
+                old_count=before.rows,
+                new_count=after.rows,
+                old_checksum=before.text,
+                new_checksum=after.text,
+                equal=before == after,
             )
         )
     return tuple(rows)

@@ -1,14 +1,11 @@
-"""Why rows differ, by cause.
+"""Attribution of changed rows to causes, on sampled partitions of a run (`diff --attribute`).
 
-Deciding why a row changed, from what it was in states that differ by one input.
+The cause of a row's change follows from the values of the row in states that differ by one factor
+(one input, or the code). Each factor is tried in two ways: swapped alone on the old side, and all
+others swapped on the new side. So the result does not depend on an order of swaps.
 
-Each factor is tried in two ways: alone on the old side, and all but it on the new side. So the
-answer does not depend on an order in which inputs would be swapped.
-
-diff --attribute: why rows of a candidate differ, on sampled partitions of the run.
-
-Nothing is computed for what does not differ; a run whose maker is unknown, and whose inputs' past
-is gone, needs no engine either: then nothing can be said, and that is what is said.
+Nothing is computed for partitions that do not differ. Where the origin of a partition is unknown
+and the past states of its inputs are gone, no engine is started: its rows are unexplained.
 """
 
 from __future__ import annotations
@@ -53,69 +50,75 @@ from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
 ABSENT_ROW = -1
 UNEXPLAINED_FACTOR = Factor(cause="unexplained")
 LIVE_WRITE_FACTOR = Factor(cause="live_write")
-#: Rows deleted on the target by a live commit, or left out because something names them.
+#: Rows deleted on the target by a live commit, or excluded because tombstones name them.
 DELETED_FACTOR = Factor(cause="deletion", input="target")
 EXCLUDED_FACTOR = Factor(cause="deletion", input="tombstones")
 
 
 def states_to_compute(count: int) -> tuple[ComparedState, ...]:
-    """List the states to compute for so many factors: all old, each alone, all but one, all new."""
+    """List the states to compute for `count` factors: all old, each alone, all but one, all new."""
     whole = frozenset(range(count))
-    wanted = [frozenset[int](), *(frozenset({place}) for place in range(count))]
-    wanted += [whole - {place} for place in range(count)] + [whole]
-    return tuple(ComparedState("computed", swapped) for swapped in dict.fromkeys(wanted))
+    swaps = [frozenset[int](), *(frozenset({position}) for position in range(count))]
+    swaps += [whole - {position} for position in range(count)] + [whole]
+    return tuple(ComparedState("computed", swapped) for swapped in dict.fromkeys(swaps))
 
 
 def find_factors(
     states: Sequence[ComparedState], values: Sequence[int], factors: Sequence[Factor]
 ) -> tuple[Factor, ...]:
-    """Name what changed a row that is not the same in the first and in the last state.
+    """List the factors that changed a row between the first and the last state.
 
-    More than one: each took part. `UNEXPLAINED` stands for a difference between what a run left
-    and what its own code makes of its own inputs.
+    With several factors, each took part. `UNEXPLAINED_FACTOR` stands for a difference between the
+    stored result of a run and what its own code computes from its own inputs.
     """
-    of = dict(zip(states, values, strict=True))
-    replaced, candidate = of[ComparedState("replaced")], of[ComparedState("candidate")]
+    value_of = dict(zip(states, values, strict=True))
+    replaced, candidate = value_of[ComparedState("replaced")], value_of[ComparedState("candidate")]
     whole = ComparedState("computed", frozenset(range(len(factors))))
-    start, final = of[ComparedState("computed")], of[whole]
-    published = of.get(ComparedState("published"), replaced)
-    was_kept, kept = of.get(ComparedState("was_kept"), start), of.get(ComparedState("kept"), final)
-    found: list[Factor] = []
+    start, final = value_of[ComparedState("computed")], value_of[whole]
+    published = value_of.get(ComparedState("published"), replaced)
+    was_kept, kept = (
+        value_of.get(ComparedState("was_kept"), start),
+        value_of.get(ComparedState("kept"), final),
+    )
+    factors_found: list[Factor] = []
     if replaced != published:
-        found.append(DELETED_FACTOR if replaced == ABSENT_ROW else LIVE_WRITE_FACTOR)
+        factors_found.append(DELETED_FACTOR if replaced == ABSENT_ROW else LIVE_WRITE_FACTOR)
     if published != was_kept:
-        found.append(UNEXPLAINED_FACTOR)
+        factors_found.append(UNEXPLAINED_FACTOR)
     if was_kept != start:
-        found.append(EXCLUDED_FACTOR)
-    # Where the row is left out, it makes no difference what it would be.
+        factors_found.append(EXCLUDED_FACTOR)
+    # The computed value of an excluded row has no effect.
     if start != final and not (kept == ABSENT_ROW != final):
-        tried = {state.swapped: value for state, value in of.items() if state.kind == "computed"}
-        named = [factors[place] for place in _decisive_factors(tried, len(factors))]
-        found += named or [UNEXPLAINED_FACTOR]
+        tried = {
+            state.swapped: value for state, value in value_of.items() if state.kind == "computed"
+        }
+        decisive = [factors[place] for place in _decisive_factors(tried, len(factors))]
+        factors_found += decisive or [UNEXPLAINED_FACTOR]
     if kept != final:
-        found.append(EXCLUDED_FACTOR)
+        factors_found.append(EXCLUDED_FACTOR)
     if candidate != kept:
-        found.append(UNEXPLAINED_FACTOR)
-    return tuple(dict.fromkeys(found))
+        factors_found.append(UNEXPLAINED_FACTOR)
+    return tuple(dict.fromkeys(factors_found))
 
 
 def _decisive_factors(tried: Mapping[frozenset[int], int], count: int) -> list[int]:
-    """Name the factors without which the row would not be what it is, or that alone make it so.
+    """List the factors that the final value needs, or that produce it alone.
 
-    A state that could not be computed says nothing. Factors of which any two do, but none alone,
-    are all named; so are those beside the only one that is needed when it does not do alone. None
-    are named when that is not certain.
+    A state that could not be computed is no evidence. All factors are listed when any two produce
+    the final value but none alone. When exactly one factor is needed but does not suffice, the
+    factors that move the row alone are listed with it. The list is empty when the evidence is not
+    certain.
     """
     places, whole = range(count), frozenset(range(count))
     start, final = tried[frozenset()], tried[whole]
     alone = {place: tried.get(frozenset({place})) for place in places}
     without = {place: tried.get(whole - {place}) for place in places}
-    enough = {place for place in places if alone[place] == final}
+    sufficient = {place for place in places if alone[place] == final}
     needed = {place for place in places if without[place] not in (None, final)}
-    does_alone = all(alone[place] in (None, final) for place in needed)
-    # Of two or more that are needed, no state tells whether they do without the others.
-    if enough or len(needed) > 1 or (needed and does_alone):
-        return sorted(needed | enough)
+    needed_suffice = all(alone[place] in (None, final) for place in needed)
+    # When two or more are needed, no state shows whether they suffice without the others.
+    if sufficient or len(needed) > 1 or (needed and needed_suffice):
+        return sorted(needed | sufficient)
     moved = {place for place in places if alone[place] not in (None, start)}
     is_certain = None not in (*alone.values(), *without.values())
     if moved - needed:
@@ -124,7 +127,7 @@ def _decisive_factors(tried: Mapping[frozenset[int], int], count: int) -> list[i
 
 
 def classify_factors(factors: Iterable[Factor]) -> CauseClass:
-    """Give the class under which a row is counted; what is partly unexplained is unexplained."""
+    """Return the class under which a row is counted; a partly unexplained row is unexplained."""
     causes = {factor.cause for factor in factors}
     if "unexplained" in causes or not causes:
         return "unexplained"
@@ -134,12 +137,14 @@ def classify_factors(factors: Iterable[Factor]) -> CauseClass:
 def sample_partitions(changed: Mapping[str, int], most: int, seed: str) -> tuple[str, ...]:
     """Choose partitions: half of them the most changed, the others drawn by the seed.
 
-    The same seed chooses the same ones; up to `most` changed partitions are all taken.
+    The same seed gives the same choice. Up to `most` changed partitions are all chosen.
     """
     ordered = sorted(changed, key=lambda label: (-changed[label], label))
     first = ordered[: math.ceil(most / 2)]
     others = sorted(ordered[len(first) :])
-    drawn = random.Random(seed).sample(others, min(most - len(first), len(others)))  # noqa: S311 (a sample, no secret)
+    drawn = random.Random(seed).sample(  # noqa: S311 (a sample, no secret)
+        others, min(most - len(first), len(others))
+    )
     chosen = {*first, *drawn}
     return tuple(label for label in changed if label in chosen)
 
@@ -147,27 +152,29 @@ def sample_partitions(changed: Mapping[str, int], most: int, seed: str) -> tuple
 def publication_of_partition(
     history: Sequence[Publication], plan: Plan, label: str
 ) -> Publication | None:
-    """Give the publication whose rows readers had in a partition when the run was planned.
+    """Return the publication whose rows readers saw in a partition when the run was planned.
 
-    None: no run made them, or what it made went back since.
+    None: no run computed them, or the publication was rolled back since.
     """
-    known = tuple(row for row in history if row.at <= plan.created_at and row.run_id != plan.run_id)
-    newest = next((row for row in known if row.action in pointer.ACCEPTED_ACTIONS), None)
+    earlier = tuple(
+        row for row in history if row.at <= plan.created_at and row.run_id != plan.run_id
+    )
+    newest = next((row for row in earlier if row.action in pointer.ACCEPTED_ACTIONS), None)
     if newest is None:
         return None
-    seen = pointer.runs_by_version(known)[newest.version]
-    for row in known:
-        if row.action != "publish" or row.run_id not in seen or row.scope is None:
+    visible_runs = pointer.runs_by_version(earlier)[newest.version]
+    for row in earlier:
+        if row.action != "publish" or row.run_id not in visible_runs or row.scope is None:
             continue
         if label in row.scope.partitions:
-            _, gone = pointer.rolled_back_since(known, str(row.run_id))
-            if label not in gone:
+            _, rolled_back = pointer.rolled_back_since(earlier, str(row.run_id))
+            if label not in rolled_back:
                 return row
     return None
 
 
 def is_same_code(old: Plan, new: Plan) -> bool:
-    """Tell whether two runs do the same with equal inputs, as far as files and intent say."""
+    """Return whether two runs compute the same from equal inputs, judged by files and intent."""
     return _code(old) == _code(new)
 
 
@@ -184,7 +191,7 @@ def _code(plan: Plan) -> tuple[object, ...]:
 
 
 def written_before(at: datetime, moments: Mapping[int, datetime]) -> int | None:
-    """Give the newest of some commits that is not later than `at`; None: there is none."""
+    """Return the newest commit that is not later than `at`; None when there is none."""
     known = [(moment, commit) for commit, moment in moments.items() if moment <= at]
     return max(known)[1] if known else None
 
@@ -196,7 +203,7 @@ DEFAULT_PARTITIONS = 4
 
 @dataclass(frozen=True)
 class AttributionOptions:
-    """How much is looked at; `keys` are those of source tables that are products themselves."""
+    """How much is examined; `keys` are those of source tables that are products themselves."""
 
     partitions: int = DEFAULT_PARTITIONS
     engine: str = "auto"
@@ -206,7 +213,7 @@ class AttributionOptions:
 
 @dataclass(frozen=True)
 class _PartitionOrigin:
-    """What is known of how a partition came to be; `why` says why nothing is."""
+    """What is known of how a partition was computed; `reason` explains what is missing."""
 
     basis: AttributionBasis
     old_plan: Plan | None = None
@@ -219,15 +226,15 @@ class _PartitionOrigin:
 def attribute_changes(
     context: Context, run_id: str, asked: AttributionOptions
 ) -> tuple[DiffResult, Attribution]:
-    """Compare a run's candidate with what it replaces, and say why sampled rows differ.
+    """Compare a run's candidate with what it replaces, and attribute sampled changed rows.
 
     The result is recorded as evidence of the run. Raises NotFound when nothing is staged.
     """
     started = time.monotonic()
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    wanted = request_for_run(context, run_id, DiffOptions(samples=asked.samples))
-    compared = compare_states(context, wanted, asked.engine)
-    diff = compared.diff
+    request = request_for_run(context, run_id, DiffOptions(samples=asked.samples))
+    result = compare_states(context, request, asked.engine)
+    diff = result.diff
     changed = {
         str(row.partition): row.added + row.removed + row.changed
         for row in diff.partitions
@@ -235,12 +242,12 @@ def attribute_changes(
     }
     chosen = sample_partitions(changed, asked.partitions, plan.manifest_hash)
     context.progress.start("attributing", len(chosen), "partitions")
-    parts = []
+    causes = []
     for label in chosen:
-        parts.append(_attribute_partition(context, plan, label, changed[label], diff, asked))
+        causes.append(_attribute_partition(context, plan, label, changed[label], diff, asked))
         context.progress.advance(rows=changed[label])
     context.progress.finish()
-    found = Attribution(
+    attribution = Attribution(
         run_id=run_id,
         product=plan.product,
         old=diff.old,
@@ -248,12 +255,12 @@ def attribute_changes(
         changed_rows=sum(changed.values()),
         changed_partitions=len(changed),
         sampled_rows=sum(changed[label] for label in chosen),
-        partitions=tuple(parts),
+        partitions=tuple(causes),
         at=context.clock.now(),
         seconds=round(time.monotonic() - started, 3),
     )
-    context.evidence.record(run_id, ATTRIBUTION, found.data(), status.seq)
-    return compared, found
+    context.evidence.record(run_id, ATTRIBUTION, attribution.data(), status.seq)
+    return result, attribution
 
 
 def _attribute_partition(
@@ -279,21 +286,21 @@ def _attribute_partition(
     except EnvironmentDown:
         raise
     except BackfillError as error:
-        # Its code is not kept, or does not run any more: also that is no reason to say nothing.
+        # The old code is not kept or no longer runs: the other partitions are still explained.
         return _unexplained_partition(label, rows, diff, past, error.problem)
     groups = _group_patterns(swapped, asked.samples)
     notes = (past.reason,) if past.reason else ()
     return PartitionCauses(
         partition=label, changed_rows=sum(group.rows for group in groups), basis=past.basis,
-        made_by=past.old_plan.run_id if past.old_plan else None, groups=groups, inputs=swapped.inputs,
-        live=past.live_commits, notes=(*notes, *swapped.notes),
+        made_by=past.old_plan.run_id if past.old_plan else None, groups=groups,
+        inputs=swapped.inputs, live=past.live_commits, notes=(*notes, *swapped.notes),
     )  # fmt: skip
 
 
 def _unexplained_partition(
     label: str, rows: int, diff: Diff, past: _PartitionOrigin, why: str | None = None
 ) -> PartitionCauses:
-    """Say that nothing can be said, and why."""
+    """Build the result of a partition that cannot be explained, with the reasons."""
     notes = tuple(note for note in (past.reason, why) if note)
     return PartitionCauses(
         partition=label, changed_rows=rows, basis="none",
@@ -304,20 +311,20 @@ def _unexplained_partition(
 
 def _group_patterns(swapped: InputSwapResult, samples: int) -> tuple[ExplainedRows, ...]:
     """Sum up the patterns that have the same causes, the largest group first."""
-    found: dict[tuple[object, ...], ExplainedRows] = {}
+    groups: dict[tuple[object, ...], ExplainedRows] = {}
     for pattern in swapped.patterns:
         factors = find_factors(swapped.states, pattern.values, swapped.factors)
-        known = found.get(factors)
-        columns = dict(known.columns) if known else {}
+        earlier = groups.get(factors)
+        columns = dict(earlier.columns) if earlier else {}
         for name, count in pattern.columns.items():
             columns[name] = columns.get(name, 0) + count
-        shown = (*(known.samples if known else ()), *pattern.samples)
-        found[factors] = ExplainedRows(
+        shown_samples = (*(earlier.samples if earlier else ()), *pattern.samples)
+        groups[factors] = ExplainedRows(
             cause=classify_factors(factors), factors=factors,
-            rows=pattern.rows + (known.rows if known else 0), columns=columns,
-            samples=shown[:samples],
+            rows=pattern.rows + (earlier.rows if earlier else 0), columns=columns,
+            samples=shown_samples[:samples],
         )  # fmt: skip
-    return tuple(sorted(found.values(), key=lambda group: (-group.rows, group.cause)))
+    return tuple(sorted(groups.values(), key=lambda group: (-group.rows, group.cause)))
 
 
 def _unexplained_group(label: str, rows: int, diff: Diff) -> ExplainedRows:
@@ -328,7 +335,7 @@ def _unexplained_group(label: str, rows: int, diff: Diff) -> ExplainedRows:
 
 
 def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
-    """Find out which run, or which inputs, made what the candidate replaces."""
+    """Find the run, or the inputs, that produced the rows which the candidate replaces."""
     if publish_modes.is_externally_written(plan):
         return _PartitionOrigin(
             "none", reason="another engine computed the candidate: it cannot be repeated"
@@ -345,40 +352,49 @@ def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOri
 
 
 def _known_origin(context: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
-    """Take pins and code of the run that computed the partition."""
+    """Return the pins and the code of the run that computed the partition."""
     old = _computing_run(context, context.runs.plan(str(row.run_id)), label)
     if publish_modes.is_externally_written(old):
         return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
-    gone = [
-        f"{p.table}@{p.snapshot_id}" for p in old.resolved.sources if is_pin_expired(context, p)
+    expired = [
+        f"{pin.table}@{pin.snapshot_id}"
+        for pin in old.resolved.sources
+        if is_pin_expired(context, pin)
     ]
-    if gone:
+    if expired:
         return _PartitionOrigin(
-            "none", old, reason=f"what {old.run_id} read is gone: {', '.join(gone)}"
+            "none", old, reason=f"what {old.run_id} read is gone: {', '.join(expired)}"
         )
     published: TableState | None = TableState(table=row.table, snapshot_id=row.snapshot_id)
-    why = ""
+    reason = ""
     try:
         context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
     except NotFound:
         published = None
-        why = "the published snapshot is gone: live writes are among what is unexplained"
+        reason = "the published snapshot is gone: live writes are among what is unexplained"
     is_on_target = row.table == plan.resolved.target.table
-    live = _live_commits(context, plan, label, row.snapshot_id) if is_on_target else ()
-    words = tuple(str(drift) for drift in live or ())
-    return _PartitionOrigin("run", old, old.resolved.sources, published, words, why)
+    commits = _live_commits(context, plan, label, row.snapshot_id) if is_on_target else ()
+    commit_texts = tuple(str(drift) for drift in commits or ())
+    return _PartitionOrigin("run", old, old.resolved.sources, published, commit_texts, reason)
 
 
 def _computing_run(context: Context, plan: Plan, label: str) -> Plan:
-    """Give the run that computed a partition: one that follows live data takes some over."""
+    """Return the run that computed a partition; a catch-up run carries some over from another."""
     catch_up = plan.resolved.catch_up
-    chunk = next((c for c in plan.resolved.chunks if label in c.partitions), None)
+    chunk = next(
+        (
+            candidate_chunk
+            for candidate_chunk in plan.resolved.chunks
+            if label in candidate_chunk.partitions
+        ),
+        None,
+    )
     origin = catch_up.origin(chunk.chunk_id) if catch_up and chunk else None
     return context.runs.plan(origin.run_id) if origin else plan
 
 
 def _assumed_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
-    """Take the inputs as they were when the partition was last written; its code is unknown."""
+    """Assume the inputs at the time of the partition's last write; the code is unknown."""
     written = _live_commits(context, plan, label, None)
     if written is None:
         return _PartitionOrigin(
@@ -389,22 +405,22 @@ def _assumed_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigi
     newest = written[-1]
     pins = []
     for pin in plan.resolved.sources:
-        then = context.tables.resolve(TableRef(table=pin.table, at=newest.at.isoformat()))
-        pins.append(pin.model_copy(update={"snapshot_id": then.snapshot_id}))
-    why = (
+        snapshot = context.tables.resolve(TableRef(table=pin.table, at=newest.at.isoformat()))
+        pins.append(pin.model_copy(update={"snapshot_id": snapshot.snapshot_id}))
+    reason = (
         "no known run made it: compared with what the candidate's code makes of the inputs as "
         f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
         "what that does not give is unexplained: other code, or live writes"
     )
-    return _PartitionOrigin("assumed", pins=tuple(pins), live_commits=(str(newest),), reason=why)
+    return _PartitionOrigin("assumed", pins=tuple(pins), live_commits=(str(newest),), reason=reason)
 
 
 def _live_commits(
     context: Context, plan: Plan, label: str, since: int | None
 ) -> tuple[Drift, ...] | None:
-    """Name the commits on the target up to the run's base that changed the partition.
+    """List the commits on the target up to the run's base that changed the partition.
 
-    None: history is gone, so nobody can say.
+    None when the history is expired.
     """
     target = plan.resolved.target
     if target.snapshot_id is None:
@@ -412,7 +428,9 @@ def _live_commits(
     base = context.tables.resolve(TableRef(table=target.table, at=str(target.snapshot_id)))
     scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
     try:
-        found = context.publisher.drifts(target.table, scope, since)
+        drifts = context.publisher.drifts(target.table, scope, since)
     except (TargetChanged, NotFound):
         return None
-    return tuple(d for d in found if d.at.timestamp() * 1000 <= base.committed_at_ms + 0.5)
+    return tuple(
+        drift for drift in drifts if drift.at.timestamp() * 1000 <= base.committed_at_ms + 0.5
+    )

@@ -1,8 +1,7 @@
-"""File bytes and partition rows against what was accepted.
+"""Comparison of stored data with what was accepted (`verify`, and `verify --deep`).
 
-Comparing what is stored with what was accepted: each finding names what differs.
-
-verify --deep: the bytes of each data file, and the rows of each partition, as accepted.
+The first part compares control rows, listed files, sizes and metadata. `check_stored_data` reads
+the bytes of each data file and the rows of each partition. Each check names what differs.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.table import LiveFile, MetadataFile, StoredCheck, TableRef
 from lakehouse_backfill.errors import NotFound
 
-#: So many differing things are named; the others are counted.
+#: Up to this many differences are named; the others are counted.
 MAX_NAMED_DIFFERENCES = 10
-#: Why the files of a version say nothing of those that were accepted.
+#: Why the files of a version cannot be compared with those that were accepted.
 REWRITTEN_ROWS_REASON = "its rows were written anew by Spark, into files of their own"
 AcceptanceArchive = Mapping[str, Any]
 
@@ -39,60 +38,60 @@ def check_equal(name: str, expected: Any, found: Any, because: str) -> StoredChe
 
 
 def unknown_check(name: str, because: str) -> StoredCheck:
-    """Say that something cannot be compared, and why."""
+    """Build the check of something that cannot be compared, with the reason."""
     return StoredCheck(name=name, ok=None, because=because)
 
 
 def failed_check(name: str, because: str) -> StoredCheck:
-    """Say what is wrong with something that is not there as it should be."""
+    """Build the failed check of something that is missing or unreadable."""
     return StoredCheck(name=name, ok=False, because=because)
 
 
 def check_each_equal(
     name: str, expected: Mapping[str, Any], found: Mapping[str, Any], what: str
 ) -> StoredCheck:
-    """Compare things by name; one that is missing on either side differs."""
-    wrong = [
+    """Compare values by name; a name that is missing on either side differs."""
+    differing = [
         key
         for key in sorted(expected.keys() | found.keys())
         if key not in found or key not in expected or expected[key] != found[key]
     ]
-    if not wrong:
+    if not differing:
         return StoredCheck(
             name=name, ok=True, expected=len(expected), found=len(found),
             because=f"{len(expected)} {what} compared",
         )  # fmt: skip
-    some = wrong[:MAX_NAMED_DIFFERENCES]
+    named = differing[:MAX_NAMED_DIFFERENCES]
     return StoredCheck(
         name=name,
         ok=False,
-        expected={key: expected.get(key, "nothing") for key in some},
-        found={key: found.get(key, "gone") for key in some},
-        because=f"{len(wrong)} of {len(expected)} {what} differ: {', '.join(some)}",
+        expected={key: expected.get(key, "nothing") for key in named},
+        found={key: found.get(key, "gone") for key in named},
+        because=f"{len(differing)} of {len(expected)} {what} differ: {', '.join(named)}",
     )
 
 
 def archived_files(
     archive: AcceptanceArchive, partitions: Iterable[str] | None = None
 ) -> list[Any]:
-    """Give the data files of the archive, all or those of some partitions."""
-    wanted = None if partitions is None else set(partitions)
+    """Return the data files of the archive: all, or those of some partitions."""
+    labels = None if partitions is None else set(partitions)
     files: list[Any] = archive["candidate"]["files"]
-    return [file for file in files if wanted is None or file["partition"] in wanted]
+    return [file for file in files if labels is None or file["partition"] in labels]
 
 
 def check_listed_files(
     name: str, archived: Sequence[Any], files: Iterable[LiveFile]
 ) -> StoredCheck:
     """Compare what a snapshot's manifests list with what was accepted: path, size, rows."""
-    expected = {one["path"]: [one["size_bytes"], one["rows"]] for one in archived}
-    found = {one.path: [one.size_bytes, one.rows] for one in files}
+    expected = {file["path"]: [file["size_bytes"], file["rows"]] for file in archived}
+    found = {file.path: [file.size_bytes, file.rows] for file in files}
     return check_each_equal(name, expected, found, "data files (size, rows)")
 
 
 def check_stored_sizes(name: str, archived: Sequence[Any], sizes: Mapping[str, int]) -> StoredCheck:
     """Compare the sizes of the files in the store with those that were accepted."""
-    expected = {one["path"]: one["size_bytes"] for one in archived}
+    expected = {file["path"]: file["size_bytes"] for file in archived}
     found = {path: size for path, size in sizes.items() if path in expected}
     return check_each_equal(name, expected, found, "data files (bytes in the store)")
 
@@ -100,20 +99,20 @@ def check_stored_sizes(name: str, archived: Sequence[Any], sizes: Mapping[str, i
 def check_candidate_metadata(
     archive: AcceptanceArchive, files: Iterable[MetadataFile]
 ) -> StoredCheck:
-    """Compare the candidate's manifests that are still there with those that were accepted."""
+    """Compare the candidate's manifests that still exist with those that were accepted."""
     name = "metadata of the candidate"
-    expected = {one["path"]: one["sha256"] for one in archive["candidate"]["metadata"]}
-    found = {one.path: one.sha256 for one in files}
-    left = {path: mark for path, mark in expected.items() if path in found}
-    if not left:
+    expected = {file["path"]: file["sha256"] for file in archive["candidate"]["metadata"]}
+    found = {file.path: file.sha256 for file in files}
+    remaining = {path: sha256 for path, sha256 in expected.items() if path in found}
+    if not remaining:
         return unknown_check(name, "none of its manifest lists and manifests is there any more")
-    check = check_each_equal(name, left, found, "manifest lists and manifests (SHA-256)")
-    gone = len(expected) - len(left)
-    return check.model_copy(update={"because": check.because + f"; {gone} gone" * bool(gone)})
+    check = check_each_equal(name, remaining, found, "manifest lists and manifests (SHA-256)")
+    missing = len(expected) - len(remaining)
+    return check.model_copy(update={"because": check.because + f"; {missing} gone" * bool(missing)})
 
 
 def check_manifest_sizes(name: str, files: Iterable[MetadataFile]) -> StoredCheck:
-    """Compare the sizes of manifests with those that their manifest list gives."""
+    """Compare the sizes of manifests with those that their manifest list declares."""
     files = [file for file in files if file.listed_bytes is not None]
     expected = {file.path: file.listed_bytes for file in files}
     found = {file.path: file.size_bytes for file in files}
@@ -123,8 +122,10 @@ def check_manifest_sizes(name: str, files: Iterable[MetadataFile]) -> StoredChec
 def check_ledger(archive: AcceptanceArchive, records: Iterable[ChunkRecord]) -> StoredCheck:
     """Compare the rows of the chunk ledger with what was accepted."""
     fields = ("output_rows", "checksum", "snapshot_id")
-    expected = {one["chunk_id"]: {name: one[name] for name in fields} for one in archive["chunks"]}
-    found = {one.chunk_id: {name: getattr(one, name) for name in fields} for one in records}
+    expected = {
+        chunk["chunk_id"]: {name: chunk[name] for name in fields} for chunk in archive["chunks"]
+    }
+    found = {chunk.chunk_id: {name: getattr(chunk, name) for name in fields} for chunk in records}
     return check_each_equal("chunk ledger", expected, found, "rows of backfill_chunk_run")
 
 
@@ -132,8 +133,8 @@ def check_chunk_commits(
     records: Iterable[ChunkRecord], found: Iterable[ChunkCommit]
 ) -> StoredCheck:
     """Compare the ledger with the summaries of the commits that it was written from."""
-    expected = {one.chunk_id: [one.snapshot_id, one.output_rows] for one in records}
-    newest = {one.chunk_id: [one.snapshot_id, one.added_rows] for one in found}
+    expected = {chunk.chunk_id: [chunk.snapshot_id, chunk.output_rows] for chunk in records}
+    newest = {chunk.chunk_id: [chunk.snapshot_id, chunk.added_rows] for chunk in found}
     return check_each_equal(
         "commits of the chunks", expected, newest, "chunks (snapshot, rows in its summary)"
     )
@@ -145,9 +146,9 @@ def check_pointer_row(row: Publication, told: Mapping[str, Any] | None) -> Store
     if told is None:
         return failed_check(name, "the run's log names a publication that is not stored any more")
     found = row.model_dump(mode="json")
-    known = {field: told[field] for field in found if field in told}
+    logged = {field: told[field] for field in found if field in told}
     return check_each_equal(
-        name, known, {field: found[field] for field in known},
+        name, logged, {field: found[field] for field in logged},
         "fields of accepted_output_version, against the publication named in the log",
     )  # fmt: skip
 
@@ -156,17 +157,17 @@ def check_fingerprints(archived: Sequence[Any], rows: Mapping[str, tuple[str, st
     """Compare rows of file_fingerprint (SHA-256, checksum) with what was accepted."""
     name = "fingerprints"
     expected = {
-        one["path"]: [one["sha256"], one["checksum"]] for one in archived if "sha256" in one
+        file["path"]: [file["sha256"], file["checksum"]] for file in archived if "sha256" in file
     }
     if not expected:
         return unknown_check(name, "no data file had a fingerprint when the run was accepted")
-    found = {path: list(both) for path, both in rows.items() if path in expected}
+    found = {path: list(digests) for path, digests in rows.items() if path in expected}
     return check_each_equal(name, expected, found, "rows of file_fingerprint (SHA-256, checksum)")
 
 
 @dataclass(frozen=True)
 class DataRead:
-    """What was read: bytes of so many files, rows of so many partitions by Spark."""
+    """What was read: the bytes of so many files, the rows of so many partitions by Spark."""
 
     files: int = 0
     partitions_by_spark: int = 0
@@ -177,9 +178,9 @@ NO_DATA_READ = DataRead()
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """A snapshot that holds the run's rows of some partitions, and how to call it.
+    """A snapshot that holds the run's rows of some partitions, with its display name.
 
-    `by_rows`: in files that Spark wrote there anew, so that those of the candidate say nothing.
+    `is_rewritten`: Spark wrote the rows into new files, so the files of the candidate do not apply.
     """
 
     name: str
@@ -192,7 +193,10 @@ class RunSnapshot:
 def run_snapshots(
     context: Context, plan: Plan, rows: tuple[Publication, ...], archive: AcceptanceArchive
 ) -> tuple[RunSnapshot, ...]:
-    """Give the snapshots that were published; before that, or of events, the candidate's."""
+    """Return the published snapshots.
+
+    Before publication, and for correction events, return the candidate's.
+    """
     candidate, scope = archive["candidate"], plan.resolved.scope
     is_events = plan.resolved.manifest.target.publish_mode == "correction_events"
     if rows and not is_events:
@@ -210,7 +214,7 @@ def run_snapshots(
 
 
 def _is_rewritten(context: Context, table: str, snapshot_id: int) -> bool:
-    """Tell whether a swap by rows made the snapshot; of one that is gone nothing is compared."""
+    """Return whether a row rewrite made the snapshot; False when the snapshot is gone."""
     with suppress(NotFound):
         return (
             REWRITE_PROPERTY
@@ -228,41 +232,41 @@ def check_stored_data(
 ) -> tuple[list[StoredCheck], DataRead]:
     """Read all data files of the run's partitions, and compare their bytes, then their rows.
 
-    Rows of a partition need no reading by Spark where the bytes of all its files are those whose
-    rows were counted and hashed when they were written.
+    Spark does not read a partition whose files all have the bytes that were hashed when their rows
+    were counted.
     """
-    found: list[StoredCheck] = []
+    checks: list[StoredCheck] = []
     files = partitions = 0
-    for one in run_snapshots(context, plan, rows, archive):
+    for snapshot in run_snapshots(context, plan, rows, archive):
         try:
-            compared, same = _check_bytes(context, one, archive)
-            found.append(compared)
+            byte_check, same = _check_bytes(context, snapshot, archive)
+            checks.append(byte_check)
             files += len(same)
             if result is not None:
-                check, by_spark = _check_rows(context, plan, one, archive, (result, same))
-                found.append(check)
+                check, by_spark = _check_rows(context, plan, snapshot, archive, (result, same))
+                checks.append(check)
                 partitions += by_spark
         except NotFound as error:
-            found.append(unknown_check(f"bytes and rows of {one.name}", error.problem))
-    return found, DataRead(files, partitions)
+            checks.append(unknown_check(f"bytes and rows of {snapshot.name}", error.problem))
+    return checks, DataRead(files, partitions)
 
 
 def _check_bytes(
     context: Context, one: RunSnapshot, archive: AcceptanceArchive
 ) -> tuple[StoredCheck, dict[str, bool]]:
-    """Hash the files; give of each whether its bytes are known to be those that were hashed."""
+    """Hash the files; return the check, and by path whether the bytes are those recorded."""
     name = f"SHA-256 of the data files of {one.name}"
     if one.is_rewritten:
         return unknown_check(name, REWRITTEN_ROWS_REASON), {}
     archived = archived_files(archive, one.scope.partitions)
     read = context.data_files.digests(one.table, [file["path"] for file in archived])
     expected = {file["path"]: file["sha256"] for file in archived if "sha256" in file}
-    found = {path: bytes_.sha256 for path, bytes_ in read.items()}
-    same = {file["path"]: found.get(file["path"], "") == file.get("sha256") for file in archived}
+    found = {path: content.sha256 for path, content in read.items()}
+    is_same = {file["path"]: found.get(file["path"], "") == file.get("sha256") for file in archived}
     if not expected:
-        return unknown_check(name, "no data file had a fingerprint when it was accepted"), same
-    held = {path: found[path] for path in expected if path in found}
-    return check_each_equal(name, expected, held, "data files (SHA-256)"), same
+        return unknown_check(name, "no data file had a fingerprint when it was accepted"), is_same
+    current = {path: found[path] for path in expected if path in found}
+    return check_each_equal(name, expected, current, "data files (SHA-256)"), is_same
 
 
 def _check_rows(
@@ -287,19 +291,19 @@ def _check_rows(
         and total.shape == accepted[label].shape
     }
     broken = dict.fromkeys(_corrupt_partitions(archive, one, same), "not read: other bytes")
-    left = tuple(label for label in one.scope.partitions if label not in {**by_bytes, **broken})
-    found = {**by_bytes, **broken, **_read_checksums(context, plan, one, left)}
+    to_read = tuple(label for label in one.scope.partitions if label not in {**by_bytes, **broken})
+    found = {**by_bytes, **broken, **_read_checksums(context, plan, one, to_read)}
     check = check_each_equal(
         f"rows of {one.name}", expected, found, "partitions (count and checksum)"
     )
-    how = f"{len(by_bytes)} by the bytes of their files, {len(left)} read by Spark"
-    return check.model_copy(update={"because": f"{check.because}; {how}"}), len(left)
+    method = f"{len(by_bytes)} by the bytes of their files, {len(to_read)} read by Spark"
+    return check.model_copy(update={"because": f"{check.because}; {method}"}), len(to_read)
 
 
 def _corrupt_partitions(
     archive: AcceptanceArchive, one: RunSnapshot, same: Mapping[str, bool]
 ) -> list[str]:
-    """Name the partitions with a file of other bytes: what its rows are says nothing any more."""
+    """List the partitions with a file of changed bytes: their row checksums no longer hold."""
     if one.is_rewritten:
         return []
     archived = archived_files(archive, one.scope.partitions)
@@ -309,7 +313,7 @@ def _corrupt_partitions(
 def _checksum_from_files(
     archive: AcceptanceArchive, label: str, same: Mapping[str, bool]
 ) -> Checksum | None:
-    """Add up the files of a partition; None: one of them says nothing certain of its rows."""
+    """Add up the checksums of a partition's files; None when one of them is not certain."""
     files = archived_files(archive, (label,))
     if not files or any(file["deletes"] or not same[file["path"]] for file in files):
         return None

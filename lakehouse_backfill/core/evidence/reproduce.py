@@ -1,15 +1,9 @@
-"""Reproduce and audit guarantees in scratch tables.
+"""Recomputation of a run's partitions in scratch tables: `reproduce` and `audit guarantees`.
 
-Computing partitions of a run once more, into a scratch table that can never be published.
-
-The archived code on the pinned inputs gives what was accepted; with one input or the code of
-another run swapped, it shows what that input or that code did (`variant`).
-
-audit guarantees: determinism, idempotence, pins and fences, tested on a sample (O7).
-
-reproduce: execute the archived code on the pinned inputs again, and compare with the accepted.
-
-Into a scratch table: readers, the run and its shadow stay as they are.
+A scratch table can never be published; readers, the run and its shadow stay unchanged. `reproduce`
+executes the archived code on the pinned inputs and compares the result with what was accepted.
+`plan_variant` swaps one input, or the code of another run, to show its effect. `audit_guarantees`
+tests determinism, idempotence, pins and fences on a sample (O7).
 """
 
 from __future__ import annotations
@@ -47,13 +41,13 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 
-#: The epoch of whoever made the scratch table: nobody else writes there.
+#: The epoch of a scratch table's only writer.
 SCRATCH_EPOCH = 1
 
 
 @dataclass
 class ScratchTable:
-    """A scratch table: compute chunks into it, look at them; it is gone after the block."""
+    """A scratch table: computes chunks and sums their rows; it is dropped after the block."""
 
     context: Context
     plan: Plan
@@ -61,12 +55,12 @@ class ScratchTable:
 
     @property
     def table(self) -> str:
-        """The scratch table's name."""
+        """Return the scratch table's name."""
         return self.plan.shadow_table
 
     @property
     def snapshot_id(self) -> int | None:
-        """The head of the scratch table."""
+        """Return the head of the scratch table."""
         info = self.context.tables.describe(self.table)
         return info.snapshot_id if info else None
 
@@ -88,11 +82,11 @@ class ScratchTable:
 
 @contextmanager
 def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[ScratchTable]:
-    """Make a scratch table of the run's base; it is dropped at the end, without purge.
+    """Create a scratch table of the run's base; drop it at the end, without purge.
 
-    No run ever names it, so that nothing can publish it. Killed before the end it stays, until
-    `maintain` lets it go. Raises NotFound, with the names, when a pinned snapshot is gone;
-    Unsupported for a run whose rows another engine computes.
+    No run ever names it, so it cannot be published. When the process is killed before the end, the
+    table stays until `maintain` drops it. Raises NotFound, with the names, when a pinned snapshot
+    is gone; Unsupported for a run whose rows another engine computes.
     """
     if publish_modes.is_externally_written(plan):
         raise Unsupported(
@@ -102,35 +96,35 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
     require_input_snapshots(context, plan)
     target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
-    made = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
-    marks = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
+    scratch = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
+    properties = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
     try:
-        context.shadows.open(target, base, table, marks)
+        context.shadows.open(target, base, table, properties)
         context.shadows.fence(table, SCRATCH_EPOCH)
         change = declared_schema_change(plan)
         schema_id = plan.resolved.target.schema_id
         if change and schema_id is not None:
             context.shadows.evolve(table, schema_id, change)
-        yield made
+        yield scratch
     finally:
         context.shadows.retire(table)
 
 
 def require_input_snapshots(context: Context, plan: Plan) -> None:
     """Raise NotFound, naming each, when snapshots that the run read are gone."""
-    gone = [
+    missing = [
         f"{pin.name} ({pin.table}@{pin.snapshot_id})"
         for pin in plan.resolved.sources
         if is_pin_expired(context, pin)
     ]
-    gone += [
+    missing += [
         f"tombstones {pin.table}@{pin.snapshot_id}"
         for pin in plan.resolved.tombstones
         if pin.snapshot_id is not None and not _snapshot_exists(context, pin.table, pin.snapshot_id)
     ]
-    if gone:
+    if missing:
         raise NotFound(
-            f"{plan.run_id} cannot be computed again, its pins are gone: {', '.join(gone)}",
+            f"{plan.run_id} cannot be computed again, its pins are gone: {', '.join(missing)}",
             fix=f"lakehouse-backfill verify {plan.run_id} --deep, which compares what is stored",
         )
 
@@ -138,9 +132,9 @@ def require_input_snapshots(context: Context, plan: Plan) -> None:
 def plan_variant(
     plan: Plan, *, inputs: Mapping[str, SourcePin] | None = None, code: Plan | None = None
 ) -> Plan:
-    """Give the plan with some inputs, by name, or with the code of another run, swapped.
+    """Return the plan with some inputs (by name), or with the code of another run, swapped.
 
-    It is for `scratch` only: its hash is not the one that was approved.
+    It is only for scratch tables: its hash is not the one that was approved.
     """
     changes: dict[str, object] = {}
     if inputs:
@@ -153,15 +147,18 @@ def plan_variant(
         )
         changes |= {"manifest": manifest, "code_hash": theirs.code_hash, "files": theirs.files}
     resolved = plan.resolved.model_copy(update=changes)
-    said = {
+    updates = {
         "resolved": resolved,
         "code_of": (code.code_of or code.run_id) if code else plan.code_of,
     }
-    return plan.model_copy(update=said)
+    return plan.model_copy(update=updates)
 
 
 def _base_snapshot(context: Context, plan: Plan) -> int | None:
-    """Give the base to clone; one that is gone is needed only where rows of it stay."""
+    """Return the base to clone; None when it is gone and no rows of it are carried over.
+
+    Raises NotFound when it is gone and rows of it stay in the run's partitions.
+    """
     target = plan.resolved.target
     if target.snapshot_id is None or _snapshot_exists(context, target.table, target.snapshot_id):
         return target.snapshot_id
@@ -183,7 +180,7 @@ def _snapshot_exists(context: Context, table: str, snapshot_id: int) -> bool:
 
 
 def _plan_with_origin_inputs(plan: Plan, chunk: Chunk) -> Plan:
-    """Let a chunk that an earlier revision computed read what that revision read."""
+    """Return the plan with the inputs of the revision that computed a carried-over chunk."""
     catch_up = plan.resolved.catch_up
     origin = catch_up and catch_up.carried_chunk(chunk.chunk_id)
     if not origin:
@@ -202,7 +199,7 @@ _FENCES, _PINS = "fences", "pins"
 
 @dataclass(frozen=True)
 class ProductGuarantees:
-    """What was sampled of a product, why, and what held."""
+    """The sample of a product, the reason for it, and the checks on it."""
 
     product: str
     run_id: str | None
@@ -215,18 +212,18 @@ class ProductGuarantees:
 def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuarantees, ...]:
     """Sample one chunk of the newest published run of a product, or of each, and test it.
 
-    It is computed twice into a scratch table; another chunk is sampled each day. Raises NotFound
-    for a product without a published run.
+    The chunk is computed twice into a scratch table; each day another chunk is sampled. Raises
+    NotFound for a product without a published run.
     """
     products = {run.product for run in context.runs.list(open_only=False)}
-    found = tuple(
+    audited = tuple(
         _audit_product(context, name) for name in sorted({product} if product else products)
     )
-    if product is not None and found[0].run_id is None:
+    if product is not None and audited[0].run_id is None:
         raise NotFound(
-            f"{product}: {found[0].because}", fix="lakehouse-backfill status --all, for its runs"
+            f"{product}: {audited[0].because}", fix="lakehouse-backfill status --all, for its runs"
         )
-    return found
+    return audited
 
 
 def _audit_product(context: Context, product: str) -> ProductGuarantees:
@@ -244,28 +241,31 @@ def _audit_product(context: Context, product: str) -> ProductGuarantees:
 
 
 def sample_chunk(context: Context, plan: Plan) -> tuple[Chunk, str]:
-    """Choose a chunk by run and day: another one each day, the same for everybody."""
+    """Choose a chunk by run and day: each day another one, the same in every process."""
     today, chunks = context.clock.now().date().isoformat(), plan.resolved.chunks
     number = int(digest([plan.run_id, today])[:8], 16) % len(chunks)
     return chunks[number], f"chunk {number + 1} of {len(chunks)}, drawn by run and day {today}"
 
 
 def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
-    """Compute the chunk twice, then let a writer of an older epoch try."""
-    known = {one.chunk_id: one for one in context.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
-    if known is None:
+    """Compute the chunk twice, then write with an older epoch."""
+    record = {row.chunk_id: row for row in context.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
+    if record is None:
         return (failed_check(_DETERMINISM, f"the ledger has no row of {chunk.chunk_id}"),)
     try:
-        with open_scratch_table(context, plan, "audit") as again:
-            first = again.compute(chunk)
-            once = _scratch_checksums(again, chunk)
-            second = again.compute(chunk)
+        with open_scratch_table(context, plan, "audit") as scratch:
+            first = scratch.compute(chunk)
+            first_checksums = _scratch_checksums(scratch, chunk)
+            second = scratch.compute(chunk)
             return (
-                _check_determinism(known, first, second),
+                _check_determinism(record, first, second),
                 check_each_equal(
-                    _IDEMPOTENCE, once, _scratch_checksums(again, chunk), "partitions, staged twice"
+                    _IDEMPOTENCE,
+                    first_checksums,
+                    _scratch_checksums(scratch, chunk),
+                    "partitions, staged twice",
                 ),
-                _check_fencing(context, again, chunk),
+                _check_fencing(context, scratch, chunk),
             )
     except NotFound as error:
         return tuple(
@@ -276,7 +276,7 @@ def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[Stor
 def _scratch_checksums(again: ScratchTable, chunk: Chunk) -> dict[str, str]:
     change = declared_schema_change(again.plan)
     found = again.checksums(chunk.partitions, tuple(table.added_column_names(change)))
-    return {label: one.text for label, one in found.items()}
+    return {label: checksum.text for label, checksum in found.items()}
 
 
 def _check_determinism(known: ChunkRecord, first: ChunkRecord, second: ChunkRecord) -> StoredCheck:
@@ -288,7 +288,7 @@ def _check_determinism(known: ChunkRecord, first: ChunkRecord, second: ChunkReco
 
 
 def _check_fencing(context: Context, again: ScratchTable, chunk: Chunk) -> StoredCheck:
-    """A writer of an older epoch is refused, and leaves nothing."""
+    """Check that a writer of an older epoch is refused and writes nothing."""
     context.shadows.fence(again.table, SCRATCH_EPOCH + 1)
     before = again.snapshot_id
     try:
@@ -305,12 +305,15 @@ def _check_fencing(context: Context, again: ScratchTable, chunk: Chunk) -> Store
 
 
 def _check_pins(context: Context, plan: Plan) -> StoredCheck:
-    """Every pin of the run whose lease stands holds the snapshot that it was made for."""
-    standing = [lease for lease in context.pin_leases.standing() if lease.run_id == plan.run_id]
-    if not standing:
+    """Check that every pin with an active lease holds the snapshot that it was made for."""
+    leases = [lease for lease in context.pin_leases.standing() if lease.run_id == plan.run_id]
+    if not leases:
         return unknown_check(_PINS, f"all pins {pin_name(plan.run_id)}* were let go")
-    expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in standing}
-    found = {f"{one.table}@{one.tag}": context.pins.pinned(one.table, one.tag) for one in standing}
+    expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in leases}
+    found = {
+        f"{active.table}@{active.tag}": context.pins.pinned(active.table, active.tag)
+        for active in leases
+    }
     return check_each_equal(_PINS, expected, _without_missing(found.items()), "tags of pins")
 
 
@@ -320,7 +323,7 @@ def _without_missing(found: Iterable[tuple[str, int | None]]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ReproducedPartition:
-    """One partition: the checksum that was accepted, and the one that came out again."""
+    """One partition: the accepted checksum, and the recomputed one (`again`)."""
 
     partition: str
     accepted: str
@@ -330,7 +333,7 @@ class ReproducedPartition:
 
 @dataclass(frozen=True)
 class ReproduceResult:
-    """What came out again; `code` is the digest of the files that were executed."""
+    """The recomputed partitions; `code` is the digest of the executed files."""
 
     run_id: str
     code: str
@@ -340,8 +343,8 @@ class ReproduceResult:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every partition came out as it was accepted."""
-        return all(one.equal for one in self.partitions)
+        """Return whether every partition has the accepted checksum."""
+        return all(partition.equal for partition in self.partitions)
 
 
 def reproduce(context: Context, run_id: str) -> ReproduceResult:
@@ -352,27 +355,27 @@ def reproduce(context: Context, run_id: str) -> ReproduceResult:
     """
     plan = context.runs.plan(run_id)
     events = trusted_events(context, context.runs.status(run_id))
-    found = logged_validation(context, events, run_id)
-    if found is None:
+    validation = logged_validation(context, events, run_id)
+    if validation is None:
         raise ApprovalMissing(
             f"{run_id} has no result that could come out again",
             fix=f"lakehouse-backfill validate {run_id}",
         )
     chunks = plan.resolved.chunks
-    with open_scratch_table(context, plan, "again") as again:
+    with open_scratch_table(context, plan, "again") as scratch:
         context.progress.start("reproduce", len(chunks), "chunks")
         for chunk in chunks:
-            record = again.compute(chunk)
+            record = scratch.compute(chunk)
             context.progress.advance(1, record.output_rows)
         context.progress.finish()
         added = table.added_column_names(declared_schema_change(plan))
-        sums = again.checksums(plan.resolved.scope.partitions, tuple(added))
+        sums = scratch.checksums(plan.resolved.scope.partitions, tuple(added))
         return ReproduceResult(
             run_id=run_id,
             code=digest(code_files(plan.resolved)),
-            scratch_table=again.table,
+            scratch_table=scratch.table,
             partitions=_compare_checksums(
-                found[1], {label: one.text for label, one in sums.items()}
+                validation[1], {label: checksum.text for label, checksum in sums.items()}
             ),
             notes=_carry_over_notes(plan),
         )
@@ -381,21 +384,26 @@ def reproduce(context: Context, run_id: str) -> ReproduceResult:
 def _compare_checksums(
     validation: ValidationResult, again: dict[str, str]
 ) -> tuple[ReproducedPartition, ...]:
-    found = []
-    for one in validation.balances:
+    compared = []
+    for balance in validation.balances:
         # A partition without rows has no checksum of its own.
-        came = again.get(one.partition, one.new_checksum if not one.new_count else "no rows")
-        found.append(
+        recomputed = again.get(
+            balance.partition, balance.new_checksum if not balance.new_count else "no rows"
+        )
+        compared.append(
             ReproducedPartition(
-                one.partition, one.new_checksum, came, equal=came == one.new_checksum
+                balance.partition,
+                balance.new_checksum,
+                recomputed,
+                equal=recomputed == balance.new_checksum,
             )
         )
-    return tuple(found)
+    return tuple(compared)
 
 
 def _carry_over_notes(plan: Plan) -> tuple[str, ...]:
     carried = plan.resolved.catch_up.carried if plan.resolved.catch_up else ()
-    runs = sorted({one.run_id for one in carried})
+    runs = sorted({origin.run_id for origin in carried})
     if not runs:
         return ()
     return (f"chunks carried over from {', '.join(runs)} were computed from what that run read",)

@@ -1,8 +1,7 @@
-"""Status, log, versions, the evidence document.
+"""Status, log, accepted versions and the evidence document of a run; nothing here writes.
 
-What `status RUN` answers first: is my data safe, what do readers see, what to type next.
-
-status, log, chunks, versions, evidence: where things stand; nothing here changes anything.
+The status of a run answers three questions first: is my data safe, what do readers see, and what is
+the next command.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ S = RunState
 
 @dataclass(frozen=True)
 class SafetySummary:
-    """Three sentences for a person who is worried."""
+    """The three answers for a worried person: is data safe, what do readers see, what next."""
 
     is_safe: str
     readers_see: str
@@ -88,7 +87,7 @@ _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
 }
 
 
-#: Where nothing was there before the run: other words for what comes back.
+#: Texts for runs whose partitions had no rows before.
 _FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISHING: (
         "yes: publication is one commit; it landed whole or not at all",
@@ -109,7 +108,7 @@ _FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
 _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
 
 
-#: Where another engine writes the shadow, instead of `run`.
+#: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
     S.APPROVED: "shadow open {run}",
     S.PAUSED: "shadow close {run}   (once it is written)",
@@ -117,7 +116,7 @@ _EXTERNAL_COMMANDS = {
     S.HALTED: "shadow close {run}   (once it is corrected)",
 }
 
-#: States in which a run has a driver, and what it does.
+#: States in which a run has a driver, and what the driver does.
 _DRIVER_ACTIVITY = {S.STAGING: "staging", S.PUBLISHING: "publishing"}
 
 
@@ -143,19 +142,19 @@ def summarise_safety(
     was_empty: bool = False,
     is_external: bool = False,
 ) -> SafetySummary:
-    """Give the three answers for a run in `state`.
+    """Return the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
-    `driver` is who works on it; unless `is_driven`, that process is gone. `manifest_file` is what
-    the run was planned from. `was_empty`: its partitions had no rows before. `is_external`: another
-    engine writes its shadow.
+    `driver` is the process that works on the run; unless `is_driven`, that process is gone.
+    `manifest_file` is the file that the run was planned from. `was_empty`: its partitions had no
+    rows before. `is_external`: another engine writes its shadow.
     """
     is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
-    doing = _DRIVER_ACTIVITY.get(state, "validating")
+    activity = _DRIVER_ACTIVITY.get(state, "validating")
     if is_driven:
-        command = f"status {{run}}   ({driver} is {doing} it)"
+        command = f"status {{run}}   ({driver} is {activity} it)"
     elif driver is not None:
-        is_safe += f"; {driver} was {doing} it and is gone"
+        is_safe += f"; {driver} was {activity} it and is gone"
         if state in _DRIVER_ACTIVITY:
             command = "recover {run}"
     elif is_external:
@@ -163,8 +162,8 @@ def summarise_safety(
     if gone:
         readers_see += f", except {partitions.describe_labels(gone)}, rolled back since"
         command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
-    words = {"run": run_id, "product": product, "manifest": manifest_file}
-    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    arguments = {"run": run_id, "product": product, "manifest": manifest_file}
+    quoted = {name: shlex.quote(argument) for name, argument in arguments.items()}
     text = f"{errors.PROGRAM} {command.format(**quoted)}"
     return SafetySummary(is_safe=is_safe, readers_see=readers_see, next_command=text)
 
@@ -173,76 +172,81 @@ WAITING_FOR_PEOPLE = (
     "planned", "validated", "accepted", "rejected", "halted", "publish_halted", "failed",
 )  # fmt: skip
 
-#: States after which people plan the same file again: only then is the plan read for its name.
+#: States after which the same file is planned again: only then is the plan read for its name.
 REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED)
-#: States in which somebody has to write the shadow: only then is the plan read for who that is.
+#: States before a write of the shadow: only then is the plan read for who writes it.
 EXTERNAL_WRITE_STATES = (RunState.APPROVED, RunState.PAUSED, RunState.FAILED, RunState.HALTED)
 
 
 def list_runs(context: Context, *, everything: bool) -> list[RunStatus]:
-    """List runs, those that wait for a person first, then the newest."""
-    found = context.runs.list(open_only=not everything)
-    newest = sorted(found, key=lambda item: item.at, reverse=True)
+    """List runs: those that wait for a person first, then the newest."""
+    statuses = context.runs.list(open_only=not everything)
+    newest = sorted(statuses, key=lambda item: item.at, reverse=True)
     return sorted(newest, key=lambda item: item.state.value not in WAITING_FOR_PEOPLE)
 
 
 def summarise_run_safety(
     context: Context, status: RunStatus, *, was_empty: bool = False
 ) -> SafetySummary:
-    """Say whether data is safe, what readers see, what to type next.
+    """Return whether data is safe, what readers see, and the next command.
 
     `was_empty`: its partitions had no rows before.
     """
-    gone: tuple[str, ...] = ()
+    rolled_back: tuple[str, ...] = ()
     version = 0
     if status.state is RunState.PUBLISHED:
         history = context.versions.history(status.product)
-        version, gone = pointer.rolled_back_since(history, status.run_id)
-    found = summarise_safety(
-        status.state, status.run_id, status.product, gone=gone, version=version,
+        version, rolled_back = pointer.rolled_back_since(history, status.run_id)
+    summary = summarise_safety(
+        status.state, status.run_id, status.product, gone=rolled_back, version=version,
         driver=status.driver, is_driven=context.is_driven_elsewhere(status),
         manifest_file=_manifest_file(context, status), was_empty=was_empty,
         is_external=_is_external(context, status),
     )  # fmt: skip
     if status.state is RunState.PUBLISH_HALTED:
         with suppress(NotFound, Tampered):
-            said = steps.describe_visible_partitions(
+            visible = steps.describe_visible_partitions(
                 context.versions.history(status.product), context.runs.plan(status.run_id)
             )
-            return replace(found, readers_see=said)
-    return found
+            return replace(summary, readers_see=visible)
+    return summary
 
 
 def rollout_records(
     context: Context, run_id: str, events: tuple[Event, ...]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Say what readers compared, and which steps were published; nothing where nothing is."""
+    """Return the dual reads and the published steps of a run; lists that are empty are omitted."""
     with suppress(NotFound, Tampered):
         plan = context.runs.plan(run_id)
-        known = context.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
-        found = {
+        recorded = (
+            context.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
+        )
+        records = {
             "dual_reads": reader_records(context, plan, events),
-            "steps": list(known[1]["steps"]) if known else [],
+            "steps": list(recorded[1]["steps"]) if recorded else [],
         }
-        return {name: lines for name, lines in found.items() if lines}
+        return {name: lines for name, lines in records.items() if lines}
     return {}
 
 
 def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str) -> bool:
-    """Tell the same of a run; an edited validation tells nothing, and says so elsewhere."""
+    """Return whether a run brings the first rows of its partitions.
+
+    False when its validation was edited; `verify` reports that.
+    """
     with suppress(Tampered):
-        found = logged_validation_document(context, events, run_id)
-        return has_no_old_rows(found and found[1])
+        validation = logged_validation_document(context, events, run_id)
+        return has_no_old_rows(validation and validation[1])
     return False
 
 
 def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
-    """Tell whether a run that was validated brings the first rows of its partitions."""
+    """Return whether a validated run brings the first rows of its partitions."""
     return validation is not None and not validation["diff"]["summary"]["old_rows"]
 
 
 def _manifest_file(context: Context, status: RunStatus) -> str:
-    """Name the file to plan again; a plan that was edited is no reason to say nothing at all."""
+    """Return the file to plan again; a placeholder when the plan is missing or was edited."""
     if status.state in REPLANNED_STATES:
         with suppress(NotFound, Tampered):
             return context.runs.plan(status.run_id).manifest_file
@@ -250,7 +254,7 @@ def _manifest_file(context: Context, status: RunStatus) -> str:
 
 
 def _is_external(context: Context, status: RunStatus) -> bool:
-    """Tell whether another engine writes the shadow, where that changes what to do next."""
+    """Return whether another engine writes the shadow, where the next step depends on it."""
     if status.state in EXTERNAL_WRITE_STATES:
         with suppress(NotFound, Tampered):
             return publish_modes.is_externally_written(context.runs.plan(status.run_id))
@@ -260,8 +264,8 @@ def _is_external(context: Context, status: RunStatus) -> bool:
 def approval_records(
     events: tuple[Event, ...], plan: Plan, digest: str | None
 ) -> list[dict[str, Any]]:
-    """List the decisions that still stand, each with what it is bound to."""
-    bound = {"approve": plan.manifest_hash, "accept": digest or ""}
+    """List the decisions in force, each with the digest that it is bound to."""
+    subjects = {"approve": plan.manifest_hash, "accept": digest or ""}
     return [
         {
             "decision": decision,
@@ -271,7 +275,7 @@ def approval_records(
             "reason": event.detail.get("reason", ""),
         }
         for event in events
-        for decision, subject in bound.items()
+        for decision, subject in subjects.items()
         if event.verb in (decision, roles.CARRIED_DECISION_VERBS[decision])
         and event.detail.get("bound_to") == subject
         and set(roles.event_deciders(event))
@@ -280,7 +284,7 @@ def approval_records(
 
 
 def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
-    """List the waivers that still stand, each with the exact content that it is bound to."""
+    """List the waivers in force, each with the exact content that it is bound to."""
     return [
         {
             "gate": waiver.gate,
@@ -297,14 +301,14 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
 
 
 def stopping_gates(context: Context, status: RunStatus) -> tuple[FailedGate, ...]:
-    """List the gates that keep the run where it is; none when it is not a gate that does."""
+    """List the gates that stop the run; empty unless it is halted or rejected."""
     if status.state not in (RunState.HALTED, RunState.REJECTED):
         return ()
     return failed_gates(context, status.run_id)
 
 
 def accepted_versions(context: Context, product: str) -> list[Publication]:
-    """The accepted versions of a product, newest first; raises NotFound when there is none."""
+    """List the accepted versions of a product, newest first; raises NotFound when there is none."""
     rows = [
         row for row in context.versions.history(product) if row.action in pointer.ACCEPTED_ACTIONS
     ]
@@ -317,7 +321,7 @@ def accepted_versions(context: Context, product: str) -> list[Publication]:
 
 
 def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
-    """Gather everything that shows why a run was (or was not) accepted, as one document."""
+    """Build the document of everything that shows why a run was, or was not, accepted."""
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     events = context.runs.events(run_id)
     validation = logged_validation_document(context, events, run_id)

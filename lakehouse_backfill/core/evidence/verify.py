@@ -1,8 +1,7 @@
-"""Verify and audit verify: is what is stored what was accepted.
+"""`verify` and `audit verify`: whether what is stored is what was accepted. Nothing is changed.
 
-audit verify: are logs, pointers and plans as they were written? Nothing is changed.
-
-verify: is what a run's acceptance rests on still what was accepted? Nothing is changed.
+`audit_verify` checks that logs, pointers and plans are as they were written. `verify` checks
+everything that the acceptance of one run rests on.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.table import StoredCheck, TableRef
 from lakehouse_backfill.errors import NotFound, Tampered, TooBusy
 
-#: Events that are written while we read look like an edit, so then we read again.
+#: Events written during a read look like an edit, so the read is repeated.
 _MAX_READS = 10
 
 
 def audit_verify(context: Context) -> AuditVerdict:
     """Check each run's chain of events, the seal over all of them, and the states in use.
 
-    Then the pointer of each product against its rows, and each plan against its hash.
+    Then check the pointer of each product against its rows, and each plan against its hash.
 
     Raises TooBusy when events keep being written in between.
     """
@@ -56,7 +55,7 @@ EARLIER_ACCEPTANCE = "an earlier acceptance"
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What was compared, and which of it by reading data: not at all, bytes, or rows by Spark."""
+    """The checks of a run, and how much data was read for them: none, bytes, or rows by Spark."""
 
     run_id: str
     checks: tuple[StoredCheck, ...]
@@ -64,13 +63,13 @@ class VerifyResult:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing that could be compared differs."""
+        """Return whether nothing that could be compared differs."""
         return all(check.ok is not False for check in self.checks)
 
 
 @dataclass(frozen=True)
 class VerifySubject:
-    """A run, what the log says of it, and the rows by which it became visible, oldest first."""
+    """A run, its log, and the rows by which it became visible, oldest first."""
 
     context: Context
     plan: Plan
@@ -79,23 +78,27 @@ class VerifySubject:
     archive: AcceptanceArchive | None = None
 
     def earlier_publications(self) -> tuple[Publication, ...]:
-        """Give the rows of results that were accepted before the one of the archive."""
+        """Return the rows of results that were accepted before the one of the archive."""
         newest = (self.archive or {}).get("result_digest")
         other = (row for row in self.publications if row.result_digest != newest)
-        return tuple(r for r in other if acceptance.archive_digests(self.events, r.result_digest))
+        return tuple(
+            earlier
+            for earlier in other
+            if acceptance.archive_digests(self.events, earlier.result_digest)
+        )
 
     def current_publications(self) -> tuple[Publication, ...]:
-        """Give the rows that are held against the archive."""
+        """Return the rows that are compared with the archive."""
         earlier = self.earlier_publications()
         return tuple(row for row in self.publications if row not in earlier)
 
 
 def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
-    """Compare what is stored with what was accepted; with `deep` the data files are read too.
+    """Compare what is stored with what was accepted; `deep` also reads the data files.
 
-    Files are asked for their sizes, metadata is hashed, control rows are held against each other,
-    against the archive of the acceptance and against the log. Without `deep` no data is read, and
-    never a JVM is started where fingerprints say enough. Raises NotFound: there is no such run.
+    File sizes are looked up and metadata is hashed. Control rows are compared with each other, with
+    the archive of the acceptance and with the log. Without `deep` no data is read. No JVM is
+    started where fingerprints suffice. Raises NotFound when there is no such run.
     """
     status = context.runs.status(run_id)
     events = context.runs.events(run_id)
@@ -109,25 +112,27 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult
             "chains, seals, pointers and plans",
         )
     ]
-    plan, said = _check_plan(context, run_id, events)
-    checks.append(said)
+    plan, check = _check_plan(context, run_id, events)
+    checks.append(check)
     if plan is None:
         return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
     history = context.versions.history(status.product)
-    made = [row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)]
-    subject = VerifySubject(context, plan, events, tuple(made))
-    result, said = _check_validation(subject)
+    publications = [
+        row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)
+    ]
+    subject = VerifySubject(context, plan, events, tuple(publications))
+    result, check = _check_validation(subject)
     subject, archived = _check_archive(subject)
-    checks += [said, *archived]
+    checks += [check, *archived]
     if subject.archive is None:
         return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
     checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
     read = deep_verify.NO_DATA_READ
     if deep:
-        found, read = deep_verify.check_stored_data(
+        deep_checks, read = deep_verify.check_stored_data(
             context, plan, subject.current_publications(), subject.archive, result
         )
-        checks += found
+        checks += deep_checks
     return VerifyResult(run_id, tuple(checks), read)
 
 
@@ -139,9 +144,9 @@ def _check_plan(
         plan = context.runs.plan(run_id)
     except (Tampered, NotFound) as error:
         return None, failed_check(name, error.problem)
-    said = [str(e.detail.get("manifest_hash")) for e in events if e.verb == "plan"]
+    hashes = [str(event.detail.get("manifest_hash")) for event in events if event.verb == "plan"]
     return plan, check_equal(
-        name, said[0] if said else None, plan.resolved.manifest_hash,
+        name, hashes[0] if hashes else None, plan.resolved.manifest_hash,
         "its manifest hash, worked out again, against the first event of the log",
     )  # fmt: skip
 
@@ -153,28 +158,34 @@ def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, St
     except Tampered as error:
         return None, failed_check(name, error.problem)
     if found is None:
-        told = any(event.verb == "pass validation" for event in subject.events)
-        return None, failed_check(name, "it is gone") if told else unknown_check(
+        was_passed = any(event.verb == "pass validation" for event in subject.events)
+        return None, failed_check(name, "it is gone") if was_passed else unknown_check(
             name, "it was never validated"
         )
     digest, document = found
-    bound = [row.result_digest for row in subject.publications]
-    if bound and bound[-1] != digest and acceptance.archive_digests(subject.events, bound[-1]):
-        # The document was hashed: it is a later one than that which was published.
+    published_digests = [row.result_digest for row in subject.publications]
+    if (
+        published_digests
+        and published_digests[-1] != digest
+        and acceptance.archive_digests(subject.events, published_digests[-1])
+    ):
+        # The digest of the document was verified: it is newer than the published result.
         return document, unknown_check(name, f"{EARLIER_ACCEPTANCE}: it was validated again since")
     return document, check_equal(
-        name, (bound or [digest])[-1], digest, "its digest, worked out again"
+        name, (published_digests or [digest])[-1], digest, "its digest, worked out again"
     )
 
 
 def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
     name, context, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
-    decided = [
-        e for e in subject.events if e.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
+    acceptances = [
+        event
+        for event in subject.events
+        if event.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     ]
-    if not decided:
+    if not acceptances:
         return subject, (unknown_check(name, "nobody has accepted the run"),)
-    bound_to = str(decided[-1].detail.get("bound_to"))
+    bound_to = str(acceptances[-1].detail.get("bound_to"))
     digest = acceptance.newest_archive_digest(subject.events, bound_to)
     if digest is None:
         return subject, (unknown_check(name, "an older release accepted it, and made no archive"),)
@@ -184,11 +195,11 @@ def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredC
         return subject, (failed_check(name, error.problem),)
     if document is None:
         return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
-    found = VerifySubject(context, subject.plan, subject.events, subject.publications, document)
+    archived = VerifySubject(context, subject.plan, subject.events, subject.publications, document)
     expected = [subject.plan.manifest_hash, bound_to, _log_head_at(subject, document["log"]["seq"])]
-    held = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
+    recorded = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
-    return found, (check_equal(name, expected, held, because),)
+    return archived, (check_equal(name, expected, recorded, because),)
 
 
 def _log_head_at(subject: VerifySubject, seq: int) -> str:
@@ -196,33 +207,35 @@ def _log_head_at(subject: VerifySubject, seq: int) -> str:
 
 
 def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
-    """Rows of control tables against the archive, the log, and each other."""
+    """Check rows of control tables against the archive, the log, and each other."""
     context, plan, archive = subject.context, subject.plan, subject.archive or {}
     records = context.ledger.chunks(plan.run_id)
-    found = [deep_verify.check_ledger(archive, records)]
+    checks = [deep_verify.check_ledger(archive, records)]
     if not publish_modes.is_externally_written(plan):
         shadow = plan.shadow_table
-        found.append(
+        checks.append(
             _compare_or_unknown(
                 "commits of the chunks",
                 lambda: deep_verify.check_chunk_commits(records, context.shadows.chunks(shadow)),
             )
         )
-    found.append(_check_fingerprint_rows(subject))
-    told = _logged_publication(subject)
-    told_of = (
-        row for row in subject.publications if told is None or told.get("token") == row.token
+    checks.append(_check_fingerprint_rows(subject))
+    logged = _logged_publication(subject)
+    matching_rows = (
+        row for row in subject.publications if logged is None or logged.get("token") == row.token
     )
-    return [*found, *(deep_verify.check_pointer_row(row, told) for row in told_of)]
+    return [*checks, *(deep_verify.check_pointer_row(row, logged) for row in matching_rows)]
 
 
 def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
-    """Give the publication that the log names last."""
-    named = [e.detail["digest"] for e in subject.events if e.verb == "finish publishing"]
-    if not named:
+    """Return the last publication that the log names."""
+    digests = [
+        event.detail["digest"] for event in subject.events if event.verb == "finish publishing"
+    ]
+    if not digests:
         return {}
     try:
-        return subject.context.evidence.document(subject.plan.run_id, str(named[-1]))
+        return subject.context.evidence.document(subject.plan.run_id, str(digests[-1]))
     except Tampered:
         return None
 
@@ -231,39 +244,43 @@ def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
     context, plan, archive = subject.context, subject.plan, subject.archive or {}
     archived = deep_verify.archived_files(archive)
     try:
-        rows = context.fingerprints.find([one["path"] for one in archived])
+        rows = context.fingerprints.find([entry["path"] for entry in archived])
     except Tampered as error:
         return failed_check("fingerprints", error.problem)
-    # One file may have been hashed under several readings; the archive holds that of the candidate.
-    known = {one["path"]: one.get("checksum") for one in archived}
-    both = {one.path: (one.sha256, one.checksum.text) for one in rows}
-    both |= {
-        one.path: (one.sha256, one.checksum.text)
-        for one in rows
-        if one.checksum.text == known.get(one.path)
+    # A file may be hashed under several readings; the archive holds that of the candidate.
+    archived_checksums = {entry["path"]: entry.get("checksum") for entry in archived}
+    digests = {entry.path: (entry.sha256, entry.checksum.text) for entry in rows}
+    digests |= {
+        entry.path: (entry.sha256, entry.checksum.text)
+        for entry in rows
+        if entry.checksum.text == archived_checksums.get(entry.path)
     }
-    context.journal.bind(**plan.labels).log("fingerprints compared", files=len(both))
-    return deep_verify.check_fingerprints(archived, both)
+    context.journal.bind(**plan.labels).log("fingerprints compared", files=len(digests))
+    return deep_verify.check_fingerprints(archived, digests)
 
 
 def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
-    """The archive's digest in the rows of the pointer and in the summaries of the snapshots."""
-    found = []
+    """Check the archive's digest in pointer rows and in summaries of snapshots."""
+    checks = []
     for row in subject.publications:
         name = f"archive in the row of version {row.version}"
-        # One result may have been accepted twice: each time by an archive of its own.
-        made = acceptance.archive_digests(subject.events, row.result_digest)
-        digest = row.evidence_digest if row.evidence_digest in made else (made or (None,))[-1]
-        found.append(check_equal(name, digest, row.evidence_digest, "accepted_output_version"))
+        # A result may be accepted twice, each time with its own archive.
+        archive_digests = acceptance.archive_digests(subject.events, row.result_digest)
+        digest = (
+            row.evidence_digest
+            if row.evidence_digest in archive_digests
+            else (archive_digests or (None,))[-1]
+        )
+        checks.append(check_equal(name, digest, row.evidence_digest, "accepted_output_version"))
         if publish_modes.is_pinned_product(subject.plan) or row.snapshot_id is None:
             continue
-        found.append(_check_summary(subject, row, digest))
-    return found
+        checks.append(_check_summary(subject, row, digest))
+    return checks
 
 
 def _check_summary(subject: VerifySubject, row: Publication, digest: str | None) -> StoredCheck:
     name, at = f"archive in the summary of version {row.version}", str(row.snapshot_id)
-    said = {
+    expected = {
         EVIDENCE_DIGEST_PROPERTY: digest,
         "lakehouse-backfill.publication": row.token,
         "lakehouse-backfill.run-id": subject.plan.run_id,
@@ -271,21 +288,21 @@ def _check_summary(subject: VerifySubject, row: Publication, digest: str | None)
 
     def compare() -> StoredCheck:
         snapshot = subject.context.tables.resolve(TableRef(table=row.table, at=at))
-        held = {key: snapshot.summary.get(key) for key in said}
-        return check_equal(name, said, held, f"snapshot {at} of {row.table}")
+        held = {key: snapshot.summary.get(key) for key in expected}
+        return check_equal(name, expected, held, f"snapshot {at} of {row.table}")
 
     return _compare_or_unknown(name, compare)
 
 
 def _check_files(subject: VerifySubject) -> list[StoredCheck]:
-    """Data files and manifests: as listed, and as they lie in the store."""
+    """Check data files and manifests: as listed, and as stored."""
     archive, stored = subject.archive or {}, subject.context.stored
     candidate, scope = archive["candidate"], subject.plan.resolved.scope
     table, snapshot_id = candidate["table"], candidate["snapshot_id"]
-    found = []
+    checks = []
     if snapshot_id is not None:
         name = "metadata of the candidate"
-        found.append(
+        checks.append(
             _compare_or_unknown(
                 name,
                 lambda: deep_verify.check_candidate_metadata(
@@ -296,12 +313,12 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
     for row in deep_verify.run_snapshots(
         subject.context, subject.plan, subject.current_publications(), archive
     ):
-        found += _check_snapshot_files(subject, row)
-    told = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
+        checks += _check_snapshot_files(subject, row)
+    reason = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
     return [
-        *found,
+        *checks,
         *(
-            unknown_check(f"files of version {row.version}", told)
+            unknown_check(f"files of version {row.version}", reason)
             for row in subject.earlier_publications()
         ),
     ]
@@ -313,10 +330,13 @@ def _check_snapshot_files(
     archive, stored = subject.archive or {}, subject.context.stored
     archived = deep_verify.archived_files(archive, row.scope.partitions)
     names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
-    kept_in = row.table
+    stored_table = row.table
     if row.is_rewritten:
-        # What was accepted lies where the candidate is; the version lists files of its own.
-        kept_in, names[2] = archive["candidate"]["table"], f"files of the candidate of {row.name}"
+        # The accepted files are in the candidate's table; the version lists other files.
+        stored_table, names[2] = (
+            archive["candidate"]["table"],
+            f"files of the candidate of {row.name}",
+        )
     return [
         unknown_check(names[0], deep_verify.REWRITTEN_ROWS_REASON)
         if row.is_rewritten
@@ -335,14 +355,14 @@ def _check_snapshot_files(
         _compare_or_unknown(
             names[2],
             lambda: deep_verify.check_stored_sizes(
-                names[2], archived, stored.sizes(kept_in, [one["path"] for one in archived])
+                names[2], archived, stored.sizes(stored_table, [file["path"] for file in archived])
             ),
         ),
     ]
 
 
 def _compare_or_unknown(name: str, compare: Callable[[], StoredCheck]) -> StoredCheck:
-    """Compare; what has been let go since, as retention allows, cannot be compared."""
+    """Compare; what retention removed since is reported as unknown."""
     try:
         return compare()
     except NotFound as error:

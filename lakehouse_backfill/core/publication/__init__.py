@@ -1,1 +1,1 @@
-"""Make an accepted result visible, take it back, finish what stopped half way."""
+"""Publication of accepted results, rollback, catch-up with live commits, and recovery."""

@@ -1,12 +1,9 @@
-"""Publish on while live data moves; run: stage to publish.
+"""Publication while live data moves: revisions that recompute only the changed partitions.
 
-Publishing on while live data moves: revisions that make only the changed partitions again.
-
-A publication that meets a conflict is given back first. Then a revision is planned on the target's
-new head; every step of it is a verb that may be repeated, so a process that was killed is followed
-by the same command on either run.
-
-run: stage, validate and, unless that is manual, publish; from wherever the run stopped.
+A publication that meets a conflict is released first. Then a revision is planned on the target's
+new head. Each step is a verb that may be repeated: after a crash the same command on either run
+continues. `run_until_decision` stages, validates and, unless that is manual, publishes a run from
+any state.
 """
 
 from __future__ import annotations
@@ -56,22 +53,22 @@ _STAGEABLE_STATES = {
 
 
 def newest_revision(context: Context, run_id: str) -> str:
-    """Follow a run to the revision that caught up for it; a run without one is itself."""
+    """Return the newest revision that caught up for a run; the run itself if there is none."""
     while context.runs.status(run_id).state is RunState.SUPERSEDED:
-        said = [event for event in context.runs.events(run_id) if event.verb == "supersede"]
-        by_run = str(said[-1].detail["by_run"])
-        made = context.runs.plan(by_run).resolved.catch_up
-        if made is None or made.of != run_id:
+        events = [event for event in context.runs.events(run_id) if event.verb == "supersede"]
+        by_run = str(events[-1].detail["by_run"])
+        catch_up = context.runs.plan(by_run).resolved.catch_up
+        if catch_up is None or catch_up.of != run_id:
             break
         run_id = by_run
     return run_id
 
 
 def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResult:
-    """Publish, and where manifest and contract allow it follow live commits by revisions.
+    """Publish a run; follow live commits by revisions where manifest and contract allow it.
 
     Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
-    attempts, ApprovalMissing when a person must look at the revision's result.
+    attempts, ApprovalMissing when a person must review the revision's result.
     """
     run_id = newest_revision(context, run_id)
     while True:
@@ -89,8 +86,8 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResu
 def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
     """Approve a revision in the name of those who approved the run that it catches up for.
 
-    What they approved says that the run may catch up; scope, job and files are the same, else
-    nothing carries over and ApprovalMissing is raised.
+    Their approval covers catch-up. Raises ApprovalMissing unless manifest, contract, scope, job
+    code, files and configuration are the same.
     """
     status, catch_up = context.runs.status(plan.run_id), plan.resolved.catch_up
     if catch_up is None or status.state is not RunState.PLANNED:
@@ -98,11 +95,13 @@ def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
     first = context.runs.plan(catch_up.of)
     events = trusted_events(context, context.runs.status(catch_up.of))
     roles.require_approval(events, first)
-    same = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
-    other = [name for name in same if getattr(first.resolved, name) != getattr(plan.resolved, name)]
-    if other:
+    names = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
+    others = [
+        name for name in names if getattr(first.resolved, name) != getattr(plan.resolved, name)
+    ]
+    if others:
         raise ApprovalMissing(
-            f"{plan.run_id} differs from {first.run_id} in {', '.join(other)}: its approval does "
+            f"{plan.run_id} differs from {first.run_id} in {', '.join(others)}: its approval does "
             "not carry over",
             fix=f"lakehouse-backfill approve {plan.run_id} --by WHO",
         )
@@ -116,46 +115,47 @@ def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
 
 
 def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
-    """Accept a revision in the name of those who accepted the run before it, if nothing else moved.
+    """Accept a revision in the name of those who accepted the run before it.
 
-    Raises ApprovalMissing, with the reasons, when a person must look.
+    Raises ApprovalMissing, with the reasons, when a person must review the result: partitions
+    changed that no live commit changed, or the first result was not accepted.
     """
     status, catch_up = context.runs.status(plan.run_id), plan.resolved.catch_up
     if catch_up is None or status.state is not RunState.VALIDATED:
         return status
     before = context.runs.status(catch_up.of)
-    events, mine = trusted_events(context, before), trusted_events(context, status)
-    old, new = (
+    events, new_events = trusted_events(context, before), trusted_events(context, status)
+    old_logged, logged = (
         logged_validation(context, events, catch_up.of),
-        logged_validation(context, mine, plan.run_id),
+        logged_validation(context, new_events, plan.run_id),
     )
-    why: tuple[str, ...] = ("its validation is gone",)
-    if old is not None and new is not None and old[0] == catch_up.accepted_digest:
-        inexact = deletions.inexact_partitions(context, plan, new[1])
-        why = reasons_for_review(old[1], new[1], catch_up, inexact)
+    reasons: tuple[str, ...] = ("its validation is gone",)
+    if old_logged is not None and logged is not None and old_logged[0] == catch_up.accepted_digest:
+        inexact = deletions.inexact_partitions(context, plan, logged[1])
+        reasons = reasons_for_review(old_logged[1], logged[1], catch_up, inexact)
     decided_by = roles.decision_makers(events, "accept", catch_up.accepted_digest)
-    if why or not decided_by or new is None:
+    if reasons or not decided_by or logged is None:
         raise ApprovalMissing(
             f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
-            f"at its result: {'; '.join(why) or 'nobody accepted the one before'}",
+            f"at its result: {'; '.join(reasons) or 'nobody accepted the one before'}",
             state="nothing was published; readers see what they saw before",
             fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
             + errors.command_line("publish", plan.run_id),
-            data={"run_id": plan.run_id, "because": list(why)},
+            data={"run_id": plan.run_id, "because": list(reasons)},
         )
     return context.move(
         status, plan, "carry acceptance", by,
-        bound_to=new[0],
+        bound_to=logged[0],
         decided_by=list(decided_by),
         carried_from=catch_up.of,
-        archive=acceptance.archive_acceptance(context, plan, status, new, tuple(decided_by)),
+        archive=acceptance.archive_acceptance(context, plan, status, logged, tuple(decided_by)),
         reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
         "live commits changed differ",
     )  # fmt: skip
 
 
 def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
-    """Bring a revision to accepted, from wherever it stopped. Starts Spark if it has to compute."""
+    """Bring a revision to accepted, from any state. Starts Spark if it has to compute."""
     status = carry_over_approval(context, plan, by)
     if status.state in _STAGEABLE_STATES:
         stage(context, plan.run_id, by)
@@ -172,29 +172,31 @@ def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
 
 
 def _plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
-    """Plan the revision that follows what came; raises `error` when none may."""
-    known = _find_planned_revision(context, plan)
-    if known is None:
+    """Plan the revision that follows the live commits; raise `error` when it is not allowed."""
+    revision = _find_planned_revision(context, plan)
+    if revision is None:
         attempt = next_catch_up_attempt(plan) if _may_catch_up(plan) else 0
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)
-        known = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
-        _require_same_table(plan, known, error)
-        # Before anything is written: without Java there is no way on.
+        revision = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
+        _require_same_table(plan, revision, error)
+        # Raises before anything is written: without Java the revision cannot be staged.
         context.compute()
-        known, _ = register_plan(context, known, by)
-    # A process that was killed in between left both runs open.
-    supersede_revised_run(context, known, by)
-    context.journal.bind(**known.labels).log("catching up", revises=plan.run_id, problem=str(error))
-    return known
+        revision, _ = register_plan(context, revision, by)
+    # A process that crashed between the two calls left both runs open.
+    supersede_revised_run(context, revision, by)
+    context.journal.bind(**revision.labels).log(
+        "catching up", revises=plan.run_id, problem=str(error)
+    )
+    return revision
 
 
 def _find_planned_revision(context: Context, plan: Plan) -> Plan | None:
-    """Find the revision that a process which was killed planned."""
+    """Return the revision that a crashed process planned; None if there is none."""
     for status in context.runs.list(open_only=True):
         if status.product == plan.product and status.run_id != plan.run_id:
-            found = context.runs.plan(status.run_id)
-            if found.resolved.catch_up and found.resolved.catch_up.of == plan.run_id:
-                return found
+            candidate = context.runs.plan(status.run_id)
+            if candidate.resolved.catch_up and candidate.resolved.catch_up.of == plan.run_id:
+                return candidate
     return None
 
 
@@ -212,7 +214,10 @@ def _declaration_of(plan: Plan) -> DeclaredRun:
 
 
 def _require_same_table(old: Plan, new: Plan, error: TargetChanged) -> None:
-    """Schema and spec are frozen while a run is open: another one needs another approval."""
+    """Raise `error` when schema, spec or scope changed.
+
+    They are frozen while a run is open: a changed table needs a new approval.
+    """
 
     def shape(plan: Plan) -> tuple[object, ...]:
         target = plan.resolved.target
@@ -231,22 +236,22 @@ def _may_catch_up(plan: Plan) -> bool:
 def _amend_for_catch_up(
     context: Context, old: Plan, error: TargetChanged, attempt: int, resolved: ResolvedManifest
 ) -> ResolvedManifest:
-    """Cut the partitions anew: those that stay are taken over, the others are made again."""
+    """Recut the chunks: unchanged partitions are carried over, the others are recomputed."""
     change = deletions.live_changes(context, old, resolved.target.snapshot_id, error)
-    found = logged_validation(
+    logged = logged_validation(
         context, trusted_events(context, context.runs.status(old.run_id)), old.run_id
     )
-    if found is None:
+    if logged is None:
         raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
-    digest, validation = found
+    digest, validation = logged
     size = resolved.manifest.limits.partitions_per_chunk
     chunks, origins = recut_chunks(old.resolved.chunks, change.erased, change.recomputed, size)
-    taken = [
+    reused = [
         _carried_chunk(old, chunk, origins[chunk.chunk_id], validation)
         for chunk in chunks
         if chunk.chunk_id in origins
     ]
-    loses = {c.chunk_id for c in chunks if set(c.partitions) <= set(change.erased)}
+    erased_ids = {c.chunk_id for c in chunks if set(c.partitions) <= set(change.erased)}
     earlier = old.resolved.catch_up.erasures if old.resolved.catch_up else ()
     catch_up = CatchUp(
         of=old.run_id,
@@ -254,8 +259,8 @@ def _amend_for_catch_up(
         drifts=change.drifts,
         drifted=(*change.erased, *change.recomputed),
         accepted_digest=digest,
-        carried=tuple(item for item in taken if item.chunk_id not in loses),
-        erased=tuple(item for item in taken if item.chunk_id in loses),
+        carried=tuple(item for item in reused if item.chunk_id not in erased_ids),
+        erased=tuple(item for item in reused if item.chunk_id in erased_ids),
         erasures=(*earlier, *change.erasures),
     )
     return resolved.model_copy(update={"chunks": chunks, "catch_up": catch_up})
@@ -264,10 +269,10 @@ def _amend_for_catch_up(
 def _carried_chunk(
     old: Plan, chunk: Chunk, part_of: str, validation: ValidationResult
 ) -> CarriedChunk:
-    """Say of a chunk who computed it, and what was accepted of it."""
+    """Describe a carried chunk: the run that computed it, and its accepted rows and checksum."""
     rows, checksum = accepted_rows_and_checksum(validation, chunk.partitions)
     earlier = old.resolved.catch_up and old.resolved.catch_up.origin(part_of)
-    own = {pin.name: pin.snapshot_id for pin in old.resolved.sources}
+    own_inputs = {pin.name: pin.snapshot_id for pin in old.resolved.sources}
     return CarriedChunk(
         chunk_id=chunk.chunk_id,
         run_id=earlier.run_id if earlier else old.run_id,
@@ -275,7 +280,7 @@ def _carried_chunk(
         shadow_snapshot_id=validation.shadow_snapshot_id or 0,
         rows=rows,
         checksum=checksum,
-        inputs=earlier.inputs if earlier else own,
+        inputs=earlier.inputs if earlier else own_inputs,
     )
 
 
@@ -290,13 +295,13 @@ STAGEABLE_STATES = {
 
 
 def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
-    """Do the next steps that need nobody's decision; done work is not done again.
+    """Do the next steps that need no decision of a person; finished work is not repeated.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
     left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
     it, IllegalMove when the run is closed, and what the steps raise.
     """
-    done: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
+    progress: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
     run_id = newest_revision(context, run_id)
     status = carry_over_approval(context, context.runs.plan(run_id), by)
     if status.state is RunState.PLANNED:
@@ -306,23 +311,23 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, obje
             fix=f"lakehouse-backfill approve {run_id} --by WHO",
         )
     if status.state is RunState.REJECTED:
-        # By gates; after a person said no, nothing but a revision goes on.
+        # Rejected by gates: staged again. Rejected by a person: only a revision may continue.
         roles.require_approval(trusted_events(context, status), context.runs.plan(run_id))
     if status.state in CLOSED_STATES:
         lifecycle.require_legal_move(status, "begin staging")
     if status.state in STAGEABLE_STATES:
         _, numbers = staging.stage(context, run_id, by)
-        done |= numbers
-        # Between two steps nobody holds the lease: another process may have gone on.
+        progress |= numbers
+        # No process holds the lease between two steps: another one may have moved the run.
         status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
         status, result, _ = validating.validate(context, run_id, by)
-        done["checks"] = [check.model_dump(mode="json") for check in result.checks]
+        progress["checks"] = [check.model_dump(mode="json") for check in result.checks]
     plan = context.runs.plan(run_id)
     status = carry_over_acceptance(context, plan, by)
     manual = plan.resolved.manifest.safety.manual_publish
     if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
         run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
         status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    done |= {"product": plan.product, "manifest_file": plan.manifest_file}
-    return {"run_id": run_id, "state": status.state.value, **done}
+    progress |= {"product": plan.product, "manifest_file": plan.manifest_file}
+    return {"run_id": run_id, "state": status.state.value, **progress}

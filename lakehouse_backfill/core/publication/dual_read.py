@@ -1,10 +1,7 @@
-"""Readers compare accepted and candidate before the switch.
+"""Dual reads: readers compare the accepted version with the candidate before the switch (U7, U8).
 
-Which readers have compared old and new, and what of it lets a run be published (U8).
-
-dual-read: a reader's query on the accepted version and on the candidate, before the switch.
-
-A dark candidate: what a run would publish, for validators only (U7).
+A reader's query runs on both states and the comparison is recorded. The manifest names the readers
+that must have compared before the run may be published. A candidate can be read by validators only.
 """
 
 from __future__ import annotations
@@ -18,8 +15,9 @@ from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery, TableState
+from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotFound
 
@@ -29,7 +27,7 @@ ReaderOutcome = Literal["missing", "equal", "different", "accepted"]
 
 @dataclass(frozen=True)
 class ReaderComparison:
-    """What is known of one reader's comparison on exactly the candidate that is asked about."""
+    """The newest comparison of one reader, for exactly one candidate."""
 
     reader: str
     outcome: ReaderOutcome
@@ -42,63 +40,73 @@ class ReaderComparison:
 
 
 def candidate_binding(plan: Plan, snapshot_id: int | None) -> str:
-    """Name a candidate: what a comparison is bound to."""
+    """Return the name of a candidate, to which comparisons are bound."""
     return f"{plan.shadow_table}@{snapshot_id}"
 
 
 def reader_comparisons(
     plan: Plan, events: Iterable[Event], snapshot_id: int | None
 ) -> tuple[ReaderComparison, ...]:
-    """Give the newest comparison of each reader that is named, or that compared all the same.
+    """Return the newest comparison of each required reader, and of other readers that compared.
 
-    An accepted difference holds for exactly the comparison that was accepted. A rejection of the
-    run takes both back.
+    An accepted difference counts only for the comparison that was accepted. A rejection of the run
+    cancels both.
     """
     declared, bound = plan.resolved.manifest.target.dual_read, candidate_binding(plan, snapshot_id)
-    wanted = declared.readers if declared else ()
-    found = {name: ReaderComparison(name, "missing", required=True) for name in wanted}
+    required = declared.readers if declared else ()
+    comparisons = {name: ReaderComparison(name, "missing", required=True) for name in required}
     for event in sorted(events, key=lambda event: event.seq):
-        said = event.detail
+        detail = event.detail
         if event.verb == "reject":
-            found = {name: ReaderComparison(name, "missing", required=True) for name in wanted}
-        elif event.verb == "dual read" and said.get("bound_to") == bound:
-            name = str(said["reader"])
-            found[name] = ReaderComparison(
-                name, "equal" if said["equal"] else "different", required=name in wanted,
-                by=event.actor, at=event.at.isoformat(), digest=str(said["digest"]),
+            comparisons = {
+                name: ReaderComparison(name, "missing", required=True) for name in required
+            }
+        elif event.verb == "dual read" and detail.get("bound_to") == bound:
+            name = str(detail["reader"])
+            comparisons[name] = ReaderComparison(
+                name, "equal" if detail["equal"] else "different", required=name in required,
+                by=event.actor, at=event.at.isoformat(), digest=str(detail["digest"]),
             )  # fmt: skip
         elif event.verb == "accept difference":
-            known = found.get(str(said["reader"]))
-            if known is not None and known.digest == said["digest"]:
-                found[known.reader] = ReaderComparison(
+            known = comparisons.get(str(detail["reader"]))
+            if known is not None and known.digest == detail["digest"]:
+                comparisons[known.reader] = ReaderComparison(
                     known.reader, "accepted", required=known.required, by=known.by, at=known.at,
-                    digest=known.digest, accepted_by=event.actor, reason=str(said["reason"]),
+                    digest=known.digest, accepted_by=event.actor, reason=str(detail["reason"]),
                 )  # fmt: skip
-    return tuple(found.values())
+    return tuple(comparisons.values())
 
 
 def require_reader_agreement(plan: Plan, events: Iterable[Event], snapshot_id: int | None) -> None:
-    """Raise unless each named reader has compared exactly this candidate, and found it right.
+    """Raise unless each required reader has compared exactly this candidate and agrees with it.
 
-    ApprovalMissing: one has not; ChecksFailed: its results differ, and nobody accepted that.
+    ApprovalMissing: a comparison is missing. ChecksFailed: results differ, and the difference is
+    not accepted.
     """
     declared = plan.resolved.manifest.target.dual_read
     if declared is None:
         return
-    found = [item for item in reader_comparisons(plan, events, snapshot_id) if item.required]
-    missing = [item.reader for item in found if item.outcome == "missing"]
+    comparisons = [
+        comparison
+        for comparison in reader_comparisons(plan, events, snapshot_id)
+        if comparison.required
+    ]
+    missing = [comparison.reader for comparison in comparisons if comparison.outcome == "missing"]
     state = "nothing was published; readers see what they saw before"
     if missing:
         raise ApprovalMissing(
-            f"{plan.run_id}: gate {DUAL_READ_GATE} is closed: {', '.join(missing)} did not compare this "
-            "candidate with what is accepted",
+            f"{plan.run_id}: gate {DUAL_READ_GATE} is closed: {', '.join(missing)} did not "
+            "compare this candidate with what is accepted",
             state=state,
             fix=dual_read_command(plan.run_id, missing[0]),
         )
-    different = [item.reader for item in found if item.outcome == "different"]
+    different = [
+        comparison.reader for comparison in comparisons if comparison.outcome == "different"
+    ]
     if different and declared.require == "equal":
         raise ChecksFailed(
-            f"{plan.run_id}: gate {DUAL_READ_GATE} is closed: {', '.join(different)} reads other results",
+            f"{plan.run_id}: gate {DUAL_READ_GATE} is closed: {', '.join(different)} reads "
+            "other results",
             state=state,
             fix=f"correct the run (plan --revise), or, for the record: "
             f"{dual_read_command(plan.run_id, different[0])} --accept-difference REASON",
@@ -106,20 +114,20 @@ def require_reader_agreement(plan: Plan, events: Iterable[Event], snapshot_id: i
 
 
 def dual_read_command(run_id: str, reader: str) -> str:
-    """Give what people type to compare."""
+    """Return the command that runs a comparison."""
     return (
         f"lakehouse-backfill dual-read {shlex.quote(run_id)} --reader {shlex.quote(reader)} "
         "--sql FILE"
     )
 
 
-#: Evidence: one comparison of a reader.
+#: Evidence document: one comparison of a reader.
 DUAL_READ = "dual read"
 
 
 @dataclass(frozen=True)
 class DualReadResult:
-    """A comparison with where the run's readers stand now."""
+    """A comparison, and the comparisons of all readers of the run."""
 
     status: RunStatus
     comparison: QueryComparison
@@ -130,7 +138,7 @@ class DualReadResult:
 def dual_read(
     context: Context, run_id: str, query: ReaderQuery, by: str, accept_difference: str | None = None
 ) -> DualReadResult:
-    """Run the reader's query on both states, and record what came of it.
+    """Run the reader's query on both states and record the comparison.
 
     The comparison is bound to exactly this candidate. With `accept_difference` (a reason) a
     difference is recorded as reviewed. Raises NotAllowed, NotFound, ConfigError (the query).
@@ -158,12 +166,16 @@ def dual_read(
             reason=accept_difference,
         )  # fmt: skip
     events = trusted_events(context, status)
-    found = reader_comparisons(plan, events, comparison.new.snapshot_id)
-    return DualReadResult(status, comparison, digest, found)
+    readers = reader_comparisons(plan, events, comparison.new.snapshot_id)
+    return DualReadResult(status, comparison, digest, readers)
 
 
 def _require_reviewer(context: Context, plan: Plan, by: str, reason: str) -> None:
-    """Accepting a difference is a waiver: the same role, and four eyes where they are wanted."""
+    """Check the role and the reason of a person who accepts a difference.
+
+    Accepting a difference is a waiver: it needs the same role, and four eyes where they are
+    required.
+    """
     roles.require_role(plan.resolved.contract, "waive", by)
     roles.require_four_eyes(plan, context.profile.environment, by)
     if not reason.strip():
@@ -178,13 +190,13 @@ def _compare(context: Context, plan: Plan, query: ReaderQuery) -> QueryCompariso
         accepted = resolve_accepted(context, plan.resolved.contract, strict=False)
         old = TableState(table=accepted.table, snapshot_id=accepted.snapshot_id)
     except NotFound:
-        # Nothing was accepted yet: the reader sees no rows, in the candidate's columns.
+        # Nothing is accepted yet: the old side is the candidate's table without rows.
         old = TableState(table=plan.shadow_table, snapshot_id=None)
     return context.reading.compare(query, old, new)
 
 
 def staged_candidate(context: Context, plan: Plan) -> TableState:
-    """Give what the run staged; raises NotFound when it staged nothing yet."""
+    """Return the staged table of a run; raises NotFound when nothing is staged."""
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(
@@ -194,24 +206,29 @@ def staged_candidate(context: Context, plan: Plan) -> TableState:
 
 
 def require_dual_reads(plan: Plan, events: tuple[Event, ...], snapshot_id: int | None) -> None:
-    """Raise ApprovalMissing or ChecksFailed unless the readers that are named agree."""
+    """Raise ApprovalMissing or ChecksFailed unless the required readers agree."""
     require_reader_agreement(plan, events, snapshot_id)
 
 
 def reader_records(
     context: Context, plan: Plan, events: tuple[Event, ...]
 ) -> list[dict[str, object]]:
-    """List where the run's readers stand, for status, page and archive; empty without any."""
-    is_asked = plan.resolved.manifest.target.dual_read is not None
-    if not is_asked and not any(event.verb == "dual read" for event in events):
+    """List the comparisons of the run's readers, for status, page and archive.
+
+    The list is empty when no reader is required and none has compared.
+    """
+    is_declared = plan.resolved.manifest.target.dual_read is not None
+    if not is_declared and not any(event.verb == "dual read" for event in events):
         return []
     shadow = context.tables.describe(plan.shadow_table)
-    found = reader_comparisons(plan, events, shadow.snapshot_id if shadow else None)
-    lines = []
-    for item in found:
-        known = context.evidence.document(plan.run_id, item.digest) if item.digest else None
-        lines.append({**vars(item), "comparison": known})
-    return lines
+    comparisons = reader_comparisons(plan, events, shadow.snapshot_id if shadow else None)
+    records = []
+    for comparison in comparisons:
+        document = (
+            context.evidence.document(plan.run_id, comparison.digest) if comparison.digest else None
+        )
+        records.append({**vars(comparison), "comparison": document})
+    return records
 
 
 @dataclass(frozen=True)
@@ -223,17 +240,20 @@ class CandidateSnapshot:
 
 
 def candidate(context: Context, run_id: str, by: str | None) -> CandidateSnapshot:
-    """Resolve a run's candidate for somebody who may see it; raises NotFound, NotAllowed."""
+    """Resolve a run's candidate for a permitted reader; raises NotFound, NotAllowed."""
     require_candidate_access(context, run_id, by)
-    found = staged_candidate(context, context.runs.plan(run_id))
-    if found.snapshot_id is None:
+    staged = staged_candidate(context, context.runs.plan(run_id))
+    if staged.snapshot_id is None:
         raise NotFound(
             f"the candidate of {run_id} holds nothing yet",
             fix=f"lakehouse-backfill run {run_id}",
         )
-    return CandidateSnapshot(found.table, found.snapshot_id)
+    return CandidateSnapshot(staged.table, staged.snapshot_id)
 
 
 def require_candidate_access(context: Context, run_id: str, by: str | None) -> None:
-    """Raise NotAllowed unless the contract lets them read candidates; none named: everybody may."""
+    """Raise NotAllowed unless the contract lets `by` read candidates.
+
+    A contract that names no validators lets everyone read them.
+    """
     roles.require_validator(context.runs.plan(run_id).resolved.contract, by)

@@ -1,12 +1,8 @@
-"""Make a result visible by its publish mode; prove what readers see.
+"""Exposes an accepted result by the publish mode of its run, and proves what readers see.
 
-Publishing correction events: the product's table stays as it is (U9).
-
-Making an accepted result what readers see, by the publish mode of its run.
-
-After a swap: what readers see has the checksums that were accepted, by metadata and known files.
-
-No row is read: the files of the published snapshot are listed, and their fingerprints added up.
+Correction events leave the product's table as it is (U9). The proof after a swap reads no row: it
+lists the files of the published snapshot, adds up their known fingerprints and compares the sums
+with the accepted checksums.
 """
 
 from __future__ import annotations
@@ -40,10 +36,11 @@ CORRECTION_EVENTS_MODE = "correction_events"
 def write_correction_events(
     context: Context, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
 ) -> CommitResult:
-    """Write one event for each key that differs between what was accepted and the candidate.
+    """Write one event for each key that differs between the accepted rows and the candidate.
 
-    Refused when the product's table changed in the partitions since the run was planned: the events
-    would correct rows that readers do not see any more.
+    Raises TargetChanged when the product's table changed in the partitions since the run was
+    planned: the events would correct rows that readers no longer see. Raises Unsupported when
+    events of another run correct the same partitions.
     """
     resolved = plan.resolved
     corrections.require_unchanged_target(
@@ -75,10 +72,9 @@ def write_correction_events(
 
 
 def require_no_published_corrections(context: Context, plan: Plan) -> None:
-    """Raise Unsupported when events stand for rows of the partitions that a run would replace.
+    """Raise Unsupported when published events correct rows of partitions that a run would replace.
 
-    Consumers apply them on top of the table: they would correct rows that it does not hold any
-    more.
+    Consumers apply the events to the table: they would correct rows that it no longer holds.
     """
     if plan.resolved.manifest.target.publish_mode == CORRECTION_EVENTS_MODE:
         return
@@ -99,7 +95,10 @@ def _target_changes(context: Context, plan: Plan) -> str | None:
 
 
 def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
-    """Tell whether a rollback undoes correction events; raises Unsupported when only in part."""
+    """Return whether a rollback undoes correction events.
+
+    Raises Unsupported when it undoes both events and changes of the table.
+    """
     kinds = {row.table != table for row in corrections.effective_publications(way.undone)}
     if len(kinds) == 2:
         raise Unsupported(
@@ -115,9 +114,9 @@ def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
 def write_compensating_events(
     context: Context, way: RollbackTarget, row: Publication
 ) -> CommitResult:
-    """Take the undone events back by their reverse, in one append."""
+    """Write the reverse of the undone events, in one append."""
     undone = corrections.effective_publications(way.undone)
-    tables = sorted({one.table for one in undone})
+    tables = sorted({publication.table for publication in undone})
     if len(tables) > 1:
         raise Unsupported(
             f"{row.product}: events went to {' and to '.join(tables)}; one rollback undoes one",
@@ -128,7 +127,7 @@ def write_compensating_events(
         CompensationRequest(
             table=tables[0],
             product=row.product,
-            tokens=tuple(one.token for one in undone),
+            tokens=tuple(publication.token for publication in undone),
             partitions=way.scope.partitions if way.is_partial else None,
             by_run=", ".join(way.runs_rolled_back) or "rollback",
             token=row.token,
@@ -138,13 +137,13 @@ def write_compensating_events(
     )
 
 
-#: In the summary of what was published: the digest of the archive of what was accepted.
+#: Snapshot summary property: the digest of the archive of the accepted result.
 EVIDENCE_DIGEST_PROPERTY = "lakehouse-backfill.evidence-digest"
 
 
 @dataclass(frozen=True)
 class AcceptedResult:
-    """The result that was accepted: its digest, and the shadow's snapshot that was judged."""
+    """The accepted result: its digest, and the shadow's snapshot that was validated."""
 
     digest: str
     shadow_snapshot_id: int | None
@@ -153,9 +152,9 @@ class AcceptedResult:
 def expose_result(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
-    """Do what the run's publish mode does before the pointer moves; once per publication token.
+    """Run the step of the publish mode that precedes the pointer move; once per publication token.
 
-    Of the snapshot that was judged: what was written to the shadow since is not accepted.
+    It exposes the validated snapshot: later writes to the shadow are not accepted.
     """
     return _EXPOSE_BY_MODE[plan.resolved.manifest.target.publish_mode](
         context, plan, reserved, accepted
@@ -183,25 +182,27 @@ def _adopt_shadow(
 
 
 def evidence_digest_property(reserved: Publication) -> dict[str, str]:
-    """Anchor the archive of what was accepted in what the publication writes."""
+    """Return the summary property that anchors the archive of the accepted result."""
     digest = reserved.evidence_digest
     return {EVIDENCE_DIGEST_PROPERTY: digest} if digest else {}
 
 
 def narrow_to_reserved(request: AdoptRequest, reserved: Publication) -> AdoptRequest:
-    """Take only the partitions that were reserved: one step of a run may be a part of it."""
+    """Narrow the request to the reserved partitions: one step of a run may cover a part of it."""
     if reserved.scope is None or reserved.scope == request.scope:
         return request
     return request.model_copy(update={"scope": reserved.scope, "within": request.scope})
 
 
 def lineage_properties(plan: Plan) -> dict[str, str]:
-    """The lineage that every output snapshot carries in its summary (D3)."""
+    """Return the lineage that each output snapshot carries in its summary (D3)."""
     manifest = plan.resolved.manifest
     inputs = [f"{pin.name}={pin.snapshot_id}" for pin in plan.resolved.sources]
-    # Chunks that were taken over were computed from earlier ones.
-    older = {run for run in catch_up.origin_run_ids(plan) if run != plan.run_id}
-    carried = {"lakehouse-backfill.carried-from": ",".join(sorted(older))} if older else {}
+    # Earlier runs computed the chunks that were carried over.
+    earlier_runs = {run for run in catch_up.origin_run_ids(plan) if run != plan.run_id}
+    carried = (
+        {"lakehouse-backfill.carried-from": ",".join(sorted(earlier_runs))} if earlier_runs else {}
+    )
     return {
         "lakehouse-backfill.transform": manifest.transform.name,
         "lakehouse-backfill.transform-version": manifest.transform.version,
@@ -215,7 +216,7 @@ def lineage_properties(plan: Plan) -> dict[str, str]:
 def _expose_pointer(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
-    """Keep the shadow's snapshot: readers resolve the pointer, so nothing has to be committed."""
+    """Pin the shadow's snapshot; readers resolve the pointer, so nothing is committed."""
     snapshot_id = _judged_snapshot_id(plan, accepted)
     return _pin_version(context, plan, reserved, plan.shadow_table, snapshot_id)
 
@@ -223,7 +224,7 @@ def _expose_pointer(
 def _expose_version_table(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
-    """Give the version a table of its own, by name; it stays when the shadow goes."""
+    """Keep the version as a table with its own name; it stays when the shadow is dropped."""
     snapshot_id = _judged_snapshot_id(plan, accepted)
     name = publish_modes.version_table(plan.resolved.contract.table, reserved.version)
     marks = {
@@ -246,7 +247,7 @@ def _judged_snapshot_id(plan: Plan, accepted: AcceptedResult) -> int:
 def _pin_version(
     context: Context, plan: Plan, reserved: Publication, table: str, snapshot_id: int
 ) -> CommitResult:
-    """Pin what the pointer will lead to."""
+    """Pin the snapshot to which the pointer will lead."""
     context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
     return CommitResult(
         table=table,
@@ -264,12 +265,12 @@ def _pin_version(
 def _expose_events(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
-    """Write what differs to a table of events; the product's own stays as it is."""
+    """Write the differences to the events table; the product's own table stays as it is."""
     return write_correction_events(context, plan, reserved, accepted.shadow_snapshot_id)
 
 
 def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:
-    """Look where the publication commits for its token."""
+    """Find the commit that carries the token of a publication; None when nothing has landed."""
     resolved = plan.resolved
     if resolved.manifest.target.publish_mode == "correction_events":
         sink = corrections.correction_sink(resolved.manifest, resolved.contract)
@@ -293,8 +294,8 @@ PUBLISHED_ROWS_CHECK = "what is published is what was accepted"
 def compare_published_rows(context: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
     """Compare the published partitions with the accepted checksums; None: nothing was swapped.
 
-    `passed` is None when that cannot be told without reading rows: a file is not known, delete
-    files touch a partition, or the run changes columns.
+    `passed` is None when a comparison needs to read rows: a file is not known, delete files touch a
+    partition, or the run changes columns.
     """
     mode = plan.resolved.manifest.target.publish_mode
     if (
@@ -309,8 +310,8 @@ def compare_published_rows(context: Context, plan: Plan, row: Publication) -> di
     except Tampered as error:
         return _check_document(passed=False, detail=error.problem)
     if judged is None or known is None or known.unread or declared_schema_change(plan):
-        why = "files that are not known" if known is None or known.unread else "changed columns"
-        return _check_document(passed=None, detail=f"not told without reading rows: {why}")
+        reason = "files that are not known" if known is None or known.unread else "changed columns"
+        return _check_document(passed=None, detail=f"not told without reading rows: {reason}")
     return _compare_with_accepted(plan, row, judged, known)
 
 
@@ -331,10 +332,13 @@ def require_rows_match(found: dict[str, Any] | None, plan: Plan, row: Publicatio
 def _published_fingerprints(
     context: Context, plan: Plan, row: Publication
 ) -> KnownChecksums | None:
-    """Say what is known of the published partitions; None: a file lies in several of them."""
+    """Return the known checksums of the published partitions.
+
+    None: a file holds rows of partitions outside the scope.
+    """
     scope = row.scope or plan.resolved.scope
     files = context.stored.files(row.table, row.snapshot_id or 0, scope)
-    if any(each.partition not in scope.partitions for each in files):
+    if any(file.partition not in scope.partitions for file in files):
         return None
     known = known_of(context, row.table, row.snapshot_id or 0, files)
     return fingerprints.sum_known_checksums(files, known, scope.partitions)
@@ -344,16 +348,16 @@ def _compare_with_accepted(
     plan: Plan, row: Publication, judged: dict[str, Any], known: KnownChecksums
 ) -> dict[str, Any]:
     scope = row.scope or plan.resolved.scope
-    wanted = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
+    accepted_checksums = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
     shape = next((each.shape for each in known.checksums.values()), "")
-    other = [
+    differing = [
         label
         for label in scope.partitions
-        if not _is_same_checksum(known.checksums.get(label), wanted.get(label), shape)
+        if not _is_same_checksum(known.checksums.get(label), accepted_checksums.get(label), shape)
     ]
-    if other:
+    if differing:
         return _check_document(
-            passed=False, detail=f"{partitions.describe_labels(tuple(other))} differ"
+            passed=False, detail=f"{partitions.describe_labels(tuple(differing))} differ"
         )
     return _check_document(
         passed=True, detail=f"{len(scope.partitions)} partitions equal, by their files"
@@ -361,7 +365,7 @@ def _compare_with_accepted(
 
 
 def _is_same_checksum(seen: Checksum | None, wanted: str | None, shape: str) -> bool:
-    """Compare with an accepted checksum; no rows equal no rows, whatever their shape was said."""
+    """Compare with an accepted checksum; empty equals empty, whatever the column shape."""
     if wanted is None or Checksum.parse(wanted).rows == 0:
         return seen is None or seen.rows == 0
     return (seen or Checksum.empty(shape)).text == wanted

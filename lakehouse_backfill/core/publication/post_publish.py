@@ -1,7 +1,7 @@
-"""After a publication or rollback: read as a consumer does, tell who wants to be told (U14, U15).
+"""Checks after a publication, and owner hooks after a publication or rollback (U14, U15).
 
-All of it is recorded under the act's token, so that a process that dies in between is followed by
-the next `publish` or `recover`, which does only what is missing.
+Results are recorded under the token of the publication or rollback. After a crash the next
+`publish` or `recover` runs only the missing checks and hooks.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ POST_PUBLISH_CHECKS = "after-publish"
 
 @dataclass(frozen=True)
 class PostPublishOutcome:
-    """What followed a publication: checks as a reader sees it, hooks that were called."""
+    """Checks of the rows that readers see after a publication, and hook calls."""
 
     checks: tuple[CheckResult, ...]
     calls: tuple[HookCall, ...]
 
 
 def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str) -> None:
-    """Check what readers see now and call the hooks; what was done for this act is not repeated.
+    """Check what readers see now and call the hooks; recorded checks and calls are not repeated.
 
-    Raises ChecksFailed when a check failed: the publication stands, unless the contract says
-    `rollback`, and then readers see again what they saw before.
+    Raises ChecksFailed when a check failed. The publication stays visible, unless the contract
+    declares `rollback`: then readers see again what they saw before.
     """
     epoch = context.runs.status(plan.run_id).epoch
     failed = decisions.failed_blocking_checks(_run_checks(context, plan, row, epoch))
@@ -64,7 +64,7 @@ def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str
 
 
 def post_publish_outcome(context: Context, plan: Plan, row: Publication) -> PostPublishOutcome:
-    """Give the checks and hook calls that followed a publication, as they are recorded."""
+    """Return the recorded checks and hook calls of a publication."""
     checks = _recorded_checks(context, plan, row) or {"checks": []}
     return PostPublishOutcome(
         tuple(CheckResult.model_validate(check) for check in checks["checks"]),
@@ -73,7 +73,10 @@ def post_publish_outcome(context: Context, plan: Plan, row: Publication) -> Post
 
 
 def pending_post_publish(context: Context, product: str) -> tuple[str | None, tuple[str, ...]]:
-    """Name the run of the accepted act and what was not done yet after it."""
+    """Return the newest published run of a product, and its pending checks and hooks.
+
+    They belong to the accepted publication or rollback.
+    """
     history = context.versions.history(product)
     row = next((row for row in history if row.action in pointer.ACCEPTED_ACTIONS), None)
     run_id = pointer.newest_published_run(history)
@@ -81,17 +84,20 @@ def pending_post_publish(context: Context, product: str) -> tuple[str | None, tu
         return None, ()
     plan = context.runs.plan(run_id)
     if context.runs.status(run_id).state in (RunState.PUBLISHING, RunState.PUBLISH_HALTED):
-        return None, ()  # only some steps of it are visible: it is not published yet
+        return None, ()  # only some steps are visible: the run is not published yet
     if row.action == "rollback":
         return run_id, hooks.pending_hooks(context, plan, "after_rollback", row.token)
-    left = hooks.pending_hooks(context, plan, "after_publish", row.token)
+    pending = hooks.pending_hooks(context, plan, "after_publish", row.token)
     if _declared_checks(plan) and _recorded_checks(context, plan, row) is None:
-        left = ("checks after publish", *left)
-    return run_id, left
+        pending = ("checks after publish", *pending)
+    return run_id, pending
 
 
 def run_post_publish(context: Context, product: str, by: str) -> None:
-    """Do what was not done yet after the accepted act; raises ChecksFailed as it would have."""
+    """Run the pending checks and hooks of the accepted publication or rollback.
+
+    Raises ChecksFailed as the first attempt would have.
+    """
     history = context.versions.history(product)
     row = next(row for row in history if row.action in pointer.ACCEPTED_ACTIONS)
     run_id = pointer.newest_published_run(history)
@@ -104,11 +110,12 @@ def run_post_publish(context: Context, product: str, by: str) -> None:
 def require_no_failed_checks(context: Context, plan: Plan, by: str) -> None:
     """Raise ChecksFailed again when the run's own checks rolled its last publication back.
 
-    The process that did so died before the run was told: to repeat it must not publish once more.
+    The process that rolled it back crashed before it moved the run. Without this check a retry
+    would publish the same rows once more.
     """
     history = context.versions.history(plan.product)
-    mine = (row for row in history if row.action == "publish" and row.run_id == plan.run_id)
-    row = next(mine, None)
+    publications = (row for row in history if row.action == "publish" and row.run_id == plan.run_id)
+    row = next(publications, None)
     if (
         row is None
         or not _is_rollback_declared(plan)
@@ -127,9 +134,9 @@ def _run_checks(
 ) -> tuple[CheckResult, ...]:
     if _declared_checks(plan) is None:
         return ()
-    known = _recorded_checks(context, plan, row)
-    if known is not None:
-        return tuple(CheckResult.model_validate(check) for check in known["checks"])
+    recorded = _recorded_checks(context, plan, row)
+    if recorded is not None:
+        return tuple(CheckResult.model_validate(check) for check in recorded["checks"])
     results = (_check_visible_rows(context, plan, row), *_run_suites(context, plan, row))
     document = {
         "token": row.token,
@@ -141,24 +148,33 @@ def _run_checks(
 
 
 def _declared_checks(plan: Plan) -> AfterPublish | None:
-    """Give what is to be checked; correction events leave what readers see as it is."""
+    """Return the declared checks; None for correction events.
+
+    Correction events do not change the rows that readers of the table see.
+    """
     if plan.resolved.manifest.target.publish_mode == "correction_events":
         return None
     return plan.resolved.contract.after_publish
 
 
 def _visible_scope(plan: Plan, row: Publication) -> Scope | None:
-    """Give what became visible: the last row of a run in steps is of its last step alone."""
+    """Return the scope that became visible.
+
+    For a run in steps it is the scope of the run: `row` covers the last step only.
+    """
     return plan.resolved.scope if steps.is_stepwise(plan) else row.scope
 
 
 def _recorded_checks(context: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
-    found = context.evidence.newest(plan.run_id, POST_PUBLISH_CHECKS)
-    return found[1] if found is not None and found[1].get("token") == row.token else None
+    recorded = context.evidence.newest(plan.run_id, POST_PUBLISH_CHECKS)
+    return recorded[1] if recorded is not None and recorded[1].get("token") == row.token else None
 
 
 def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> CheckResult:
-    """The rows that readers get are those of the candidate; shared files are not read."""
+    """Check that readers see the rows of the candidate.
+
+    Files that both tables share are not read.
+    """
     shadow = context.tables.describe(plan.shadow_table)
     request = DiffRequest(
         old_table=plan.shadow_table,
@@ -169,33 +185,33 @@ def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> Check
         scope=_visible_scope(plan, row),
         samples=1,
     )
-    found = context.differ("local").diff(request).summary
-    other = found.added + found.removed + found.changed
+    summary = context.differ("local").diff(request).summary
+    differing = summary.added + summary.removed + summary.changed
     return CheckResult(
         name="readers see the candidate",
         group="technical",
-        passed=other == 0,
-        detail=f"{other} of {found.new_rows} published rows are not those of the candidate",
-        observed=other,
+        passed=differing == 0,
+        detail=f"{differing} of {summary.new_rows} published rows are not those of the candidate",
+        observed=differing,
         limit=0,
     )
 
 
 def _run_suites(context: Context, plan: Plan, row: Publication) -> tuple[CheckResult, ...]:
-    wanted, scope = _declared_checks(plan), _visible_scope(plan, row)
-    if wanted is None or not wanted.suites or scope is None:
+    declared, scope = _declared_checks(plan), _visible_scope(plan, row)
+    if declared is None or not declared.suites or scope is None:
         return ()
     compute = context.compute()
     results: list[CheckResult] = []
-    for suite in wanted.suites:
+    for suite in declared.suites:
         frame = compute.inspecting.snapshot(row.table, row.snapshot_id, scope)
         results += compute.judge.judge(frame, suite.file, {}, "quality")
     return tuple(results)
 
 
 def _is_rollback_declared(plan: Plan) -> bool:
-    wanted = _declared_checks(plan)
-    return wanted is not None and wanted.on_failed == "rollback"
+    declared = _declared_checks(plan)
+    return declared is not None and declared.on_failed == "rollback"
 
 
 def _is_accepted(context: Context, plan: Plan, row: Publication) -> bool:
@@ -215,13 +231,13 @@ def _roll_back_publication(
     if group:
         roll_back_group(context, group, reason, by)
         return
-    to, only = row.supersedes, tuple[str, ...]()
+    version, labels = row.supersedes, tuple[str, ...]()
     if steps.is_stepwise(plan):
-        # All steps of the run, and nothing of other runs that became visible between them.
-        to = steps.version_before_run(context.versions.history(plan.product), plan.run_id)
-        only = plan.resolved.scope.partitions
-    way = rollback.plan_rollback(context, plan.product, to, only)
-    rollback.apply_rollback(context, plan.resolved.contract, way, reason, by)
+        # All steps of this run, but not the runs that were published between them.
+        version = steps.version_before_run(context.versions.history(plan.product), plan.run_id)
+        labels = plan.resolved.scope.partitions
+    target = rollback.plan_rollback(context, plan.product, version, labels)
+    rollback.apply_rollback(context, plan.resolved.contract, target, reason, by)
 
 
 def _checks_failed_error(
@@ -232,18 +248,20 @@ def _checks_failed_error(
     *,
     is_seen: bool,
 ) -> ChecksFailed:
-    said = "; ".join(f"{check.name}: {check.detail}" for check in failed)
+    details = "; ".join(f"{check.name}: {check.detail}" for check in failed)
     if not is_seen:
         state = f"version {row.version} was rolled back; readers see what they saw before"
         fix = errors.plan_command(plan.manifest_file, plan.run_id)
     elif refused is not None:
-        why = f"it could not be rolled back: {refused.problem}"
-        state = f"version {row.version} is published, and readers see it; {why}"
+        reason = f"it could not be rolled back: {refused.problem}"
+        state = f"version {row.version} is published, and readers see it; {reason}"
         fix = refused.fix or errors.plan_command(plan.manifest_file, plan.run_id)
     else:
         state = f"version {row.version} is published, and readers see it"
         fix = f"lakehouse-backfill rollback {plan.product} --reason TEXT, if it is wrong"
-    return ChecksFailed(f"{len(failed)} checks after publish failed: {said}", state=state, fix=fix)
+    return ChecksFailed(
+        f"{len(failed)} checks after publish failed: {details}", state=state, fix=fix
+    )
 
 
 def _check_names(failed: tuple[CheckResult, ...]) -> str:

@@ -1,7 +1,7 @@
-"""Publishing in steps: each is a publication of its own, checked as readers see it (U6).
+"""Publication in steps: each step is a publication of its own, checked as readers see it (U6).
 
-A step that is visible is never published again; one that was not checked, or failed its checks, is
-checked again before the next one. So a rollout goes on by the same command wherever it stopped.
+A visible step is not published again. A step without checks, or with failed checks, is checked
+again before the next step. So the same command continues the publication after any interruption.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from lakehouse_backfill.domain.rollout import Progressive
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import ChecksFailed
 
-#: Evidence: every step with its version and its checks.
+#: Evidence document: each step with its version and its checks.
 ROLLOUT_STEPS = "rollout"
 
 
 @dataclass(frozen=True)
 class ProgressivePublication:
-    """A run that is being published in steps by its driver."""
+    """A run whose driver publishes it in steps."""
 
     context: Context
     plan: Plan
@@ -44,9 +44,10 @@ class ProgressivePublication:
     by: str
 
     def publish_remaining_steps(self) -> tuple[Publication, CommitResult | None]:
-        """Publish and check what is left; give the last publication, and what was swapped now.
+        """Publish and check the remaining steps.
 
-        Raises ChecksFailed (the run is halted), and what a publication raises.
+        Returns the last publication, and the sum of the swaps of this call (None: no swap). Raises
+        ChecksFailed (the run is halted), and what a publication raises.
         """
         swaps: list[CommitResult] = []
         for step in steps.publish_steps(self.plan):
@@ -69,17 +70,17 @@ class ProgressivePublication:
         return self.plan.resolved.manifest.target.progressive or Progressive()
 
     def _publish_step(self, step: steps.PublishStep) -> CommitResult | None:
-        """Publish what readers do not see of the step yet; None: they see all of it."""
-        left = steps.remaining_scope(
+        """Publish the partitions of the step that readers do not see; None if there are none."""
+        remaining = steps.remaining_scope(
             step, steps.visible_partitions(self._history, self.plan.run_id)
         )
-        if left is None:
+        if remaining is None:
             return None
-        wanted = new_publication(self.context, self.plan, self.events, self.accepted, self.by, left)
+        draft = new_publication(
+            self.context, self.plan, self.events, self.accepted, self.by, remaining
+        )
         try:
-            _, swap = reserve_and_expose(
-                self.context, self.plan, self.status, wanted, self.accepted
-            )
+            _, swap = reserve_and_expose(self.context, self.plan, self.status, draft, self.accepted)
         except REFUSALS as error:
             if step.number > 1:
                 error.state = self._error_state()
@@ -92,12 +93,12 @@ class ProgressivePublication:
             self.context.clock.sleep(self._declared.pause_seconds)
 
     def _judge_step(self, step: steps.PublishStep) -> None:
-        """Judge the step as readers see it, unless it passed before; a failure halts the run."""
-        known = self.context.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
-        records = steps.newest_step_records(known[1] if known else None)
+        """Check the step as readers see it, unless it passed before; a failure halts the run."""
+        recorded = self.context.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
+        records = steps.newest_step_records(recorded[1] if recorded else None)
         row = steps.newest_step_publication(self._history, self.plan.run_id, step)
-        last = records.get(step.number, {})
-        if last.get("token") == row.token and last["passed"]:
+        last_record = records.get(step.number, {})
+        if last_record.get("token") == row.token and last_record["passed"]:
             return
         checks = check_step(self.context, self.plan, self.accepted, step)
         failed = decisions.failed_blocking_checks(checks)
@@ -146,28 +147,31 @@ class ProgressivePublication:
 
     def _error_fix(self) -> str:
         version = steps.version_before_run(self._history, self.plan.run_id)
-        back = errors.command_line(
+        rollback_command = errors.command_line(
             "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"
         )
         return (
             f"when the cause is gone, {errors.command_line('publish', self.plan.run_id)} goes on; "
-            f"{back} undoes the steps"
+            f"{rollback_command} undoes the steps"
         )
 
 
 def check_step(
     context: Context, plan: Plan, accepted: AcceptedResult, step: steps.PublishStep
 ) -> list[CheckResult]:
-    """Compare the step's rows, read as readers do, with the candidate; then suites and limits."""
+    """Compare the rows of the step with the candidate, and check its suites and limits.
+
+    The rows are read as readers see them.
+    """
     declared = plan.resolved.manifest.target.progressive or Progressive()
-    seen = resolve_accepted(context, plan.resolved.contract, strict=False)
+    visible = resolve_accepted(context, plan.resolved.contract, strict=False)
     compute = context.compute()
-    wanted = {item.measure for item in declared.thresholds}
+    measure_names = {item.measure for item in declared.thresholds}
     measured = compute.measuring.measure(
         (plan.resolved.target.table, plan.resolved.target.snapshot_id),
-        (seen.table, seen.snapshot_id),
+        (visible.table, visible.snapshot_id),
         step.scope,
-        tuple(item for item in plan.resolved.contract.measures if item.name in wanted),
+        tuple(item for item in plan.resolved.contract.measures if item.name in measure_names),
     )
     candidate = compute.measuring.checksums(
         plan.shadow_table, accepted.shadow_snapshot_id, step.scope
@@ -177,22 +181,22 @@ def check_step(
         _check_same_content(step, {k: v.text for k, v in candidate.items()},
                       {k: v.text for k, v in measured.new.items()}),
         *gates.check_thresholds(declared.thresholds, measured.totals, rows),
-        *_run_suites(compute, plan, (seen.table, seen.snapshot_id), step),
+        *_run_suites(compute, plan, (visible.table, visible.snapshot_id), step),
     ]  # fmt: skip
 
 
 def _check_same_content(
     step: steps.PublishStep, wanted: dict[str, str], seen: dict[str, str]
 ) -> CheckResult:
-    """Readers see the rows that were accepted: checksum by checksum."""
+    """Check that readers see the accepted rows, by the checksum of each partition."""
     labels = step.scope.partitions
-    other = tuple(label for label in labels if wanted.get(label) != seen.get(label))
+    differing = tuple(label for label in labels if wanted.get(label) != seen.get(label))
     detail = f"{len(labels)} of {len(labels)} partitions equal the candidate"
-    if other:
-        detail = f"{partitions.describe_labels(other)} differ from the candidate"
+    if differing:
+        detail = f"{partitions.describe_labels(differing)} differ from the candidate"
     return CheckResult(
-        name="readers see what was accepted", group="reconciliation", passed=not other,
-        detail=detail, observed=len(other), limit=0, waivable=False,
+        name="readers see what was accepted", group="reconciliation", passed=not differing,
+        detail=detail, observed=len(differing), limit=0, waivable=False,
     )  # fmt: skip
 
 
@@ -209,10 +213,20 @@ def _run_suites(
 
 
 def _sum_swaps(swaps: list[CommitResult]) -> CommitResult | None:
-    """Add up what the steps of one call did; the snapshots are those of the first and the last."""
+    """Add up the swaps of the steps of one call.
+
+    `before_snapshot_id` is that of the first swap; the table and snapshot are those of the last.
+    """
     if not swaps:
         return None
-    added = ("files_added", "files_removed", "rows_added", "rows_removed", "attempts", "seconds")
-    totals = {name: sum(getattr(swap, name) for swap in swaps) for name in added}
+    summed_fields = (
+        "files_added",
+        "files_removed",
+        "rows_added",
+        "rows_removed",
+        "attempts",
+        "seconds",
+    )
+    totals = {name: sum(getattr(swap, name) for swap in swaps) for name in summed_fields}
     first = swaps[0].before_snapshot_id
     return swaps[-1].model_copy(update={**totals, "before_snapshot_id": first})

@@ -1,12 +1,6 @@
-"""One publication: checked, reserved, exposed, finished or released.
+"""One publication: checked, reserved, exposed, and then finished or released.
 
-When a run may be published: inside its window, if the manifest declares one.
-
-One publication on its way to readers: reserved, exposed, and the pointer moved; or given back.
-
-A run that is published at once is one of these, one that is published in steps is several.
-
-Whether an accepted result may become what readers see.
+A run that is published at once is one publication; a run that is published in steps is several.
 """
 
 from __future__ import annotations
@@ -48,27 +42,27 @@ from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
-    """Tell when the window opens next; None: it is open.
+    """Return the time at which the window opens next, or None when it is open.
 
-    The window holds its first minute and not its last; `from` equal to `to` is the whole day.
+    `from` is inside the window, `to` is outside; `from` equal to `to` is the whole day.
     """
-    first, last = time.fromisoformat(window.from_), time.fromisoformat(window.to)
+    opens, closes = time.fromisoformat(window.from_), time.fromisoformat(window.to)
     clock = now.time().replace(tzinfo=None)
-    crosses = first >= last
-    is_open = clock >= first or clock < last if crosses else first <= clock < last
+    is_overnight = opens >= closes
+    is_open = clock >= opens or clock < closes if is_overnight else opens <= clock < closes
     if is_open:
         return None
-    today = datetime.combine(now.date(), first, tzinfo=now.tzinfo)
-    return today if clock < first else today + timedelta(days=1)
+    today = datetime.combine(now.date(), opens, tzinfo=now.tzinfo)
+    return today if clock < opens else today + timedelta(days=1)
 
 
 def require_window_open(plan: Plan, now: datetime) -> None:
-    """Raise Blocked, with the time at which it opens, outside the run's publish window."""
+    """Raise Blocked outside the publish window of the run; the error has the next opening."""
     window = plan.resolved.manifest.safety.publish_window
-    moment = None if window is None else next_opening(window, now)
-    if window is None or moment is None:
+    opening = None if window is None else next_opening(window, now)
+    if window is None or opening is None:
         return
-    at = moment.isoformat(timespec="minutes")
+    at = opening.isoformat(timespec="minutes")
     raise Blocked(
         f"{plan.run_id} may be published between {window.from_} and {window.to} UTC; that opens "
         f"at {at}",
@@ -83,7 +77,7 @@ PUBLICATION = "publication"
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What became visible."""
+    """A publication that readers see; `swap` is None when this call swapped no files in."""
 
     publication: Publication
     swap: CommitResult | None
@@ -98,9 +92,9 @@ def new_publication(
     by: str,
     scope: Scope | None = None,
 ) -> Publication:
-    """Make the publication to reserve; version and superseded version are set when it is.
+    """Build the row to reserve; the reservation sets `version` and `supersedes`.
 
-    `scope` is what of the run becomes visible, all of it if absent.
+    `scope` is the part of the run that becomes visible; None means the whole run.
     """
     return Publication(
         product=plan.product,
@@ -129,7 +123,8 @@ def reserve_and_expose(
 ) -> tuple[Publication, CommitResult]:
     """Reserve the version, expose the files and move the pointer.
 
-    A refusal gives the version back, and moves the run to where it can be published from again.
+    A refusal releases the version and moves the run to a state from which it can be published
+    again.
     """
     wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": context.driver})
     reserved: Publication | None = None
@@ -141,8 +136,10 @@ def reserve_and_expose(
         with context.journal.bind(**plan.labels).span(
             "publish", version=reserved.version, publication=reserved.token
         ):
-            act, version = reserved.token, reserved.version
-            hooks.require_hooks(context, plan, "before_publish", act, status.epoch, version=version)
+            token, version = reserved.token, reserved.version
+            hooks.require_hooks(
+                context, plan, "before_publish", token, status.epoch, version=version
+            )
             swap = expose_result(context, plan, reserved, accepted)
     except REFUSALS as error:
         if reserved is None or may_release(reserved, wanted, error):
@@ -154,34 +151,35 @@ def reserve_and_expose(
 def resume_publication(
     context: Context, plan: Plan, status: RunStatus
 ) -> tuple[Publication, CommitResult] | None:
-    """Finish the run's reservation if what it is for has landed; None when it has not."""
+    """Finish the run's reservation if its swap has landed; return None if it has not."""
     pending = context.versions.pointer(plan.product).pending
     if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
         return None
     swap = find_landed_swap(context, plan, pending)
     if swap is None:
         return None
-    mine = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    return finalise_version(context, reserve_version(context, mine, None), swap, "publish"), swap
+    resumed = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
+    return finalise_version(context, reserve_version(context, resumed, None), swap, "publish"), swap
 
 
 def release_publication(
     context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
 ) -> None:
-    """Release what the run reserved, of which nothing has landed, and let it be published again.
+    """Release the run's reservation, whose swap has not landed, so that it can be published again.
 
-    A run that is published in steps is accepted again before its first step, halted after it.
+    The run becomes accepted again. A run that is published in steps is halted instead when readers
+    see some of its partitions.
     """
     pending = context.versions.pointer(plan.product).pending
     if pending is not None and pending.run_id == plan.run_id:
         release_version(context, pending, status.epoch)
     history = context.versions.history(plan.product)
-    # Also where a process gave it back and died before it told anybody.
-    act = hooks.released_token(history, plan.run_id)
-    if act is not None:
-        hooks.notify_released(context, plan, act, status.epoch, error.problem)
-    seen = steps.visible_partitions(history, plan.run_id)
-    verb = "halt publication" if steps.is_stepwise(plan) and seen else "release"
+    # Also covers a process that released the version and crashed before it called the hooks.
+    token = hooks.released_token(history, plan.run_id)
+    if token is not None:
+        hooks.notify_released(context, plan, token, status.epoch, error.problem)
+    visible = steps.visible_partitions(history, plan.run_id)
+    verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
     context.move(status, plan, verb, by, problem=error.problem)
     if verb in hooks.HALT_VERBS:
         hooks.notify_halted(context, plan)
@@ -190,9 +188,11 @@ def release_publication(
 def finish_publication(
     context: Context, plan: Plan, status: RunStatus, row: Publication, by: str
 ) -> None:
-    """Show and record what the pointer says by now; a view that fails leaves nothing unfinished.
+    """Refresh the view, record the publication as evidence and finish the run.
 
-    Whether the table holds what was accepted is recorded with it: `require_accepted` says it.
+    A view that fails is raised last: the evidence and the state of the run are written before. The
+    evidence says whether the table holds the accepted rows; `require_published_rows_match` checks
+    it.
     """
     compared = expose.compare_published_rows(context, plan, row)
     try:
@@ -207,30 +207,33 @@ def finish_publication(
 
 
 def require_published_rows_match(context: Context, plan: Plan, row: Publication) -> None:
-    """Raise ChecksFailed, each time, when it is recorded that readers see other rows in `row`."""
-    found = context.evidence.newest(plan.run_id, PUBLICATION)
-    if found is not None and found[1].get("token") == row.token:
-        expose.require_rows_match(found[1].get("verified"), plan, row)
+    """Raise ChecksFailed when the evidence says that readers see other rows in `row`.
+
+    Every call raises it again.
+    """
+    recorded = context.evidence.newest(plan.run_id, PUBLICATION)
+    if recorded is not None and recorded[1].get("token") == row.token:
+        expose.require_rows_match(recorded[1].get("verified"), plan, row)
 
 
 def check_publishable(
     context: Context, plan: Plan, events: tuple[Event, ...], by: str
 ) -> AcceptedResult:
-    """Check roles and decisions, and that the shadow is what was accepted; give what that is.
+    """Check roles, decisions and gates, and that the shadow is unchanged; return what was accepted.
 
-    Raises NotAllowed, ApprovalMissing, Blocked, Unsupported.
+    Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked, TargetChanged, Unsupported.
     """
     contract = plan.resolved.contract
     publish_modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)
     roles.require_role(contract, "publish", by)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
-    found = logged_validation(context, events, plan.run_id)
-    if found is None:
+    logged = logged_validation(context, events, plan.run_id)
+    if logged is None:
         raise ApprovalMissing(
             f"{plan.run_id} was never validated", fix=f"lakehouse-backfill validate {plan.run_id}"
         )
-    digest, validation = found
+    digest, validation = logged
     roles.require_decision(events, "accept", digest, plan.run_id)
     require_gates_open(events, plan.run_id, digest, validation)
     shadow = context.tables.describe(plan.shadow_table)

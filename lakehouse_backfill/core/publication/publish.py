@@ -1,11 +1,7 @@
-"""Publish one run, or several pinned products by one commit.
+"""Publishes one run, or several pinned products by one commit of the pointer table (U2).
 
-Several pinned products become visible, or go back, by one commit of the pointer table (U2).
-
-Nothing has to be reserved: that commit is the only side effect that readers see. A process that
-dies leaves the runs publishing; whoever goes on publishes all, or finds that all are visible.
-
-publish: reserve the version, swap the files in, move the pointer, say so.
+A group reserves no version: that commit is its only side effect that readers see. After a crash the
+runs stay in state publishing. A retry publishes all of them, or finds that all are visible.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ from lakehouse_backfill.errors import BackfillError, ChecksFailed, PointerMoved,
 
 @dataclass(frozen=True)
 class _GroupMember:
-    """One run of the group, and what of it was accepted (None: readers see it already)."""
+    """One run of the group, and its accepted result (None: readers see it already)."""
 
     plan: Plan
     status: RunStatus
@@ -64,9 +60,10 @@ def publish_together(
 ) -> dict[str, PublishResult]:
     """Make the accepted results of several runs visible at once; a second call changes nothing.
 
-    Readers of all these products see the old or the new versions, never some of each, when they
-    resolve the pointers together. Raises Unsupported (a product that is not pinned, or twice),
-    PointerMoved, and what `publish` raises; then nothing has become visible.
+    Readers that resolve the pointers together see the old versions of all these products or the new
+    ones, never a mix. Raises Unsupported (a product that is not pinned, or named twice),
+    PointerMoved, and what `publish` raises before the pointers move; then nothing has become
+    visible.
     """
     plans = [context.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
     _require_pinned_products(plans)
@@ -76,7 +73,7 @@ def publish_together(
 def publish_group(
     context: Context, group: tuple[str, ...], by: str, detail: dict[str, str]
 ) -> dict[str, PublishResult]:
-    """Publish a group, or finish it: of one that was cut off all are visible, or none is."""
+    """Publish a group, or finish an interrupted one: all its runs are visible, or none is."""
     plans = [context.runs.plan(run_id) for run_id in group]
     rows = _visible_publications(context, plans)
     if len(rows) == len(plans):
@@ -96,8 +93,8 @@ def publish_group(
         context, plans, accepted, by, {GROUP_DETAIL: list(group), **detail}
     ) as members:
         for member in members:
-            act, epoch = hooks.group_act_id(context, member.plan), member.status.epoch
-            hooks.require_hooks(context, member.plan, "before_publish", act, epoch)
+            act_id, epoch = hooks.group_act_id(context, member.plan), member.status.epoch
+            hooks.require_hooks(context, member.plan, "before_publish", act_id, epoch)
         rows = _move_pointers(context, members, by)
         for member in members:
             finish_publication(context, member.plan, member.status, rows[member.plan.run_id], by)
@@ -121,17 +118,17 @@ def _require_pinned_products(plans: list[Plan]) -> None:
 
 
 def _visible_publications(context: Context, plans: list[Plan]) -> dict[str, Publication]:
-    found = {
+    rows = {
         plan.run_id: visible_publication(context.versions.history(plan.product), plan.run_id)
         for plan in plans
     }
-    return {run_id: row for run_id, row in found.items() if row is not None}
+    return {run_id: row for run_id, row in rows.items() if row is not None}
 
 
 def _finish_visible_run(
     context: Context, plan: Plan, row: Publication, by: str, detail: dict[str, str]
 ) -> None:
-    """Finish a run that readers see: it was cut off after the pointers moved, or told before."""
+    """Finish a visible run that crashed after the pointers moved; others stay as they are."""
     status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
         status = context.drive(status, plan, "begin publishing", by, **detail)
@@ -141,7 +138,7 @@ def _finish_visible_run(
 def _run_group_checks(
     context: Context, plans: list[Plan], rows: dict[str, Publication], by: str
 ) -> None:
-    """Check and tell after all of them, also when a check of one fails; raises the first."""
+    """Run the checks and hooks of all runs, also after a failure; raise the first failure."""
     failed: list[ChecksFailed] = []
     for plan in plans:
         try:
@@ -161,8 +158,8 @@ def _check_group_run(context: Context, plan: Plan, by: str) -> AcceptedResult:
 def _release_group_run(context: Context, plan: Plan, by: str, error: BackfillError) -> None:
     status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
-        act = hooks.group_act_id(context, plan)
-        hooks.notify_released(context, plan, act, status.epoch, error.problem)
+        act_id = hooks.group_act_id(context, plan)
+        hooks.notify_released(context, plan, act_id, status.epoch, error.problem)
         context.overtake(status, plan, "release", by, problem=error.problem)
 
 
@@ -174,21 +171,21 @@ def _drive_group(
     by: str,
     detail: dict[str, object],
 ) -> Iterator[list[_GroupMember]]:
-    """Drive all runs of the group; what is refused inside gives all of them back."""
+    """Drive all runs of the group; a refusal inside the block releases all of them."""
     members: list[_GroupMember] = []
     with ExitStack() as leases:
         try:
-            for plan, found in zip(plans, accepted, strict=True):
+            for plan, result in zip(plans, accepted, strict=True):
                 status = context.runs.status(plan.run_id)
                 status = context.drive(status, plan, "begin publishing", by, **detail)
                 leases.enter_context(RenewedLease(context, status))
-                members.append(_GroupMember(plan, status, found))
+                members.append(_GroupMember(plan, status, result))
             yield members
         except REFUSALS as error:
             for member in members:
                 status, plan, problem = member.status, member.plan, error.problem
-                act = hooks.group_act_id(context, plan)
-                hooks.notify_released(context, plan, act, status.epoch, problem)
+                act_id = hooks.group_act_id(context, plan)
+                hooks.notify_released(context, plan, act_id, status.epoch, problem)
                 context.move(status, plan, "release", by, problem=problem)
             raise
 
@@ -203,7 +200,7 @@ def _move_pointers(
     }
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        found: list[Publication] = []
+        new_rows: list[Publication] = []
         for member in members:
             row, plan = rows[member.plan.run_id], member.plan
             pointer, target = pointers[plan.product], plan.resolved.target
@@ -212,11 +209,11 @@ def _move_pointers(
             head, own = heads[plan.product], row.model_copy(update={"table": target.table})
             require_pinned_base(pointer, own, head, (target.table, target.snapshot_id))
             if pointer.accepted is None:
-                found.append(baseline_publication(own, head, row.scope, row.at))
+                new_rows.append(baseline_publication(own, head, row.scope, row.at))
             _require_next_version(pointer, row)
             current = pointer.accepted.version if pointer.accepted else 0
-            found.append(row.model_copy(update={"supersedes": current}))
-        return tuple(found)
+            new_rows.append(row.model_copy(update={"supersedes": current}))
+        return tuple(new_rows)
 
     moved = when_pointers_are_free(context, tuple(heads), decide)
     accepted = {m.plan.run_id: moved[m.plan.product].accepted for m in members}
@@ -224,7 +221,10 @@ def _move_pointers(
 
 
 def _require_next_version(pointer: Pointer, row: Publication) -> None:
-    """What was kept for the version bears its number: another one needs to be kept anew."""
+    """Raise PointerMoved when the version number of the row was taken meanwhile.
+
+    The tags and tables that were kept for the version carry its number.
+    """
     if pointer.last_version + 1 != row.version:
         raise PointerMoved(
             f"{row.product}: version {row.version} was taken meanwhile",
@@ -255,21 +255,21 @@ def _pointer_row(context: Context, member: _GroupMember, by: str) -> Publication
 
 
 def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishResult:
-    """Make the accepted result of a run what readers see; a second call changes nothing.
+    """Make the accepted result of a run visible to readers; a second call changes nothing.
 
-    One that was cut off goes on: what landed is finished, whatever happened since. `detail` is
-    written beside the move to publishing.
+    An interrupted publication continues: a swap that has landed is finished, whatever happened
+    since. `detail` is recorded with the move to publishing.
 
     Order of side effects: run -> publishing; version reserved; hooks; files swapped in by one
-    commit; pointer moved; view shown; evidence; run -> published; checks and hooks after it. A
+    commit; pointer moved; view refreshed; evidence; run -> published; checks and hooks after it. A
     conflict releases the version. Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved,
     TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
     """
     plan = context.runs.plan(run_id)
-    done = _publish_or_resume(context, plan, by, detail)
-    post_publish.run_checks_and_hooks(context, plan, done.publication, by)
-    require_published_rows_match(context, plan, done.publication)
-    return done
+    result = _publish_or_resume(context, plan, by, detail)
+    post_publish.run_checks_and_hooks(context, plan, result.publication, by)
+    require_published_rows_match(context, plan, result.publication)
+    return result
 
 
 def _publish_or_resume(
@@ -286,7 +286,7 @@ def _publish_or_resume(
         if visible is not None:
             refresh_view(context, plan.resolved.contract)
             return PublishResult(visible, None, was_published=True)
-        # A rollback was cut off after it moved the pointer, before it told the run.
+        # A rollback crashed after it moved the pointer and before it moved the run.
         status = context.move(status, plan, "roll back", by, reason="its version is not accepted")
         post_publish.require_no_failed_checks(context, plan, by)
     events = trusted_events(context, status)
@@ -300,12 +300,12 @@ def _publish_or_resume(
 def _resume_run(
     context: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
 ) -> PublishResult:
-    """Go on with a publication that was cut off; look at the lake before anything is checked."""
+    """Continue an interrupted publication; inspect the lake before anything is checked."""
     status = context.drive(status, plan, "begin publishing", by, **detail)
     with RenewedLease(context, status):
         visible = None if steps.is_stepwise(plan) else _visible_publication(context, plan)
         if visible is not None:
-            # It was cut off after the pointer moved, before the run's last event.
+            # It crashed after the pointer moved and before the run's last event.
             finish_publication(context, plan, status, visible, by)
             return PublishResult(visible, None, was_published=True)
         landed = resume_publication(context, plan, status)
@@ -339,7 +339,7 @@ def _publish_accepted(
             context, plan, status, events, accepted, by
         ).publish_remaining_steps()
     else:
-        wanted = new_publication(context, plan, events, accepted, by)
-        row, swap = reserve_and_expose(context, plan, status, wanted, accepted)
+        draft = new_publication(context, plan, events, accepted, by)
+        row, swap = reserve_and_expose(context, plan, status, draft, accepted)
     finish_publication(context, plan, status, row, by)
     return PublishResult(row, swap, was_published=False)

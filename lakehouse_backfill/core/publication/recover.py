@@ -1,12 +1,11 @@
-"""Recover: finish or undo what stopped half way.
+"""Recovery actions: finish or undo publications, rollbacks and runs that were interrupted.
 
-What a recovery finds untold: runs that were rolled back, hooks and checks that were cut off.
+Covers plans without a first event, runs without a driver, reservations, runs whose state disagrees
+with the pointer, and checks or hooks that did not finish.
 
-recover: look at the lake, then finish or undo what stopped half way.
-
-What is found is worked out first, by reading alone; a dry run shows exactly that. Acting goes
-through the verbs themselves, which look at the lake before they act. So a second recovery finds
-nothing to do, and a recovery that is killed is recovered like any other process.
+The actions are found by reading alone; a dry run lists exactly them. Executing an action calls the
+verbs themselves, which inspect the lake before they write. So a second recovery finds nothing to
+do, and an interrupted recovery is recovered like any other process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, NotFound
 
-#: States that say whether readers see a run's output; the pointer knows it better.
+#: States that imply whether readers see a run's output, and the visibility that disproves each.
+#: The pointer decides.
 CONTRADICTED_BY_VISIBILITY = {
     RunState.PUBLISHED: False,
     RunState.PUBLISH_HALTED: False,
@@ -43,7 +43,7 @@ CONTRADICTED_BY_VISIBILITY = {
 
 @dataclass(frozen=True)
 class RecoveryAction:
-    """Something that stopped half way, and what finishes or undoes it."""
+    """Something that was interrupted, and the action that finishes or undoes it."""
 
     subject: str
     action: str
@@ -52,18 +52,18 @@ class RecoveryAction:
 
 
 def halt_hook_actions(context: Context, status: RunStatus, plan: Plan) -> Iterator[RecoveryAction]:
-    """The hooks that were to be called when the run halted."""
+    """Yield an action for the pending hooks of a run that halted."""
     if status.state not in (RunState.HALTED, RunState.PUBLISH_HALTED):
         return
-    left = hooks.pending_halt_hooks(context, plan)
-    if left:
-        because = f"it halted, and was not told: {', '.join(left)}"
+    pending = hooks.pending_halt_hooks(context, plan)
+    if pending:
+        because = f"it halted, and was not told: {', '.join(pending)}"
         yield RecoveryAction(
             status.run_id, "tell of the halt", because, partial(_call_halt_hooks, context, plan)
         )
 
 
-def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as every act)
+def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as all actions)
     failed = hooks.notify_halted(context, plan)
     return f"failed again: {', '.join(failed)}" if failed else "done"
 
@@ -71,14 +71,14 @@ def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG
 def runs_out_of_step_with_pointer(
     context: Context, products: set[str] | None
 ) -> Iterator[RecoveryAction]:
-    """Runs that were not told yet that their output became visible, or is so no more."""
+    """Yield an action for each run whose state disagrees with the pointer."""
     runs = context.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
         history = context.versions.history(product)
-        made = {row.run_id for row in history if row.action == "publish"}
+        published_runs = {row.run_id for row in history if row.action == "publish"}
         for run in runs:
             if (
-                run.run_id not in made
+                run.run_id not in published_runs
                 or run.state not in CONTRADICTED_BY_VISIBILITY
                 or context.is_driven_elsewhere(run)
             ):
@@ -103,13 +103,17 @@ def _align_run_state(context: Context, run_id: str, by: str) -> str:
 
 
 def post_publish_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
-    """Checks and hooks after the last act of a product that were cut off, or failed."""
+    """Yield actions for checks and hooks after publications that are missing or failed."""
     runs = context.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
-        run_id, left = post_publish.pending_post_publish(context, product)
-        if run_id is None or not left or context.is_driven_elsewhere(context.runs.status(run_id)):
+        run_id, pending = post_publish.pending_post_publish(context, product)
+        if (
+            run_id is None
+            or not pending
+            or context.is_driven_elsewhere(context.runs.status(run_id))
+        ):
             continue
-        because = f"after its last act was not done: {', '.join(left)}"
+        because = f"after its last act was not done: {', '.join(pending)}"
         yield RecoveryAction(
             product, "follow it up", because, partial(_complete_post_publish, context, product)
         )
@@ -119,21 +123,24 @@ def post_publish_actions(context: Context, products: set[str] | None) -> Iterato
 
 
 def _release_hook_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:
-    """What before_publish paused, for a publication that was given back, has to go on."""
+    """Yield an action for the pending hooks of a released publication.
+
+    They resume what before_publish paused.
+    """
     if run.state not in (RunState.ACCEPTED, RunState.PUBLISH_HALTED) or context.is_driven_elsewhere(
         run
     ):
         return
-    act = hooks.released_token(context.versions.history(run.product), run.run_id)
-    left = (
+    token = hooks.released_token(context.versions.history(run.product), run.run_id)
+    pending = (
         ()
-        if act is None
-        else hooks.pending_release_hooks(context, context.runs.plan(run.run_id), act)
+        if token is None
+        else hooks.pending_release_hooks(context, context.runs.plan(run.run_id), token)
     )
-    if act is not None and left:
-        because = f"its publication was given back, and was not told: {', '.join(left)}"
-        tell = partial(_call_release_hooks, context, run, act)
-        yield RecoveryAction(run.run_id, "tell of the return", because, tell)
+    if token is not None and pending:
+        because = f"its publication was given back, and was not told: {', '.join(pending)}"
+        execute = partial(_call_release_hooks, context, run, token)
+        yield RecoveryAction(run.run_id, "tell of the return", because, execute)
 
 
 def _call_release_hooks(context: Context, run: RunStatus, act: str, by: str) -> str:  # noqa: ARG001
@@ -146,17 +153,17 @@ def _call_release_hooks(context: Context, run: RunStatus, act: str, by: str) -> 
 
 def _complete_post_publish(context: Context, product: str, by: str) -> str:
     post_publish.run_post_publish(context, product, by)
-    left = post_publish.pending_post_publish(context, product)[1]
-    return f"failed again: {', '.join(left)}" if left else "done"
+    pending = post_publish.pending_post_publish(context, product)[1]
+    return f"failed again: {', '.join(pending)}" if pending else "done"
 
 
-#: A plan this young may still be on its way between its two commits.
+#: The process that stores a younger plan may still be between its two commits.
 DRAFT_GRACE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class RecoveryOutcome:
-    """One thing that was (or, in a dry run, would be) done, or why it was left as it is."""
+    """One action that was executed (in a dry run: would be), or why it failed."""
 
     subject: str
     action: str
@@ -168,39 +175,45 @@ class RecoveryOutcome:
 def recover(
     context: Context, run_id: str | None, by: str, *, dry_run: bool = False
 ) -> tuple[RecoveryOutcome, ...]:
-    """Finish or undo what stopped half way: of one run and its product, or of all.
+    """Finish or undo what was interrupted: of one run and its product, or of all.
 
-    Nothing is decided anew: publications and rollbacks go on in the name of who began them, or are
-    given back when the lake refuses them now. A run that another process drives is left alone.
-    Raises RunMoved (the named run is driven), NotFound; what fails for one of all is reported.
+    Makes no new decision: publications and rollbacks continue in the name of the actor who began
+    them, or are released when the lake refuses them now. A run that another process drives is left
+    alone. Raises RunMoved (another process drives the named run), NotFound. With `run_id` None, the
+    failure of one action is reported in its outcome.
     """
-    done: list[RecoveryOutcome] = []
-    for work in _find_actions(context, run_id, dry_run=dry_run):
+    outcomes: list[RecoveryOutcome] = []
+    for action in _find_actions(context, run_id, dry_run=dry_run):
         result, is_done = "dry run", True
         if not dry_run:
             try:
-                result = work.execute(by)
+                result = action.execute(by)
             except BackfillError as error:
                 if run_id is not None:
                     raise
                 result, is_done = f"{error.problem} ({error.state})", False
             context.journal.log(
-                "recovered", subject=work.subject, action=work.action, result=result
+                "recovered", subject=action.subject, action=action.action, result=result
             )
-        done.append(RecoveryOutcome(work.subject, work.action, work.because, result, is_done))
-    return tuple(done)
+        outcomes.append(
+            RecoveryOutcome(action.subject, action.action, action.because, result, is_done)
+        )
+    return tuple(outcomes)
 
 
 def _find_actions(
     context: Context, run_id: str | None, *, dry_run: bool
 ) -> Iterator[RecoveryAction]:
-    """Name the work, later parts only once earlier ones are done: they read what those left."""
+    """Yield the actions lazily: later ones read what earlier ones have written.
+
+    The caller executes each action before it asks for the next one.
+    """
     drafts = list(_draft_actions(context, run_id))
     yield from drafts
     if dry_run and run_id is not None and drafts:
         return
     if run_id is None:
-        open_runs = [item for item in context.runs.list() if not context.is_driven_elsewhere(item)]
+        open_runs = [run for run in context.runs.list() if not context.is_driven_elsewhere(run)]
     else:
         open_runs = [context.runs.status(run_id)]
         context.require_no_other_driver(open_runs[0])
@@ -219,14 +232,14 @@ def _find_actions(
     yield from post_publish_actions(context, products)
 
 
-def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as every act)
+def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as all actions)
     raise error
 
 
 def _draft_actions(context: Context, run_id: str | None) -> Iterator[RecoveryAction]:
-    youngest = context.clock.now() - DRAFT_GRACE
+    newest_created_at = context.clock.now() - DRAFT_GRACE
     for plan in context.audit.drafts():
-        if plan.run_id == run_id or (run_id is None and plan.created_at < youngest):
+        if plan.run_id == run_id or (run_id is None and plan.created_at < newest_created_at):
             yield RecoveryAction(
                 plan.run_id,
                 "register the plan",
@@ -261,15 +274,15 @@ def _run_actions(context: Context, status: RunStatus) -> Iterator[RecoveryAction
     yield from halt_hook_actions(context, status, plan)
     because = f"its driver {status.driver} is gone"
     if status.state is RunState.STAGING:
-        act = partial(_end_staging, context, status, plan)
-        yield RecoveryAction(status.run_id, "end the staging", because, act)
+        execute = partial(_end_staging, context, status, plan)
+        yield RecoveryAction(status.run_id, "end the staging", because, execute)
     if status.state is RunState.PUBLISHING:
-        act = partial(_finish_publication, context, status)
-        yield RecoveryAction(status.run_id, "finish the publication", because, act)
+        execute = partial(_finish_publication, context, status)
+        yield RecoveryAction(status.run_id, "finish the publication", because, execute)
 
 
 def _carry_over(context: Context, plan: Plan, by: str) -> str:
-    """What is left needs Spark, and is done by the command that began it."""
+    """Carry the approval over; the next steps need Spark and are run by `publish`."""
     catch_up.carry_over_approval(context, plan, by)
     return f"approved; next: lakehouse-backfill publish {plan.run_id}"
 
@@ -286,10 +299,10 @@ def _supersede_revised(context: Context, plan: Plan, by: str) -> str:
 
 
 def _end_staging(context: Context, status: RunStatus, plan: Plan, by: str) -> str:
-    """Chunks that are in the shadow stay; what was under way is redone by the next `run`."""
+    """Fail the run; staged chunks stay, and the next `run` stages the others again."""
     staged = 0
     if context.tables.describe(plan.shadow_table) is not None:
-        staged = len({item.chunk_id for item in context.shadows.chunks(plan.shadow_table)})
+        staged = len({chunk.chunk_id for chunk in context.shadows.chunks(plan.shadow_table)})
     problem = f"its driver {status.driver} stopped without a word"
     context.overtake(status, plan, "fail", by, problem=problem, chunks=staged)
     return (
@@ -299,21 +312,26 @@ def _end_staging(context: Context, status: RunStatus, plan: Plan, by: str) -> st
 
 
 def _finish_publication(context: Context, status: RunStatus, by: str) -> str:
-    """Go on in the name of who began: they held the role, and the result was accepted."""
+    """Publish in the name of the actor who began.
+
+    That actor held the role, and the result was accepted.
+    """
     if context.runs.status(status.run_id) != status:
         return "it went on meanwhile"
     events = context.runs.events(status.run_id)
-    begun = [event.actor for event in events if event.verb == "begin publishing"]
+    actors = [event.actor for event in events if event.verb == "begin publishing"]
     try:
-        done = publish.publish(context, status.run_id, begun[-1] if begun else by, recovered_by=by)
+        result = publish.publish(
+            context, status.run_id, actors[-1] if actors else by, recovered_by=by
+        )
     except REFUSALS as error:
-        now = context.runs.status(status.run_id).state
-        if now is RunState.PUBLISHING:
+        state = context.runs.status(status.run_id).state
+        if state is RunState.PUBLISHING:
             raise
-        if now in CONTRADICTED_BY_VISIBILITY and now is not RunState.ACCEPTED:
-            return f"{now.value}, but {error.problem}"
+        if state in CONTRADICTED_BY_VISIBILITY and state is not RunState.ACCEPTED:
+            return f"{state.value}, but {error.problem}"
         return f"given back: {error.problem}"
-    return f"published as version {done.publication.version}"
+    return f"published as version {result.publication.version}"
 
 
 def _reservation_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
@@ -324,46 +342,46 @@ def _reservation_actions(context: Context, products: set[str] | None) -> Iterato
             continue
         if pending.run_id is None:
             because = f"{pending.by} began it: {pending.reason}"
-            act = partial(_finish_rollback, context, pending)
-            yield RecoveryAction(pending.product, "finish the rollback", because, act)
+            execute = partial(_finish_rollback, context, pending)
+            yield RecoveryAction(pending.product, "finish the rollback", because, execute)
         else:
             status = context.runs.status(pending.run_id)
             if status.state is RunState.PUBLISHING:
                 continue
             because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
-            act = partial(_resolve_reservation, context, pending)
-            yield RecoveryAction(pending.product, "settle the reservation", because, act)
+            execute = partial(_resolve_reservation, context, pending)
+            yield RecoveryAction(pending.product, "settle the reservation", because, execute)
 
 
 def _finish_rollback(context: Context, pending: Publication, by: str) -> str:
-    """Go on in the name of who began, as for publications."""
+    """Roll back in the name of the actor who began, as for publications."""
     is_partial = pending.returns_to is not None and pending.returns_to != pending.version
-    only = pending.scope.partitions if is_partial and pending.scope else ()
-    to = pending.version if pending.returns_to is None else pending.returns_to
-    way = rollback.plan_rollback(context, pending.product, to, only)
-    # The contract that the undone run was published by: the project's own may be gone by now.
-    # What is undone may be a rollback alone; then it is the run that was published last.
-    made = next((row.run_id for row in way.undone if row.run_id is not None), None)
-    made = made or pointer.newest_published_run(context.versions.history(pending.product))
-    if made is None:
+    labels = pending.scope.partitions if is_partial and pending.scope else ()
+    version = pending.version if pending.returns_to is None else pending.returns_to
+    target = rollback.plan_rollback(context, pending.product, version, labels)
+    # The contract by which the undone run was published: the project may have dropped its own.
+    # If only a rollback is undone, it is the contract of the run that was published last.
+    run_id = next((row.run_id for row in target.undone if row.run_id is not None), None)
+    run_id = run_id or pointer.newest_published_run(context.versions.history(pending.product))
+    if run_id is None:
         raise NotFound(f"no run made what {pending.product} is to be rolled back from")
-    contract = context.runs.plan(made).resolved.contract
+    contract = context.runs.plan(run_id).resolved.contract
     try:
-        done = rollback.apply_rollback(context, contract, way, pending.reason, pending.by)
+        result = rollback.apply_rollback(context, contract, target, pending.reason, pending.by)
     except REFUSALS as error:
-        now = context.versions.pointer(pending.product).pending
-        if now is not None and now.token == pending.token:
+        reservation = context.versions.pointer(pending.product).pending
+        if reservation is not None and reservation.token == pending.token:
             raise
         return f"given back: {error.problem}"
     context.journal.log("rollback recovered", product=pending.product, by=by)
-    return f"version {done.publication.version} is accepted"
+    return f"version {result.publication.version} is accepted"
 
 
 def _resolve_reservation(context: Context, pending: Publication, by: str) -> str:
-    """Publish what has landed all the same; else give the version back."""
+    """Finish the publication if its swap has landed; else release the version."""
     run_id = str(pending.run_id)
     if find_landed_swap(context, context.runs.plan(run_id), pending) is not None:
-        done = publish.publish(context, run_id, pending.by, recovered_by=by)
-        return f"it had landed: published as version {done.publication.version}"
+        result = publish.publish(context, run_id, pending.by, recovered_by=by)
+        return f"it had landed: published as version {result.publication.version}"
     release_version(context, pending, context.runs.status(run_id).seq + 1)
     return "given back"

@@ -1,8 +1,6 @@
-"""Rollback of one product, or several pinned ones by one commit.
+"""Rollback of one product to an accepted version, or of several pinned products by one commit (U2).
 
-rollback: back to an accepted version, keeping everything that others wrote since.
-
-Moving the pointers of several pinned products by one commit, and back (U2).
+A rollback keeps all live commits in other partitions.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ from lakehouse_backfill.errors import NotFound, PointerMoved, RunMoved, Unsuppor
 
 @dataclass(frozen=True)
 class RollbackResult:
-    """Where a rollback led."""
+    """The publication row of a rollback, and its swap."""
 
     publication: Publication
     swap: CommitResult
@@ -59,15 +57,21 @@ class RollbackResult:
 def plan_rollback(
     context: Context, product: str, to: int | None, partitions: tuple[str, ...]
 ) -> RollbackTarget:
-    """Work out the way back without changing anything. Raises NotFound, Blocked."""
+    """Resolve the target of a rollback; nothing is changed.
+
+    Raises NotFound, Blocked, Unsupported.
+    """
     history = context.versions.history(product)
-    way = resolve_rollback(history, product, to, partitions)
-    retention.require_version_kept(history, product, way.version)
-    return replace(way, expirations=retention.count_expirations(history))
+    target = resolve_rollback(history, product, to, partitions)
+    retention.require_version_kept(history, product, target.version)
+    return replace(target, expirations=retention.count_expirations(history))
 
 
 def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str, ...]:
-    """Say which changes of columns the undone runs made: rows go back, columns do not."""
+    """List the column changes of the undone runs, which a rollback does not undo.
+
+    Rows are restored, columns are not.
+    """
     plans = [context.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
     steps = [step for plan in plans for step in declared_schema_change(plan)]
     return tuple(dict.fromkeys(map(table.describe_schema_step, steps)))
@@ -76,12 +80,12 @@ def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str
 def rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackResult:
-    """Put the partitions back by one metadata-only commit and move the pointer.
+    """Restore the partitions by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
-    Partitions that cannot come back by metadata alone are rewritten into a shadow before. Order:
-    version reserved; shadow, if any; swap; pointer moved; view shown; undone runs told.
-    One that was cut off is finished by the same call.
+    Partitions that metadata alone cannot restore are rewritten into a shadow before. Order: version
+    reserved; shadow, if any; swap; pointer moved; view refreshed; undone runs moved; hooks. The
+    same call finishes a rollback that was interrupted.
     """
     roles.require_role(contract, "publish", by)
     return apply_rollback(context, contract, way, reason, by)
@@ -90,15 +94,15 @@ def rollback(
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackResult:
-    """Do the same for somebody whose role was asked for when they began it."""
+    """Do what `rollback` does, without its role check: the caller has checked the role before."""
     if way.is_partial and contract.publication == "pinned":
         raise Unsupported(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    wanted = _new_rollback(context, contract, way, reason, by)
-    row = _reserve_rollback(context, way, wanted)
-    swap = _restore_or_release(context, contract, way, row, wanted)
+    draft = _new_rollback(context, contract, way, reason, by)
+    row = _reserve_rollback(context, way, draft)
+    swap = _restore_or_release(context, contract, way, row, draft)
     rollback_content.drop_rollback_shadow(context, row)
     publication = finalise_version(context, row, swap, "rollback")
     context.journal.log(
@@ -113,7 +117,7 @@ def apply_rollback(
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:
-    """Call the hooks of the newest run; what was called for this act is not repeated."""
+    """Call the hooks of the newest run; recorded calls of this rollback are not repeated."""
     run_id = newest_published_run(context.versions.history(row.product))
     if run_id is not None:
         hooks.call_hooks(
@@ -126,7 +130,7 @@ def call_after_rollback_hooks(context: Context, row: Publication) -> None:
 def pinned_rollback_row(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
-    """Give the row by which a pinned product goes back: its pointer is all that moves."""
+    """Build the row that rolls a pinned product back: only its pointer moves."""
     swap = _pointer_only_swap(context, contract, way)
     return _new_rollback(context, contract, way, reason, by).model_copy(
         update={
@@ -142,7 +146,7 @@ def _new_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
     newest = way.undone[0]
-    # The table that changes: what was undone before already may have been in another one.
+    # The table that changes: what an earlier rollback undid may belong to another table.
     table = next(
         (row.table for row in corrections.effective_publications(way.undone)), newest.table
     )
@@ -168,11 +172,11 @@ def _new_rollback(
 def _restore_or_release(
     context: Context, contract: Contract, way: RollbackTarget, row: Publication, wanted: Publication
 ) -> CommitResult:
-    """Put the partitions back; what refuses that gives the reserved version back."""
+    """Restore the partitions; release the reserved version when that is refused."""
     try:
         return _restore_partitions(context, contract, way, row)
     except REFUSALS as error:
-        # Another process that goes on with the same rollback may have landed it, and cleared up.
+        # Another process may have finished the same rollback and dropped its shadow.
         landed = context.publisher.find(row.table, row.token)
         if landed is not None:
             return landed
@@ -192,7 +196,7 @@ def _reserve_rollback(context: Context, way: RollbackTarget, wanted: Publication
         return (wanted.model_copy(update={"version": version}),)
 
     def is_mine(pending: Publication) -> bool:
-        # The same rollback, whoever began it: it was cut off, or goes on beside this one.
+        # The same rollback by any process: it was interrupted, or it is still in progress.
         return is_same_rollback(pending, wanted, is_partial=way.is_partial)
 
     return when_pointer_is_free(context, wanted.product, decide, is_mine)
@@ -227,14 +231,14 @@ def _restore_partitions(
 
 
 def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
-    """A pinned product goes back by the pointer alone: to the table and snapshot of the version."""
-    found = way.publication
-    if found.snapshot_id is None:
-        raise NotFound(f"version {found.version} of {found.product} had no snapshot")
+    """Return the swap of a pinned product: the table and snapshot of the version."""
+    publication = way.publication
+    if publication.snapshot_id is None:
+        raise NotFound(f"version {publication.version} of {publication.product} had no snapshot")
     require_no_tombstoned_rollback(context, contract, way)
     return CommitResult(
-        table=found.table,
-        snapshot_id=found.snapshot_id,
+        table=publication.table,
+        snapshot_id=publication.snapshot_id,
         before_snapshot_id=way.undone[0].snapshot_id,
         files_added=0,
         files_removed=0,
@@ -248,10 +252,10 @@ def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget
 def align_run_states(
     context: Context, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
 ) -> None:
-    """Move the runs whose output is not accepted any more, and reinstate those that are again.
+    """Roll back runs that are no longer visible, and reinstate runs that are visible again.
 
-    What the pointer says by now decides: it may have moved on. A run that knows already, or that
-    is being published, stays as it is.
+    The current pointer decides: it may have moved on. A run that has the right state already, or
+    that is being published, stays as it is.
     """
     for run_id in returning:
         _align_run_state(
@@ -262,10 +266,10 @@ def align_run_states(
             reason,
         )
     for run_id in leaving:
-        # Cut off between the pointer and its last event, a run was published all the same.
+        # A run that crashed between the pointer move and its last event counts as published.
         _align_run_state(context, run_id, {RunState.PUBLISHING: "finish publishing"}, by, reason)
-        told = {RunState.PUBLISHED: "roll back", RunState.PUBLISH_HALTED: "roll back"}
-        _align_run_state(context, run_id, told, by, reason)
+        verbs = {RunState.PUBLISHED: "roll back", RunState.PUBLISH_HALTED: "roll back"}
+        _align_run_state(context, run_id, verbs, by, reason)
 
 
 def _align_run_state(
@@ -280,27 +284,27 @@ def _align_run_state(
     if is_visible is (verb == "reinstate"):
         if verb == "reinstate" and not _is_fully_visible(context, plan):
             verb = "reinstate in part"
-        with suppress(RunMoved):  # Somebody else told it first.
+        with suppress(RunMoved):  # another process moved the run first
             context.move(status, plan, verb, by, reason=reason)
 
 
 def _is_fully_visible(context: Context, plan: Plan) -> bool:
-    """Tell whether readers see all steps of a run that was published in steps."""
+    """Return whether readers see all steps of a run that was published in steps."""
     return not steps.is_stepwise(plan) or steps.is_fully_visible(
         context.versions.history(plan.product), plan
     )
 
 
-#: The detail of the event by which a run begins to be published with others.
+#: Detail of a run's "begin publishing" event that names the runs published with it.
 GROUP_DETAIL = "together"
 _MAX_ATTEMPTS, _PAUSE_S = 60, 0.2
 GroupPointerDecision = Callable[[dict[str, Pointer]], tuple[Publication, ...]]
 
 
 def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
-    """Name the runs that a run is being published with; none when it is published alone."""
-    begun = [event for event in context.runs.events(run_id) if event.verb == "begin publishing"]
-    return tuple(begun[-1].detail.get(GROUP_DETAIL, ())) if begun else ()
+    """Return the runs that are published together with a run; empty when it is published alone."""
+    events = [event for event in context.runs.events(run_id) if event.verb == "begin publishing"]
+    return tuple(events[-1].detail.get(GROUP_DETAIL, ())) if events else ()
 
 
 def rollback_together(
@@ -308,7 +312,7 @@ def rollback_together(
 ) -> tuple[Publication, ...]:
     """Move the pointers of several pinned products back by one commit.
 
-    Raises Unsupported for a product that is followed, PointerMoved when one of them moved.
+    Raises Unsupported for a product that is followed, PointerMoved when one of the pointers moved.
     """
     for contract, way in ways:
         roles.require_role(contract, "publish", by)
@@ -336,20 +340,23 @@ def rollback_together(
 
 
 def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:
-    """Let what became visible together go back together; products that moved on stay."""
-    ways = []
+    """Roll back together what was published together; products whose pointer moved on stay."""
+    targets = []
     for plan in (context.runs.plan(run_id) for run_id in group):
         row = context.versions.pointer(plan.product).accepted
         if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
-            way = plan_rollback(context, plan.product, row.supersedes, ())
-            ways.append((plan.resolved.contract, way))
-    rollback_together(context, tuple(ways), reason, by)
+            target = plan_rollback(context, plan.product, row.supersedes, ())
+            targets.append((plan.resolved.contract, target))
+    rollback_together(context, tuple(targets), reason, by)
 
 
 def when_pointers_are_free(
     context: Context, products: tuple[str, ...], decide: GroupPointerDecision
 ) -> dict[str, Pointer]:
-    """Move the pointers by `decide` once no act on any of the products is pending."""
+    """Move the pointers by `decide` once no publication or rollback of the products is pending.
+
+    Raises PointerMoved when a pending one was interrupted or takes too long.
+    """
 
     def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         return () if _first_pending(pointers) else decide(pointers)
@@ -372,5 +379,5 @@ def when_pointers_are_free(
 
 
 def _first_pending(pointers: dict[str, Pointer]) -> Publication | None:
-    found = (pointer.pending for pointer in pointers.values())
-    return next((one for one in found if one is not None), None)
+    pending = (pointer.pending for pointer in pointers.values())
+    return next((publication for publication in pending if publication is not None), None)

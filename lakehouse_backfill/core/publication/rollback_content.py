@@ -1,14 +1,12 @@
-"""What a rollback brings back: rewrites, and rows that stay deleted.
+"""The rows that a rollback restores: partitions to rewrite, and deleted rows to exclude.
 
-What a way back must not bring back: rows that were deleted live since, or that tombstones name.
+A rollback does not restore rows that were deleted live since, or that tombstones name. Live commits
+lie between two publications or rollbacks of a product, and between the newest one and the head.
+Their tags keep both ends of each such window readable.
 
-Live commits lie between the acts on a product: from each act to the next one, and from the newest
-act to the head. Both ends of each stretch are kept by the tags of the acts.
-
-The part of a rollback that rewrites: earlier rows into a shadow, to be adopted from there.
-
-Needed where files cannot come back by metadata alone: delete files hid rows of them, or nothing
-keeps them from expiring. Readers see nothing of it until the one commit of the rollback.
+Partitions are rewritten into a shadow and adopted from there when their files cannot come back by
+metadata alone: delete files hide rows of them, no tag keeps them from expiring, or deleted rows are
+excluded. Readers see nothing of the shadow before the single commit of the rollback.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _EXCLUDED_REASON = "rows that were deleted since are left out"
 
 @dataclass
 class _DeletionFindings:
-    """What was found of all parts of a way back."""
+    """What was found in all parts of a rollback."""
 
     restores: list[PartitionRestore] = field(default_factory=list)
     erasures: list[Erasure] = field(default_factory=list)
@@ -60,45 +58,47 @@ class _DeletionFindings:
 def exclude_deleted_rows(
     context: Context, contract: Contract, way: RollbackTarget
 ) -> RollbackTarget:
-    """Let the way back leave out what was deleted live; nothing is changed in the lake.
+    """Return the rollback target that excludes rows which were deleted live; the lake is unchanged.
 
-    Raises TargetChanged when rows would come back and the contract says `deletions: block`, or has
-    no key by which they could be left out.
+    Raises TargetChanged when deleted rows would come back and the contract declares `deletions:
+    block`, or has no key by which they could be excluded.
     """
     info = context.tables.describe(contract.table)
     if info is None or info.snapshot_id is None:
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
-    look = _DeletionScan(context, contract, way, info.snapshot_id, contract.key or names)
-    found = _DeletionFindings()
+    scan = _DeletionScan(context, contract, way, info.snapshot_id, contract.key or names)
+    findings = _DeletionFindings()
     for restore in way.restores:
-        look.scan_restore(restore, found)
-    _require_reapply_allowed(contract, found)
-    if not found.rewritten and not found.erasures:
-        return replace(way, restores=tuple(found.restores))
-    left_out = ExcludedRows(
-        field=way.scope.field, tombstones=look.tombstones, erasures=tuple(found.erasures)
+        scan.scan_restore(restore, findings)
+    _require_reapply_allowed(contract, findings)
+    if not findings.rewritten and not findings.erasures:
+        return replace(way, restores=tuple(findings.restores))
+    excluded = ExcludedRows(
+        field=way.scope.field, tombstones=scan.tombstones, erasures=tuple(findings.erasures)
     )
-    labels = tuple(label for label in way.scope.partitions if label in found.rewritten)
+    labels = tuple(label for label in way.scope.partitions if label in findings.rewritten)
     rewrites = (RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON),) if labels else ()
-    return replace(way, restores=tuple(found.restores), rewrites=rewrites, excluded_rows=left_out)
+    return replace(
+        way, restores=tuple(findings.restores), rewrites=rewrites, excluded_rows=excluded
+    )
 
 
 def require_no_tombstoned_rollback(
     context: Context, contract: Contract, way: RollbackTarget
 ) -> None:
-    """Raise TargetChanged when a pinned product would go back to rows that tombstones name.
+    """Raise TargetChanged when a rollback of a pinned product would restore tombstoned rows.
 
-    Its pointer moves to a whole earlier table: nothing can be left out of that.
+    Its pointer moves to a whole earlier table, from which no row can be excluded.
     """
-    left_out = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(context, contract))
-    if left_out.is_empty:
+    excluded = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(context, contract))
+    if excluded.is_empty:
         return
-    seen = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)
-    named = context.erasing.named(seen, way.scope.partitions, left_out)
-    if named.rows:
+    target = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)
+    tombstoned = context.erasing.named(target, way.scope.partitions, excluded)
+    if tombstoned.rows:
         error = deletions.tombstones_blocked_error(
-            contract, named.rows, named.partitions, "rolled back"
+            contract, tombstoned.rows, tombstoned.partitions, "rolled back"
         )
         error.fix = "restate the partitions instead: staging leaves these rows out"
         raise error
@@ -107,23 +107,27 @@ def require_no_tombstoned_rollback(
 def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> None:
     if deletions.may_reapply_deletions(contract):
         return
-    lost = [one for one in found.deleted if one.rows]
-    if lost:
-        together = DeletedRows(
-            rows=sum(one.rows for one in lost),
-            partitions=tuple(dict.fromkeys(label for one in lost for label in one.partitions)),
-            samples=tuple(key for one in lost for key in one.samples)[: deletions.MAX_SAMPLE_KEYS],
-            is_only_deletion=all(one.is_only_deletion for one in lost),
+    lost_rows = [finding for finding in found.deleted if finding.rows]
+    if lost_rows:
+        total = DeletedRows(
+            rows=sum(finding.rows for finding in lost_rows),
+            partitions=tuple(
+                dict.fromkeys(label for finding in lost_rows for label in finding.partitions)
+            ),
+            samples=tuple(key for finding in lost_rows for key in finding.samples)[
+                : deletions.MAX_SAMPLE_KEYS
+            ],
+            is_only_deletion=all(finding.is_only_deletion for finding in lost_rows),
         )
-        raise deletions.deletions_blocked_error(contract, together, found.drifts, "rolled back")
-    rows = sum(one.rows for one in found.tombstoned)
+        raise deletions.deletions_blocked_error(contract, total, found.drifts, "rolled back")
+    rows = sum(finding.rows for finding in found.tombstoned)
     if rows:
-        labels = tuple(label for one in found.tombstoned for label in one.partitions)
+        labels = tuple(label for finding in found.tombstoned for label in finding.partitions)
         raise deletions.tombstones_blocked_error(contract, rows, labels, "rolled back")
 
 
 class _DeletionScan:
-    """Looks at the parts of one way back, against the head as it is now."""
+    """Compares the parts of one rollback with the head of the table."""
 
     def __init__(
         self,
@@ -141,16 +145,20 @@ class _DeletionScan:
         self.tombstones = current_tombstones(context, contract)
 
     def scan_restore(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
-        """Find what one part would bring back; its partitions may be told apart by that."""
+        """Find deleted rows that one part would restore; split off partitions that need it."""
         if restore.restore_snapshot_id is None:
             found.restores.append(restore)
             return
-        lost = self._windows_with_deletions(restore)
+        deletion_windows = self._windows_with_deletions(restore)
         for label in restore.partitions:
-            mine = [(window, gone) for window, gone in lost if label in gone.partitions]
-            self._scan_partition(restore, label, mine, found)
-        moved = {label for one in found.restores for label in one.partitions}
-        rest = tuple(label for label in restore.partitions if label not in moved)
+            label_windows = [
+                (window, deleted)
+                for window, deleted in deletion_windows
+                if label in deleted.partitions
+            ]
+            self._scan_partition(restore, label, label_windows, found)
+        separate = {label for restored in found.restores for label in restored.partitions}
+        rest = tuple(label for label in restore.partitions if label not in separate)
         if rest:
             found.restores.append(restore.model_copy(update={"partitions": rest}))
 
@@ -172,29 +180,29 @@ class _DeletionScan:
             for (before, after), _ in lost
         )
         state = TableState(table=self._table, snapshot_id=restore.restore_snapshot_id)
-        left_out = ExcludedRows(
+        excluded = ExcludedRows(
             field=self._target.scope.field, tombstones=self.tombstones, erasures=erasures
         )
-        if left_out.is_empty:
+        if excluded.is_empty:
             return
-        named = self._context.erasing.named(state, (label,), left_out)
-        newest = [gone for window, gone in lost if window[1] == self._head]
-        if newest and all(gone.is_only_deletion for gone in newest):
-            # Deleting rows is the only thing that happened since: no commit is lost by going on.
+        tombstoned = self._context.erasing.named(state, (label,), excluded)
+        newest = [deleted for window, deleted in lost if window[1] == self._head]
+        if newest and all(deleted.is_only_deletion for deleted in newest):
+            # Live commits since then only deleted rows: the rollback loses no other change.
             found.restores.append(
                 restore.model_copy(update={"partitions": (label,), "since_snapshot_id": self._head})
             )
-        if named.rows:
-            found.tombstoned.append(named)
+        if tombstoned.rows:
+            found.tombstoned.append(tombstoned)
             found.rewritten.append(label)
             found.erasures += erasures
-        if named.rows or newest:
-            found.deleted += [gone for _, gone in lost]
+        if tombstoned.rows or newest:
+            found.deleted += [deleted for _, deleted in lost]
             for (before, _), _ in lost:
                 self._note_drifts(before, label, found)
 
     def _note_drifts(self, since: int, label: str, found: _DeletionFindings) -> None:
-        """Remember which live commits changed the partition, as far as history still tells."""
+        """Collect the live commits that changed the partition, as far as history still has them."""
         scope = Scope(field=self._target.scope.field, partitions=(label,))
         with suppress(TargetChanged, NotFound):
             for drift in self._context.publisher.drifts(self._table, scope, since):
@@ -204,27 +212,30 @@ class _DeletionScan:
     def _windows_with_deletions(
         self, restore: PartitionRestore
     ) -> list[tuple[tuple[int, int], DeletedRows]]:
-        """Give the stretches of live commits in which partitions lost rows; one entry for each."""
+        """List the windows of live commits in which partitions lost rows, one entry a partition."""
         scope = Scope(field=self._target.scope.field, partitions=restore.partitions)
-        found = []
+        results = []
         for window in self._live_windows(restore):
             if self._deleted_rows(window, scope).rows:
                 for label in restore.partitions:
-                    one = Scope(field=scope.field, partitions=(label,))
-                    found.append((window, self._deleted_rows(window, one)))
-        return [(window, gone) for window, gone in found if gone.rows]
+                    partition = Scope(field=scope.field, partitions=(label,))
+                    results.append((window, self._deleted_rows(window, partition)))
+        return [(window, deleted) for window, deleted in results if deleted.rows]
 
     def _deleted_rows(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
         old, new = (TableState(table=self._table, snapshot_id=at) for at in window)
         return self._context.erasing.gone(old, new, scope, self._key)
 
     def _live_windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
-        """Give the stretches between the acts on the partitions, and up to the head."""
-        # Correction events went to a table of their own, whose snapshots say nothing here.
+        """Yield the windows of live commits on the partitions, up to the head.
+
+        A window lies between two publications or rollbacks that touched them.
+        """
+        # Correction events are in another table, whose snapshots do not belong to this one.
         own = [row for row in self._target.undone if row.table == self._table]
-        acts = [row for row in reversed(own) if _is_touching(row, restore)]
-        starts = [row.snapshot_id for row in acts]
-        ends = [*(row.before_snapshot_id for row in acts[1:]), self._head]
+        touching = [row for row in reversed(own) if _is_touching(row, restore)]
+        starts = [row.snapshot_id for row in touching]
+        ends = [*(row.before_snapshot_id for row in touching[1:]), self._head]
         for start, end in zip(starts, ends, strict=True):
             if start is not None and end is not None and start != end:
                 yield start, end
@@ -234,34 +245,36 @@ def _is_touching(row: Publication, restore: PartitionRestore) -> bool:
     return row.scope is not None and not set(row.scope.partitions).isdisjoint(restore.partitions)
 
 
-#: Nested types are compared as a whole, these are widened by reading.
+#: Types that readers widen. Nested types are compared as a whole.
 _WIDENED = {("int", "long"), ("float", "double")}
 
 
 def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> RollbackTarget:
-    """Say which partitions of a way back are rewritten, and why; nothing is changed."""
+    """Add to a rollback target the partitions to rewrite, and why; the lake is unchanged."""
     if contract.publication == "pinned":
         require_no_tombstoned_rollback(context, contract, way)
         return way
     way = exclude_deleted_rows(context, contract, way)
-    found = context.publisher.rewrites(contract.table, way.scope.field, way.restores)
-    return replace(way, rewrites=(*found, *_other_rewrites(way.rewrites, found)))
+    required = context.publisher.rewrites(contract.table, way.scope.field, way.restores)
+    return replace(way, rewrites=(*required, *_other_rewrites(way.rewrites, required)))
 
 
 def _other_rewrites(
     more: tuple[RequiredRewrite, ...], found: tuple[RequiredRewrite, ...]
 ) -> tuple[RequiredRewrite, ...]:
-    """Give what is rewritten for another reason alone: a partition is named once."""
-    named = {label for item in found for label in item.partitions}
+    """Return the rewrites in `more` without the partitions that `found` names already."""
+    named = {label for rewrite in found for label in rewrite.partitions}
     rest = (
-        item.model_copy(update={"partitions": tuple(x for x in item.partitions if x not in named)})
-        for item in more
+        rewrite.model_copy(
+            update={"partitions": tuple(x for x in rewrite.partitions if x not in named)}
+        )
+        for rewrite in more
     )
-    return tuple(item for item in rest if item.partitions)
+    return tuple(rewrite for rewrite in rest if rewrite.partitions)
 
 
 def rollback_shadow_name(context: Context, row: Publication) -> str:
-    """Name the shadow of a rollback: the same for everybody who goes on with it."""
+    """Return the name of the rollback's shadow: each process derives the same from the token."""
     name = row.table.rpartition(".")[2]
     return f"{context.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
 
@@ -269,26 +282,29 @@ def rollback_shadow_name(context: Context, row: Publication) -> str:
 def write_rollback_shadow(
     context: Context, way: RollbackTarget, row: Publication
 ) -> RewrittenShadow | None:
-    """Write the partitions that cannot go back by themselves into a shadow; None: there are none.
+    """Write the partitions that metadata alone cannot restore into a shadow.
 
-    Order: shadow opened at the head; per earlier snapshot one overwrite. A chunk that is there
-    already is not written again, so one that was cut off goes on. Raises NotFound when the earlier
-    content is gone, Unsupported when its columns cannot be read as the table's.
+    Order: open the shadow at the head; one overwrite for each earlier snapshot. A chunk that is
+    written already is not written again, so a retry continues. Returns None when there is nothing
+    to rewrite. Raises NotFound when the earlier content is expired, Unsupported when its columns
+    cannot be read as the table's.
     """
     if not way.rewrites:
         return None
     base, shadow = _open_rollback_shadow(context, row)
-    done = {chunk.chunk_id: chunk.snapshot_id for chunk in context.shadows.chunks(shadow.table)}
+    snapshot_ids = {
+        chunk.chunk_id: chunk.snapshot_id for chunk in context.shadows.chunks(shadow.table)
+    }
     chunks = _restore_chunks(context, way, row, shadow)
     for chunk in chunks:
-        if chunk.chunk_id not in done:
-            done[chunk.chunk_id] = context.compute().restoring.restore(chunk)
-    head = context.tables.describe(shadow.table)
+        if chunk.chunk_id not in snapshot_ids:
+            snapshot_ids[chunk.chunk_id] = context.compute().restoring.restore(chunk)
+    info = context.tables.describe(shadow.table)
     labels = tuple(label for chunk in chunks for label in chunk.scope.partitions)
     return RewrittenShadow(
         shadow=shadow.table,
         base_snapshot_id=base,
-        shadow_snapshot_id=_require_snapshot_id(head),
+        shadow_snapshot_id=_require_snapshot_id(info),
         chunk_ids=tuple(chunk.chunk_id for chunk in chunks),
         partitions=labels,
     )
@@ -297,7 +313,7 @@ def write_rollback_shadow(
 def drop_rollback_shadow(context: Context, row: Publication) -> None:
     """Drop the shadow of a rollback from the catalog, if it has one; its files stay."""
     with suppress(BackfillError):
-        # What is left of it hides nothing and is found by `maintain`.
+        # A remaining shadow is harmless, and `maintain` finds it.
         if context.tables.describe(rollback_shadow_name(context, row)) is not None:
             context.shadows.retire(rollback_shadow_name(context, row))
 
@@ -309,15 +325,15 @@ def _require_snapshot_id(info: TableInfo | None) -> int:
 
 
 def _open_rollback_shadow(context: Context, row: Publication) -> tuple[int, TableInfo]:
-    """Open the shadow at the head; one that is there keeps the base that it has."""
+    """Open the shadow at the head; an existing one keeps its base."""
     name = rollback_shadow_name(context, row)
-    found = context.tables.describe(name)
+    existing = context.tables.describe(name)
     info = context.tables.describe(row.table)
     if info is None or info.snapshot_id is None:
         raise NotFound(f"{row.table} holds nothing to roll back")
     base = info.snapshot_id
-    if found is not None:
-        base = int(found.properties.get("lakehouse-backfill.base-snapshot-id", base))
+    if existing is not None:
+        base = int(existing.properties.get("lakehouse-backfill.base-snapshot-id", base))
     marks = {"lakehouse-backfill.rollback": row.token}
     return base, context.shadows.open(row.table, base, name, marks)
 
@@ -325,15 +341,15 @@ def _open_rollback_shadow(context: Context, row: Publication) -> tuple[int, Tabl
 def _restore_chunks(
     context: Context, way: RollbackTarget, row: Publication, shadow: TableInfo
 ) -> tuple[RestoreChunk, ...]:
-    """Cut what is rewritten into one chunk per earlier snapshot."""
-    found: list[RestoreChunk] = []
+    """Build one chunk for each earlier snapshot from which partitions are rewritten."""
+    chunks: list[RestoreChunk] = []
     for restore in way.restores:
         labels = _rewritten_labels(restore, way.rewrites)
         if not labels:
             continue
-        found.append(
+        chunks.append(
             RestoreChunk(
-                chunk_id=f"restore-{len(found) + 1}",
+                chunk_id=f"restore-{len(chunks) + 1}",
                 table=row.table,
                 snapshot_id=restore.restore_snapshot_id,
                 shadow=shadow.table,
@@ -346,30 +362,33 @@ def _restore_chunks(
                 },
             )
         )
-    return tuple(found)
+    return tuple(chunks)
 
 
 def _rewritten_labels(
     restore: PartitionRestore, rewrites: tuple[RequiredRewrite, ...]
 ) -> tuple[str, ...]:
-    wanted = {label for item in rewrites for label in item.partitions}
-    return tuple(label for label in restore.partitions if label in wanted)
+    rewritten = {label for rewrite in rewrites for label in rewrite.partitions}
+    return tuple(label for label in restore.partitions if label in rewritten)
 
 
 def _column_pairs(
     context: Context, table: str, snapshot_id: int | None, shadow: TableInfo
 ) -> tuple[tuple[str, str], ...]:
-    """Pair the columns of now with their names then, by field id; raises Unsupported."""
+    """Pair current column names with their earlier names, by field id; raises Unsupported."""
     if snapshot_id is None:
         return ()
-    then = context.tables.resolve(TableRef(table=table, at=str(snapshot_id))).columns
-    if not then:  # a port that does not say how the snapshot is read
+    old_columns = context.tables.resolve(TableRef(table=table, at=str(snapshot_id))).columns
+    if not old_columns:  # the port does not know the columns of the snapshot
         return tuple((column.name, column.name) for column in shadow.columns)
-    old = {column.field_id: column for column in then}
+    old_by_id = {column.field_id: column for column in old_columns}
     return tuple(
-        (column.name, _require_readable(table, snapshot_id, old[column.field_id], column).name)
+        (
+            column.name,
+            _require_readable(table, snapshot_id, old_by_id[column.field_id], column).name,
+        )
         for column in shadow.columns
-        if column.field_id in old
+        if column.field_id in old_by_id
     )
 
 

@@ -1,1 +1,1 @@
-"""What every verb needs of a run: its ports, its states, its events, who may act, and the gates."""
+"""Shared base of all verbs: context, run states, event log, roles, hooks, gate registry."""

@@ -1,8 +1,7 @@
-"""The ports and the identity a verb works with; moves, drivers, leases.
+"""The ports and the identity that a verb works with; moves, drivers and leases of runs.
 
-What every stage works with: the ports, and who is acting.
-
-Keeping a run's lease while its driver works.
+A driver holds a lease on its run and renews it in the background. Fences, not the lease, guarantee
+that a driver which lost the run changes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFile
 
 @dataclass(frozen=True)
 class ComputePorts:
-    """The ports that need Spark or Great Expectations; made on first use."""
+    """The ports that need Spark or Great Expectations; created on first use."""
 
     staging: Staging
     measuring: Measuring
@@ -101,13 +100,13 @@ class Context:
     profile: Profile
     driver: str
     is_alive: Callable[[str], bool]
-    #: SHA-256 of a file of the project, as it is now.
+    #: SHA-256 of the current content of a file of the project.
     code_hash: Callable[[str], str]
-    #: Text of a file of the project, as it is now.
+    #: Current text of a file of the project.
     file_text: Callable[[str], str]
-    #: By which way a table is changed, in a scope of it or as a whole.
+    #: The write path by which a table is changed, in a scope of it or as a whole.
     ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
-    #: Whether a run may be taken from a process that still lives; fencing makes that safe.
+    #: Whether a run may be taken over from a process that still lives; fencing makes that safe.
     take_over: bool = False
 
     def move(
@@ -120,9 +119,10 @@ class Context:
         lease: Lease | None = None,
         **detail: Any,
     ) -> RunStatus:
-        """Move a run by one conditional commit, or write a note on it, and log it.
+        """Move a run by one conditional commit, or add a note to it, and log it.
 
-        Raises IllegalMove when the state forbids it, RunMoved when another process was faster.
+        The run is fenced before the move when the move ends another driver's lease. Raises
+        IllegalMove when the state forbids it, RunMoved when another process was faster.
         """
         event = lifecycle.next_event(
             status,
@@ -133,7 +133,7 @@ class Context:
             detail=detail,
         )
         if self._ends_a_lease(status, event, lease):
-            # First: cut off after the move, nobody would know that there is one to shut out.
+            # Fence first: after a crash between move and fence, the old driver could still write.
             self.fences.fence(plan.run_id, event.seq)
         moved = self.runs.append(event, lease)
         self.journal.bind(**plan.labels).log(
@@ -143,10 +143,10 @@ class Context:
         return moved
 
     def _ends_a_lease(self, status: RunStatus, event: Event, lease: Lease | None) -> bool:
-        """Tell whether a driver must be shut out by the event, also from what it writes now.
+        """Return whether the event must fence a driver, including its writes in progress.
 
-        A new lease ends any that was left; a move that somebody else makes, a person's decision for
-        one, ends the driver's. Its own moves do not, nor do notes.
+        A new lease ends any earlier one. A move by another process, e.g. a person's decision, ends
+        the driver's lease. The driver's own moves do not, nor do notes.
         """
         if lease is not None:
             return status.driver is not None
@@ -158,8 +158,8 @@ class Context:
     ) -> RunStatus:
         """Move a run and become its driver; the epoch of the lease is the move's number.
 
-        Whoever drove it before, and was cut off or overtaken, can write nothing any more: also not
-        what it is writing now. Raises RunMoved while another living process drives the run.
+        An earlier driver that crashed or was overtaken can write nothing from then on, not even a
+        write in progress. Raises RunMoved while another living process drives the run.
         """
         self.require_no_other_driver(status)
         lease = Lease(holder=self.driver, until=self.lease_end())
@@ -168,30 +168,30 @@ class Context:
     def overtake(
         self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
     ) -> RunStatus:
-        """Move a run whose driver is gone, and let that driver write nothing any more."""
+        """Move a run whose driver is gone, and fence that driver."""
         self.require_no_other_driver(status)
         return self.move(status, plan, verb, actor, **detail)
 
     def lease_end(self) -> datetime:
-        """When a lease that is given now ends."""
+        """Return when a lease that is granted now ends."""
         return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
 
     def is_driven_elsewhere(self, status: RunStatus) -> bool:
-        """Tell whether another process works on the run: it lives, and its lease has not ended."""
+        """Return whether another living process, with a lease in force, drives the run."""
         if status.driver is None or status.driver == self.driver:
             return False
-        is_over = status.lease_until is not None and status.lease_until < self.clock.now()
-        return not is_over and self.is_alive(status.driver)
+        has_ended = status.lease_until is not None and status.lease_until < self.clock.now()
+        return not has_ended and self.is_alive(status.driver)
 
     def is_pending_elsewhere(self, pending: Publication) -> bool:
-        """Tell whether another process works on a pending act of the pointer."""
+        """Return whether another process works on a pending action of the pointer."""
         if pending.driver is None or pending.driver == self.driver:
             return False
         end = pending.at + timedelta(seconds=self.profile.lease_seconds)
         return self.clock.now() < end and self.is_alive(pending.driver)
 
     def require_no_other_driver(self, status: RunStatus) -> None:
-        """Raise RunMoved while another process drives the run, unless it is to be taken over."""
+        """Raise RunMoved while another process drives the run, unless `take_over` is set."""
         if self.take_over or not self.is_driven_elsewhere(status):
             return
         until = f", its lease ends {status.lease_until:%H:%M:%S}Z" if status.lease_until else ""
@@ -210,8 +210,8 @@ RENEWALS_PER_LEASE = 3
 class RenewedLease:
     """Renews a run's lease in the background until the block ends.
 
-    The lease only tells others that the driver lives. That an overtaken driver changes nothing is
-    the fences' work, whatever this thread notices, and when.
+    The lease only shows others that the driver lives. The fences keep an overtaken driver from
+    changing anything, independently of this thread.
     """
 
     def __init__(self, context: Context, status: RunStatus) -> None:
@@ -236,7 +236,7 @@ class RenewedLease:
         self._thread.join()
 
     def require_held(self) -> None:
-        """Raise RunMoved when the run was taken over or moved: going on would be for nothing."""
+        """Raise RunMoved when the run was overtaken or moved, so that further work is useless."""
         if self._lost is not None:
             raise self._lost
 
@@ -248,6 +248,6 @@ class RenewedLease:
             except RunMoved as error:
                 self._lost = error
                 return
-            except Exception as error:  # noqa: BLE001 (whatever it is, the next turn may do)
-                # The catalog may be back at the next turn; until then the lease just runs on.
+            except Exception as error:  # noqa: BLE001 (any failure: the next renewal may succeed)
+                # The catalog may be back at the next renewal; until then the lease still runs.
                 self._context.journal.log("lease not renewed", problem=str(error))

@@ -1,18 +1,14 @@
-"""What an event does to a run; hash chain and seal; stored documents re-hashed on read.
+"""The event log of runs: what an event does to a run, and whether logs and documents are intact.
 
-What an event does to the status of its run, and what is said to the loser of a race.
+Each run's events form a chain: an event's hash covers its content and the hash of the event before
+it. The chain shows edited, moved and removed events. The seal is written with every event. It
+counts the events of all runs and sums the newest hash of each run. It shows events removed at the
+end of a log, and missing runs (V4).
 
-Whether the logs of the runs are as they were written (V4).
+No secret key is involved. A rewrite of events, of all later hashes and of the seal together is
+found only by comparing the newest hashes with a copy that is kept elsewhere.
 
-Each run's events form a chain: an event's hash covers what it says and the hash of the one before.
-That shows what was edited, moved or taken out. The seal, written with every event, counts the
-events of all runs and adds up the newest hash of each run: that shows what was cut off at the end,
-and runs that are gone altogether.
-
-Nobody's secret is in it. Who rewrites events, all later hashes and the seal together is found only
-by comparing the newest hashes with a copy that is kept elsewhere.
-
-What is stored is what was made: hashes are worked out again whenever it is read (M4).
+Stored plans and documents are hashed again on every read (M4).
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 
 
 def is_open_run(status: RunStatus) -> bool:
-    """Tell whether the run still wants something from somebody."""
+    """Return whether the run still needs an action."""
     return status.state in lifecycle.OPEN_STATES
 
 
@@ -48,7 +44,7 @@ def require_first_event(plan: Plan, event: Event) -> None:
 
 
 def apply_first_event(plan: Plan, event: Event) -> tuple[Event, RunStatus]:
-    """Give the sealed first event of a run, and its status."""
+    """Return the sealed first event of a run, and its status."""
     sealed = _seal_event(event, previous="", product=plan.product, driver=None, epoch=0)
     return sealed, RunStatus(
         run_id=plan.run_id, product=plan.product, state=event.to_state, seq=event.seq, at=event.at,
@@ -57,10 +53,10 @@ def apply_first_event(plan: Plan, event: Event) -> tuple[Event, RunStatus]:
 
 
 def apply_event(current: RunStatus, event: Event, lease: Lease | None) -> tuple[Event, RunStatus]:
-    """Give `event` sealed onto the run's log, and the status once it is written.
+    """Return `event` sealed onto the run's log, and the status once it is written.
 
     The holder of `lease` becomes the driver. Without one, a move ends the driver's lease (also a
-    move to the same state), and a note leaves it as it is.
+    move to the same state), and a note keeps it.
     """
     is_note = event.from_state == event.to_state and event.verb not in lifecycle.MOVES
     driver, until = (lease.holder, lease.until) if lease else (None, None)
@@ -84,56 +80,56 @@ def apply_event(current: RunStatus, event: Event, lease: Lease | None) -> tuple[
 
 
 def _seal_event(event: Event, **written: Any) -> Event:
-    # As it will be read again: numbers, texts, lists and objects are all that JSON knows.
+    # Hash the detail as it is read back: JSON has only numbers, texts, lists and objects.
     detail = json.loads(canonical_json(event.detail))
     bare = event.model_copy(update={**written, "detail": detail, "hash": ""})
     return bare.model_copy(update={"hash": event_seal(bare)})
 
 
-#: A value that no event may have (somebody edited the row) is hashed as it is.
+#: An invalid value (in an edited row) is hashed as it is, without warnings.
 _SEALED: dict[str, Any] = {"exclude": {"hash"}, "exclude_defaults": True, "warnings": False}
 
 
 def event_seal(event: Event) -> str:
-    """SHA-256 over everything that the event says, the hash of the one before it included.
+    """Return the SHA-256 of the event's content, including the hash of the event before it.
 
-    Fields at their defaults are left out, so that a field that a later release adds changes no
-    hash of an event that is without it.
+    Fields at their defaults are left out, so a field that a later release adds does not change the
+    hash of an event without it.
     """
     in_utc = event.model_copy(update={"at": event.at.astimezone(timezone.utc)})
     return digest(in_utc.model_dump(mode="json", **_SEALED))
 
 
 def chain_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Give a run's events, the first ones with the hashes that they would have.
+    """Return a run's events; leading events without a hash get the hash that they would have.
 
-    Older releases wrote no hashes. The first event that has one continues the chain that is worked
-    out here: from then on the older events are covered too, as they were at that time.
+    Older releases wrote no hashes. The first event with one continues the chain that is computed
+    here, so it also covers the older events, as they were at that time.
     """
-    found: list[Event] = []
-    is_older = True
+    chained: list[Event] = []
+    is_unchained = True
     for event in events:
-        is_older = is_older and not event.hash
-        previous = found[-1].hash if found else ""
-        found.append(_seal_event(event, previous=previous) if is_older else event)
-    return tuple(found)
+        is_unchained = is_unchained and not event.hash
+        previous = chained[-1].hash if chained else ""
+        chained.append(_seal_event(event, previous=previous) if is_unchained else event)
+    return tuple(chained)
 
 
 def extend_lease(current: RunStatus, epoch: int, until: datetime) -> RunStatus:
-    """Give the status with a longer lease; raises RunMoved when the run has no such lease."""
+    """Return the status with a longer lease; raises RunMoved when the run has no such lease."""
     if current.driver is None or current.epoch != epoch or not is_open_run(current):
         raise overtaken_error(current.run_id, epoch, current.epoch)
     return current.model_copy(update={"lease_until": until})
 
 
 def require_current_epoch(run_id: str, epoch: int, fence: int) -> None:
-    """Raise RunMoved when what carries `epoch` comes after the run was fenced by a later one."""
+    """Raise RunMoved when the run was fenced by a later epoch than `epoch`."""
     if epoch < fence:
         raise overtaken_error(run_id, epoch, fence)
 
 
 def overtaken_error(run_id: str, epoch: int, fence: int) -> RunMoved:
-    """Make the error for a process that was overtaken."""
+    """Build the error for a process that was overtaken."""
     return RunMoved(
         f"{run_id} was taken over by another process, or moved on without this one (lease "
         f"{epoch}, now {fence})",
@@ -143,14 +139,14 @@ def overtaken_error(run_id: str, epoch: int, fence: int) -> RunMoved:
 
 
 def chunk_sort_key(chunk_id: str) -> tuple[tuple[int, str], ...]:
-    """Sort key of chunk ids: digits in them count as numbers, so that 10 comes after 9."""
+    """Return the sort key of a chunk id: digits count as numbers, so that 10 comes after 9."""
     return tuple(
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", chunk_id)
     )
 
 
 def run_moved_error(event: Event, current: RunStatus, winner: Event | None) -> RunMoved:
-    """Make the error for an event that came too late, or too early; it names the winner."""
+    """Build the error for an event that came too late, or too early; it names the winner."""
     if winner is None:
         problem = f"{event.run_id} is at event {current.seq}: {event.seq} cannot follow it"
     else:
@@ -166,7 +162,7 @@ def run_moved_error(event: Event, current: RunStatus, winner: Event | None) -> R
 
 
 def run_exists_error(current: RunStatus) -> RunMoved:
-    """Make the error for a run id that is taken."""
+    """Build the error for a run id that is already registered."""
     return RunMoved(
         f"{current.run_id} is registered already, for {current.product}, "
         f"and is {current.state.value}",
@@ -175,7 +171,7 @@ def run_exists_error(current: RunStatus) -> RunMoved:
 
 
 def unknown_run_error(run_id: str) -> NotFound:
-    """Make the error for a run that nobody registered."""
+    """Build the error for a run that is not registered."""
     return NotFound(f"there is no run {run_id}", fix="lakehouse-backfill status")
 
 
@@ -188,7 +184,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """What was found: how many events, runs, products, and the first thing that is wrong.
+    """The numbers of events, runs and products that were checked, and the first fault.
 
     `unchained` events were written before events had hashes, `heads` are the newest hashes by run.
     """
@@ -202,17 +198,17 @@ class AuditVerdict:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether no fault was found."""
         return self.first_bad is None
 
 
 def sum_hashes(hashes: Iterable[str]) -> str:
-    """Add hashes up, modulo 2^256, as 64 hex digits; what is no hash counts as zero."""
+    """Sum hashes modulo 2^256, as 64 hex digits; a text that is no hash counts as zero."""
     return _int_to_hash(sum(map(_hash_to_int, hashes)))
 
 
 def advance_seal(seal: LogSeal | None, previous: str, newest: str) -> LogSeal:
-    """Give the seal once a run's newest hash goes from `previous` to `newest`."""
+    """Return the seal after a run's newest hash changed from `previous` to `newest`."""
     count, mark = seal or (0, sum_hashes(()))
     return count + 1, _int_to_hash(
         _hash_to_int(mark) - _hash_to_int(previous) + _hash_to_int(newest)
@@ -220,7 +216,7 @@ def advance_seal(seal: LogSeal | None, previous: str, newest: str) -> LogSeal:
 
 
 def _hash_to_int(mark: str) -> int:
-    # Somebody may have put anything there; that is found by the chain, not by a crash.
+    # An edited row may hold any text here; the chain check reports it, so do not crash.
     return int(mark, 16) if _HASH.fullmatch(mark) else 0
 
 
@@ -229,9 +225,9 @@ def _int_to_hash(number: int) -> str:
 
 
 def initial_seal(chains: EventChains) -> LogSeal | None:
-    """Give the seal over events of older releases; None where events have hashes already.
+    """Return the seal over events of older releases; None where events have hashes already.
 
-    Then a seal was there and is gone: making another one would hide that.
+    Events with hashes had a seal, which is missing then: a new one would hide that.
     """
     if any(event.hash for chain in chains.values() for event in chain):
         return None
@@ -245,9 +241,10 @@ def verify_logs(
     products: ProductRows | None = None,
     bad_plans: Mapping[str, str] | None = None,
 ) -> AuditVerdict:
-    """Check every chain, the seal over all of them, and what is known of the open runs.
+    """Check every chain, the seal over all of them, and the states of the open runs.
 
-    Also that each product's pointer is where its rows lead, and that no plan is a bad one.
+    Then check that each product's pointer agrees with its rows, and report the first of
+    `bad_plans`.
     """
     events = [event for chain in chains.values() for event in chain]
     heads = _newest_hashes(chains)
@@ -258,7 +255,7 @@ def verify_logs(
         unchained=sum(not event.hash for event in events),
         first_bad=next((fault for fault in faults if fault), None)
         or _seal_fault(events, heads, seal)
-        or next((fault for one in statuses if (fault := _status_fault(one, chains))), None)
+        or next((fault for status in statuses if (fault := _status_fault(status, chains))), None)
         or _product_fault(products or {})
         or next(iter((bad_plans or {}).values()), None),
         heads=heads,
@@ -269,11 +266,11 @@ def verify_logs(
 def require_intact_log(status: RunStatus, chain: tuple[Event, ...]) -> None:
     """Raise Tampered unless a run's log is as it was written: decisions are read from it.
 
-    Events that came after `status` was read are no fault.
+    Events that were added after `status` was read are no fault.
     """
-    held = chain_events(chain)[: status.seq]
+    logged = chain_events(chain)[: status.seq]
     fault = _chain_fault(status.run_id, chain)
-    if fault is None and (len(held) < status.seq or status.head not in ("", held[-1].hash)):
+    if fault is None and (len(logged) < status.seq or status.head not in ("", logged[-1].hash)):
         fault = f"{status.run_id}: its newest events are not those that were written last"
     if fault is not None:
         raise Tampered(
@@ -307,21 +304,24 @@ def _chain_fault(run_id: str, chain: tuple[Event, ...]) -> str | None:
 
 def _seal_fault(events: list[Event], heads: dict[str, str], seal: LogSeal | None) -> str | None:
     if seal is None:
-        is_bare = any(event.hash for event in events)
-        return "the seal over all runs is gone" if is_bare else None
+        has_hashes = any(event.hash for event in events)
+        return "the seal over all runs is gone" if has_hashes else None
     if seal[0] != len(events):
-        return f"over all runs, {_event_count_text(seal[0])} written, and {_event_count_text(len(events))} there"
+        return (
+            f"over all runs, {_event_count_text(seal[0])} written, "
+            f"and {_event_count_text(len(events))} there"
+        )
     if seal[1] != sum_hashes(heads.values()):
         return "the newest events of the runs are not those that were written last"
     return None
 
 
 def _product_fault(products: ProductRows) -> str | None:
-    found = (
+    faults = (
         publication.pointer_fault(name, rows, held)
         for name, (rows, held) in sorted(products.items())
     )
-    return next((fault for fault in found if fault), None)
+    return next((fault for fault in faults if fault), None)
 
 
 def _event_count_text(events: int) -> str:
@@ -333,32 +333,32 @@ def _status_fault(status: RunStatus, chains: EventChains) -> str | None:
     newest = chain[-1] if chain else None
     known = (status.seq, status.state, status.head)
     if newest is None or known != (newest.seq, newest.to_state, newest.hash):
-        said = f"event {newest.seq}, {newest.to_state.value}" if newest else "no event at all"
+        log_state = f"event {newest.seq}, {newest.to_state.value}" if newest else "no event at all"
         return (
             f"{status.run_id}: the state that commands go by ({status.state.value}, event "
-            f"{status.seq}) is not that of its log ({said})"
+            f"{status.seq}) is not that of its log ({log_state})"
         )
     return None
 
 
 def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
-    """Read a plan from its JSON text; raises Tampered when it is not what `manifest_hash` says.
+    """Parse a plan from its JSON text; raises Tampered when its hash is not `manifest_hash`.
 
-    The hash is taken of the text as it is stored: a later release that knows more fields reads an
-    old plan, and still finds its hash.
+    The hash is taken of the stored text: a later release with more fields reads an old plan, and
+    still finds its hash.
     """
     try:
         stored = json.loads(text)
-        found, recorded = digest(stored["resolved"]), str(stored["manifest_hash"])
-        is_whole = found == recorded == manifest_hash and stored["run_id"] == run_id
+        current, recorded = digest(stored["resolved"]), str(stored["manifest_hash"])
+        is_intact = current == recorded == manifest_hash and stored["run_id"] == run_id
     except (ValueError, TypeError, KeyError) as error:
         raise _edited_plan_error(
             run_id, f"it is no plan any more ({type(error).__name__})"
         ) from error
-    if not is_whole:
+    if not is_intact:
         raise _edited_plan_error(
             run_id,
-            f"its hash is {found[:12]}, recorded are {recorded[:12]} and {manifest_hash[:12]}",
+            f"its hash is {current[:12]}, recorded are {recorded[:12]} and {manifest_hash[:12]}",
         )
     try:
         return Plan.model_validate_json(text)
@@ -369,17 +369,17 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
 
 
 def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> dict[str, Any] | None:
-    """Read the document of this digest from the texts stored under it; None: there are none.
+    """Return the document of this digest from the texts stored under it; None without texts.
 
-    Raises Tampered when no text is what the digest was taken of.
+    Raises Tampered when no text has the digest.
     """
-    is_there = False
+    is_stored = False
     for text in texts:
-        is_there = True
+        is_stored = True
         if matches_digest(text, mark):
-            found: dict[str, Any] = json.loads(text)
-            return found
-    if is_there:
+            document: dict[str, Any] = json.loads(text)
+            return document
+    if is_stored:
         verb = "validate" if kind == "validation" else "run"
         raise Tampered(
             f"the {kind} of {run_id} was edited after it was recorded",
@@ -390,7 +390,7 @@ def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> di
 
 
 def matches_digest(text: str, mark: str) -> bool:
-    """Tell whether a stored document is the one whose digest was taken."""
+    """Return whether a stored text has the digest `mark`."""
     return sha256(text.encode()).hexdigest() == mark
 
 

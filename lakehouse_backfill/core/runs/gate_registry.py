@@ -1,12 +1,9 @@
-"""Every gate once: when judged, blocking, waivable.
+"""The registry of gates: name, when judged, whether blocking, whether waivable and why not.
 
-Every gate by name: when it is judged, whether it blocks, whether it may be waived and why not.
+The documentation page of checks is compared with this list, and so are the results of the gates.
 
-The page of checks is compared with this list, and so is what the gates give.
-
-The gates that a run manifest may turn into a report (`validation.gates`), by name.
-
-Those that are left out guard what a publication rests on: chunks, scope, stored rows, schema.
+`REPORTABLE_GATES` lists the gates that a run manifest may turn into a report (`validation.gates`).
+The others guard what a publication rests on: chunks, scope, stored rows, schema.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from lakehouse_backfill.errors import ConfigError
 
 
 class GateSpec(NamedTuple):
-    """One gate. Words in capitals stand for what the run says there; no `why_not`: waivable."""
+    """One gate; capital words are placeholders, an empty `why_not` means waivable."""
 
     name: str
     group: CheckGroup
@@ -161,15 +158,17 @@ GATES: tuple[GateSpec, ...] = (
 
 
 def why_not_waivable(check: CheckResult) -> str:
-    """Say why a check may not be waived; empty when it may."""
+    """Return why a check may not be waived; empty when it may."""
     if check.waivable:
         return ""
-    found = (gate.why_not for gate in GATES if (gate.name, gate.group) == (check.name, check.group))
-    return next(found, "it guards the data itself")
+    reasons = (
+        gate.why_not for gate in GATES if (gate.name, gate.group) == (check.name, check.group)
+    )
+    return next(reasons, "it guards the data itself")
 
 
 class GateSelector(NamedTuple):
-    """The results that a name stands for: those of a group, or one of it by its own name."""
+    """The results that a manifest name selects: all of a group, or one gate of it."""
 
     group: CheckGroup
     name: str | None = None
@@ -192,7 +191,7 @@ REPORTABLE_GATES: dict[str, GateSelector] = {
 
 
 def require_known_gates(manifest: RunManifest) -> None:
-    """Raise ConfigError for a gate that is none, or may not be turned into a report."""
+    """Raise ConfigError for a gate that does not exist or may not be turned into a report."""
     for name in manifest.validation.gates:
         if name not in REPORTABLE_GATES:
             raise ConfigError(
@@ -205,9 +204,9 @@ def require_known_gates(manifest: RunManifest) -> None:
 def apply_gate_choices(
     results: list[CheckResult], wanted: dict[str, Literal["block", "report"]]
 ) -> list[CheckResult]:
-    """Let the results of gates that the manifest only wants reported block nothing.
+    """Return the results with the gates that the manifest sets to `report` as non-blocking.
 
-    A result that nobody may waive keeps blocking.
+    A result that is not waivable stays blocking.
     """
     reported = [REPORTABLE_GATES[name] for name, choice in wanted.items() if choice == "report"]
     return [

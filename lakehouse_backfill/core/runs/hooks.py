@@ -1,4 +1,4 @@
-"""Hooks of a product's contract: called once per act, recorded, and resumed after a crash."""
+"""Hooks of a product's contract: called once per action, recorded, and resumed after a crash."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HALT_VERBS = ("halt", "halt publication")
 def call_hooks(
     context: Context, plan: Plan, on: HookMoment, act: str, epoch: int, **facts: Any
 ) -> tuple[HookCall, ...]:
-    """Call the contract's hooks of a moment that did not succeed for this act before.
+    """Call the contract's hooks of a moment that did not succeed for this action before.
 
-    `act` names the act, e.g. by its publication token: whoever repeats it calls again only what
-    failed or was cut off. Each outcome is evidence of the run. Raises nothing for a failed hook.
+    `act` identifies the action, e.g. by its publication token. A retry calls only the hooks that
+    failed or were interrupted. Each outcome is evidence of the run. A failed hook raises nothing.
     """
-    wanted = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    return tuple(_call_hook(context, plan, hook, act, epoch, facts) for hook in wanted)
+    hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
+    return tuple(_call_hook(context, plan, hook, act, epoch, facts) for hook in hooks)
 
 
 def require_hooks(
     context: Context, plan: Plan, on: HookMoment, act: str, epoch: int, **facts: Any
 ) -> None:
-    """Call the hooks likewise; raises Blocked, naming the first that failed."""
+    """Call the hooks like `call_hooks`; raises Blocked, naming the first that failed."""
     for call in call_hooks(context, plan, on, act, epoch, **facts):
         if not call.is_ok:
             raise Blocked(
@@ -41,7 +41,10 @@ def require_hooks(
 
 
 def group_act_id(context: Context, plan: Plan) -> str:
-    """Name the act of a run that is published with others: the same for whoever goes on with it."""
+    """Return the action id of a run that is published with others.
+
+    It is the same in every process that resumes the publication.
+    """
     first = 0
     for event in reversed(context.runs.events(plan.run_id)):
         if event.verb != "begin publishing":
@@ -51,7 +54,7 @@ def group_act_id(context: Context, plan: Plan) -> str:
 
 
 def released_token(history: tuple[Publication, ...], run_id: str) -> str | None:
-    """Name the run's last reservation when it was given back, None when it was not."""
+    """Return the token of the run's last reservation if it was released, else None."""
     last = next((row for row in history if row.run_id == run_id), None)
     return last.token if last is not None and last.action == "release" else None
 
@@ -59,9 +62,10 @@ def released_token(history: tuple[Publication, ...], run_id: str) -> str | None:
 def notify_released(
     context: Context, plan: Plan, act: str, epoch: int, problem: str
 ) -> tuple[str, ...]:
-    """Call after_publish where before_publish was: what it paused has to go on; name what failed.
+    """Call after_publish where before_publish was called, so that paused jobs continue.
 
-    A process that died may have called before_publish and not have said so: it counts as called.
+    Returns the hooks that failed. A process that crashed may have called before_publish without a
+    record of it, so it counts as called.
     """
     if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
         return ()
@@ -73,7 +77,7 @@ def notify_released(
 
 
 def pending_release_hooks(context: Context, plan: Plan, act: str) -> tuple[str, ...]:
-    """Name the hooks that were not called, or failed, when the act was given back."""
+    """Return the hooks that were not called, or failed, when the action was released."""
     if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
         return ()
     return pending_hooks(context, plan, "after_publish", _release_act_id(act))
@@ -84,7 +88,7 @@ def _release_act_id(act: str) -> str:
 
 
 def notify_halted(context: Context, plan: Plan) -> tuple[str, ...]:
-    """Call on_halt for the run's last halt, if that was not done; name the hooks that failed."""
+    """Call on_halt for the run's last halt unless recorded; return the hooks that failed."""
     halt = _last_halt(context, plan)
     if halt is None:
         return ()
@@ -95,13 +99,13 @@ def notify_halted(context: Context, plan: Plan) -> tuple[str, ...]:
 
 
 def pending_halt_hooks(context: Context, plan: Plan) -> tuple[str, ...]:
-    """Name the on_halt hooks that were not called, or failed, for the run's last halt."""
+    """Return the on_halt hooks that were not called, or failed, for the run's last halt."""
     halt = _last_halt(context, plan)
     return () if halt is None else pending_hooks(context, plan, "on_halt", _halt_act_id(halt))
 
 
 def _last_halt(context: Context, plan: Plan) -> Event | None:
-    """Give the run's last halt; the log is read only where a hook wants to hear of it."""
+    """Return the run's last halt; the log is read only if the contract has an on_halt hook."""
     if not any(hook.on == "on_halt" for hook in plan.resolved.contract.hooks):
         return None
     halts = [event for event in context.runs.events(plan.run_id) if event.verb in HALT_VERBS]
@@ -113,23 +117,23 @@ def _halt_act_id(event: Event) -> str:
 
 
 def pending_hooks(context: Context, plan: Plan, on: HookMoment, act: str) -> tuple[str, ...]:
-    """Name the hooks of a moment that have not succeeded for the act."""
+    """Return the hooks of a moment that have not succeeded for the action."""
     hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
     return tuple(hook.name for hook in hooks if not _has_succeeded(context, plan, hook, act))
 
 
 def recorded_hook_calls(context: Context, plan: Plan, act: str) -> tuple[HookCall, ...]:
-    """Give the last call of each hook that was called for the act, in the contract's order."""
-    found = (_recorded_call(context, plan, hook, act) for hook in plan.resolved.contract.hooks)
-    return tuple(call for call in found if call is not None)
+    """Return the last call of each hook that was called for the action, in contract order."""
+    calls = (_recorded_call(context, plan, hook, act) for hook in plan.resolved.contract.hooks)
+    return tuple(call for call in calls if call is not None)
 
 
 def _call_hook(
     context: Context, plan: Plan, hook: Hook, act: str, epoch: int, facts: dict[str, Any]
 ) -> HookCall:
-    known = _recorded_call(context, plan, hook, act)
-    if known is not None and known.is_ok:
-        return known
+    recorded = _recorded_call(context, plan, hook, act)
+    if recorded is not None and recorded.is_ok:
+        return recorded
     message = {
         "product": plan.product,
         "run_id": plan.run_id,
@@ -147,8 +151,8 @@ def _call_hook(
 
 
 def _has_succeeded(context: Context, plan: Plan, hook: Hook, act: str) -> bool:
-    known = _recorded_call(context, plan, hook, act)
-    return known is not None and known.is_ok
+    recorded = _recorded_call(context, plan, hook, act)
+    return recorded is not None and recorded.is_ok
 
 
 def _recorded_call(context: Context, plan: Plan, hook: Hook, act: str) -> HookCall | None:

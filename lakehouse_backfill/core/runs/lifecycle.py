@@ -1,4 +1,4 @@
-"""Which moves a run may make."""
+"""Which moves a run may make, and which notes its log may get, in each state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     "carry approval": (frozenset({S.PLANNED}), S.APPROVED),
     "begin staging": (
         frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED})
-        # A shadow that is gone or was written to: staging again voids what was accepted.
+        # For a shadow that is gone or was written to: staging again voids the acceptance.
         | {S.VALIDATED, S.ACCEPTED},
         S.STAGING,
     ),
@@ -33,7 +33,7 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
         frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
         S.REJECTED,
     ),
-    # When every gate that is closed was waived for exactly this result.
+    # When every failed gate was waived for exactly this result.
     "pass by waiver": (frozenset({S.REJECTED}), S.VALIDATED),
     "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
     "carry acceptance": (frozenset({S.VALIDATED}), S.ACCEPTED),
@@ -43,11 +43,11 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
         S.PUBLISHING,
     ),
     "release": (frozenset({S.PUBLISHING}), S.ACCEPTED),
-    # Published in steps, of which some are visible.
+    # Published in steps, and some steps are visible.
     "halt publication": (frozenset({S.PUBLISHING}), S.PUBLISH_HALTED),
     "finish publishing": (frozenset({S.PUBLISHING}), S.PUBLISHED),
     "roll back": (frozenset({S.PUBLISHED, S.PUBLISH_HALTED}), S.ROLLED_BACK),
-    # Accepted again is a run that was rolled back and could not be published a second time.
+    # A rolled-back run whose second publication failed is in the state accepted.
     "reinstate": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISHED),
     "reinstate in part": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISH_HALTED),
     "cancel": (
@@ -66,20 +66,20 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     ),
 }
 
-#: States in which a candidate can be read beside the accepted version.
+#: States in which a candidate can be compared with the accepted version.
 _COMPARABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.ROLLED_BACK})
 
-#: verb -> states in which it may be noted; a note leaves the state as it is
+#: verb -> states in which it may be noted; a note does not change the state
 NOTES: dict[str, frozenset[RunState]] = {
     "begin validation": frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
     "waive": frozenset({S.HALTED, S.REJECTED}),
-    # What the run kept is let go: nothing can be done with it any more.
+    # The run's shadow and pins are removed: no further move is possible.
     "retire": frozenset({S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}),
     "dual read": _COMPARABLE,
     "accept difference": _COMPARABLE,
 }
 
-#: verb -> what people type for it; the verbs of the machinery alone are not offered
+#: verb -> the command that people type for it; internal verbs have none
 COMMANDS_BY_VERB = {
     "approve": "approve",
     "begin staging": "run",
@@ -102,7 +102,7 @@ _AGAIN = (
     "a run that was published is not run again: its input was pinned, and readers rely on it; "
     "lakehouse-backfill plan MANIFEST --revise {run}"
 )
-#: (verb, state) -> what to do instead, where it is a known bad habit (docs/anti-patterns.md)
+#: (verb, state) -> what to do instead of a known anti-pattern (docs/anti-patterns.md)
 _ADVICE = {
     ("begin publishing", S.STAGED): "lakehouse-backfill validate {run}, then accept it: what is "
     "only checked after publication was acted on already",
@@ -111,34 +111,34 @@ _ADVICE = {
     ("begin staging", S.ROLLED_BACK): _AGAIN,
 }
 
-#: What goes on with a run that gates rejected, but not with one that a person did.
+#: Commands for a run that gates rejected, but not for one that a person rejected.
 COMMANDS_AFTER_GATES = ("run", "validate", "waive")
 
-#: States in which a run still wants something from somebody.
+#: States in which a run still needs an action.
 OPEN_STATES = frozenset(S) - {S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}
 
 
 def legal_verbs(state: RunState) -> tuple[str, ...]:
-    """Name the verbs that may start from `state`."""
+    """Return the verbs that may start from `state`."""
     return tuple(verb for verb, (sources, _) in MOVES.items() if state in sources)
 
 
 def _legal_commands(state: RunState) -> str:
-    """Say what people may type for a run in `state`."""
-    typed = [COMMANDS_BY_VERB[name] for name in legal_verbs(state) if name in COMMANDS_BY_VERB]
-    typed = list(dict.fromkeys(typed))
+    """Return the commands that people may type for a run in `state`."""
+    commands = [COMMANDS_BY_VERB[name] for name in legal_verbs(state) if name in COMMANDS_BY_VERB]
+    commands = list(dict.fromkeys(commands))
     if state is not S.REJECTED:
-        return ", ".join(typed) or "none: the run is closed"
-    # The state does not tell who said no; after a person did, none of these is possible.
-    again = [verb for verb in typed if verb in COMMANDS_AFTER_GATES]
-    rest = ", ".join(verb for verb in typed if verb not in COMMANDS_AFTER_GATES)
-    return f"{rest}; and {', '.join(again)} if gates rejected it, not a person"
+        return ", ".join(commands) or "none: the run is closed"
+    # The state does not show who rejected; after a person did, none of these is legal.
+    after_gates = [command for command in commands if command in COMMANDS_AFTER_GATES]
+    others = ", ".join(command for command in commands if command not in COMMANDS_AFTER_GATES)
+    return f"{others}; and {', '.join(after_gates)} if gates rejected it, not a person"
 
 
 def next_event(
     status: RunStatus, verb: str, *, actor: str, mode: str, at: datetime, detail: dict[str, Any]
 ) -> Event:
-    """Make the event that moves the run by `verb`, or notes it.
+    """Build the event that moves the run by `verb`, or adds a note to it.
 
     Raises IllegalMove, with the legal verbs, when the run's state does not allow it.
     """
@@ -157,12 +157,12 @@ def next_event(
 
 
 def require_not_retired(events: tuple[Event, ...]) -> None:
-    """Raise Blocked when what the run kept was let go: its shadow, and the snapshots it read."""
-    gone = next((event for event in events if event.verb == "retire"), None)
-    if gone is not None:
+    """Raise Blocked when the run's shadow and pinned snapshots were removed."""
+    retirement = next((event for event in events if event.verb == "retire"), None)
+    if retirement is not None:
         raise Blocked(
-            f"{gone.run_id} cannot be published again: {gone.actor} let go on {gone.at:%Y-%m-%d} "
-            "what it kept",
+            f"{retirement.run_id} cannot be published again: "
+            f"{retirement.actor} let go on {retirement.at:%Y-%m-%d} what it kept",
             state="nothing was published",
             fix="plan the partitions again",
         )
@@ -173,8 +173,8 @@ def require_legal_move(status: RunStatus, verb: str) -> None:
     if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
         legal = _legal_commands(status.state)
         raise IllegalMove(
-            f"{status.run_id} is {status.state.value}: it cannot {COMMANDS_BY_VERB.get(verb, verb)}; "
-            f"legal now: {legal}",
+            f"{status.run_id} is {status.state.value}: "
+            f"it cannot {COMMANDS_BY_VERB.get(verb, verb)}; legal now: {legal}",
             state=f"{status.run_id} stays {status.state.value}; nothing was changed",
             fix=_ADVICE.get((verb, status.state), "lakehouse-backfill status {run}").format(
                 run=status.run_id

@@ -1,8 +1,6 @@
-"""Who may decide what; names and reasons people give.
+"""Roles: who may decide what, and which decisions are in force; checks of names and reasons.
 
-Who may decide what.
-
-What people write about themselves and their reasons, before it is kept for ever.
+Names and reasons are checked before they are stored permanently.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 
-#: Decision -> the move that carries it over to a revision that catches up with live data.
+#: Decision -> the move that carries it over to a catch-up revision.
 CARRIED_DECISION_VERBS = {"approve": "carry approval", "accept": "carry acceptance"}
 
 
 def require_role(contract: Contract, role: str, who: str) -> None:
-    """Raise NotAllowed unless the contract lets `who` act as `role` (an empty list: everybody)."""
+    """Raise NotAllowed unless the contract lets `who` act as `role` (an empty list allows all)."""
     holders: tuple[str, ...] = getattr(contract.roles, role)
     if holders and who not in holders:
         raise NotAllowed(
@@ -32,7 +30,7 @@ def require_role(contract: Contract, role: str, who: str) -> None:
 def require_validator(contract: Contract, who: str | None) -> None:
     """Raise NotAllowed unless `who` may read candidates before they are published (U7).
 
-    Nobody named in the contract: everybody may, also who does not say who they are.
+    When the contract names no validator, everyone may, also without a name.
     """
     holders = contract.roles.validators
     if holders and who not in holders:
@@ -44,7 +42,7 @@ def require_validator(contract: Contract, who: str | None) -> None:
 
 
 def require_any_role(contract: Contract, roles: tuple[str, ...], requester: str, who: str) -> None:
-    """Raise NotAllowed unless `who` asked for the run, or may act as one of the roles."""
+    """Raise NotAllowed unless `who` requested the run, or may act as one of the roles."""
     holders = [getattr(contract.roles, role) for role in roles]
     names = dict.fromkeys(name for held in holders for name in held)
     if who != requester and all(holders) and who not in names:
@@ -56,48 +54,51 @@ def require_any_role(contract: Contract, roles: tuple[str, ...], requester: str,
 
 
 def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
-    """Raise NotAllowed when four eyes are asked for and `who` asked for the run or planned it.
+    """Raise NotAllowed when four eyes are required and `who` requested or planned the run.
 
-    They are asked for by the contract, or where it does not say, when the run was planned in, or
-    `environment` that decides is, one that wants them: another profile is no way around.
+    The contract decides whether they are required. Without a setting there, they are required when
+    the environment of the plan, or the deciding `environment`, requires them: another profile does
+    not bypass the rule.
     """
-    contract, asked = plan.resolved.contract, plan.resolved.manifest.run.requested_by
-    wanted = contract.four_eyes
-    if wanted is None:
-        wanted = not {environment, plan.resolved.environment}.isdisjoint(FOUR_EYES_ENVIRONMENTS)
-    did = {plan.created_by.strip(): "planned", asked.strip(): "requested"}.get(who.strip())
-    if wanted and did is not None:
+    contract, requester = plan.resolved.contract, plan.resolved.manifest.run.requested_by
+    is_required = contract.four_eyes
+    if is_required is None:
+        is_required = not {environment, plan.resolved.environment}.isdisjoint(
+            FOUR_EYES_ENVIRONMENTS
+        )
+    role = {plan.created_by.strip(): "planned", requester.strip(): "requested"}.get(who.strip())
+    if is_required and role is not None:
         raise NotAllowed(
-            f"{who} {did} the run and may not decide on it: {contract.product} needs four eyes",
+            f"{who} {role} the run and may not decide on it: {contract.product} needs four eyes",
             fix="let somebody else decide",
         )
 
 
 def decision_makers(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
-    """Name who made the decision `verb` on exactly `bound_to`, oldest first.
+    """Return who made the decision `verb` on exactly `bound_to`, oldest first.
 
-    A later rejection takes back what was decided before it. A decision that was carried over to a
-    revision counts for those who made it.
+    A later rejection voids earlier decisions. A decision that was carried over to a revision counts
+    for those who made it.
     """
-    standing: list[str] = []
+    deciders: list[str] = []
     for event in sorted(events, key=lambda event: event.seq):
         if event.verb == "reject":
-            standing.clear()
+            deciders.clear()
         elif (
             event.verb in (verb, CARRIED_DECISION_VERBS.get(verb))
             and event.detail.get("bound_to") == bound_to
         ):
-            standing += event_deciders(event)
-    return tuple(standing)
+            deciders += event_deciders(event)
+    return tuple(deciders)
 
 
 def event_deciders(event: Event) -> tuple[str, ...]:
-    """Name who made the decision of an event: those of the first run, if it was carried over."""
+    """Return who made the decision of an event; if carried over, those of the first run."""
     return tuple(event.detail.get("decided_by", ())) or (event.actor,)
 
 
 def require_approval(events: tuple[Event, ...], plan: Plan) -> None:
-    """Raise ApprovalMissing unless the plan's intent was approved, and nobody rejected it since."""
+    """Raise ApprovalMissing unless the plan's intent was approved, and not rejected since."""
     require_decision(events, "approve", plan.manifest_hash, plan.run_id, plan.manifest_file)
 
 
@@ -123,14 +124,14 @@ def require_decision(
         )
 
 
-#: Characters of a reason: it stands in the log, on the evidence page and in snapshots.
+#: Maximum characters of a reason: it is in the log, on the evidence page and in snapshots.
 MAX_REASON_CHARACTERS = 2_000
-#: Control characters move the cursor of whoever reads the log; lone surrogates are no text at all.
+#: Control characters move the cursor of a terminal that shows the log; lone surrogates are no text.
 _REFUSED = ("Cc", "Cs")
 
 
 def name_fault(name: str) -> str | None:
-    """Say what is wrong with the name of a person; None: nothing."""
+    """Return what is wrong with the name of a person; None when it is valid."""
     stripped = name.strip()
     if not stripped:
         return "is empty, so nobody would have acted"
@@ -138,7 +139,7 @@ def name_fault(name: str) -> str | None:
 
 
 def reason_fault(reason: str) -> str | None:
-    """Say what is wrong with a reason; None: nothing. Lines and tabs are fine."""
+    """Return what is wrong with a reason; None when it is valid. Lines and tabs are allowed."""
     if len(reason) > MAX_REASON_CHARACTERS:
         return f"is {len(reason):,} characters long, and {MAX_REASON_CHARACTERS:,} are the most"
     return "holds a control character" if _has_refused_character(reason, but="\n\t") else None

@@ -1,8 +1,7 @@
-"""The edge check beyond the publish range.
+"""The edge check beyond the publish range (Q10).
 
-The edge check (Q10): which partitions to look at, and what their differences mean.
-
-Looking beyond the edges of a run's partitions, whether others would change too (Q10).
+It computes partitions next to the run's partitions and compares them with the accepted ones.
+Differences mean that the restated range is too narrow.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_PROBED_PARTITIONS = 64
 
 
 def next_edge_labels(scope: Scope, side: str, seen: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the next partitions to probe on a side whose outermost partition still differs."""
+    """List the next partitions to probe on a side whose outermost partition differs."""
     step = -1 if side == "before" else 1
     if not seen or len(seen) >= MAX_PROBED_PARTITIONS:
         return ()
@@ -36,7 +35,7 @@ def next_edge_labels(scope: Scope, side: str, seen: tuple[str, ...]) -> tuple[st
 
 
 def report_edges(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) -> EdgeReport:
-    """Judge the edges; when they are open, name the half-open range of labels that closes them."""
+    """Judge the edges; for open ones, return the half-open range of labels that closes them."""
     key = partitions.label_sort_key(scope.field)
     ordered = tuple(sorted(found, key=lambda edge: key(edge.partition)))
     differing = [edge for edge in ordered if edge.differing_rows]
@@ -54,7 +53,7 @@ def report_edges(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows:
 
 
 def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> CheckResult:
-    """Give the gate of the edge check; where nothing was looked at, it says so."""
+    """Build the gate of the edge check; the detail shows when nothing was probed."""
     tolerance_rows = wanted.edge_tolerance_rows
     if why_not:
         pass
@@ -69,8 +68,8 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     rows = sum(item.differing_rows for item in edge.partitions)
     twice = sum(sum(item.counted_twice.values()) for item in edge.partitions)
     lost = sum(sum(item.lost.values()) for item in edge.partitions)
-    looked = partitions.describe_labels(tuple(item.partition for item in edge.partitions))
-    detail = f"{looked} beyond the edges would be computed as they are accepted"
+    probed = partitions.describe_labels(tuple(item.partition for item in edge.partitions))
+    detail = f"{probed} beyond the edges would be computed as they are accepted"
     if not edge.is_closed:
         open_at = ", ".join(item.partition for item in edge.partitions if item.differing_rows)
         detail = (
@@ -107,13 +106,13 @@ def _closing(scope: Scope, found: tuple[EdgePartition, ...], side: str) -> str |
     return outermost if side == "before" else partitions.shift_label(scope.field, outermost, 1)
 
 
-#: Gives the checksums of accepted partitions; those without rows are left out.
+#: Returns the checksums of accepted partitions; those without rows are left out.
 AcceptedChecksums = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
 LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
 
 
 def compares_whole_partitions(plan: Plan) -> bool:
-    """Tell whether a run would compute all rows of a partition, under the columns it has now."""
+    """Return whether a run computes all rows of a partition, under its current columns."""
     return not (
         plan.resolved.manifest.target.row_predicate
         or declared_schema_change(plan)
@@ -122,7 +121,7 @@ def compares_whole_partitions(plan: Plan) -> bool:
 
 
 def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeReport:
-    """Hold what the run would compute beyond its edges against what is accepted there."""
+    """Compare what the run would compute beyond its edges with what is accepted there."""
     target, field = plan.resolved.target, plan.resolved.scope.field
 
     def accepted(labels: tuple[str, ...]) -> dict[str, Checksum]:
@@ -138,9 +137,9 @@ def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeRepor
 def probe_edges(
     staging: Staging, plan: Plan, accepted: AcceptedChecksums | None = None
 ) -> EdgeReport:
-    """Look at all edges together; where the outermost partition differs, look further out.
+    """Probe all edges together; where the outermost partition differs, probe further out.
 
-    With `accepted` partitions are compared by checksums first, and only those that differ by key.
+    With `accepted`, partitions are compared by checksums first, and only those that differ by key.
     """
     scope, validation = plan.resolved.scope, plan.resolved.manifest.validation
     first = resolve.edge_labels(scope, validation.edge_partitions)
@@ -149,11 +148,11 @@ def probe_edges(
         "before": first.before,
         "after": first.after,
     }
-    found: list[EdgePartition] = []
+    edges: list[EdgePartition] = []
     seen: dict[EdgeSide, tuple[str, ...]] = {}
     while any(around.values()):
         probed = _probe_labels(staging, plan, around, accepted)
-        found += probed
+        edges += probed
         differing = {edge.partition for edge in probed if edge.differing_rows}
         open_sides = {
             side: labels
@@ -165,7 +164,7 @@ def probe_edges(
             side: _within_reach(plan, next_edge_labels(scope, side, seen[side]))
             for side in open_sides
         }
-    return report_edges(scope, tuple(found), validation.edge_tolerance_rows)
+    return report_edges(scope, tuple(edges), validation.edge_tolerance_rows)
 
 
 def _probe_labels(
@@ -173,32 +172,39 @@ def _probe_labels(
 ) -> tuple[EdgePartition, ...]:
     if accepted is None:
         return staging.edges(plan, around)
-    labels = tuple(label for some in around.values() for label in some)
+    labels = tuple(label for side_labels in around.values() for label in side_labels)
     if not labels:
         return ()
-    # What is accepted is known, as a rule: then it is there before anything is computed.
+    # Accepted checksums are usually known, so they are available before the computed ones.
     with ThreadPoolExecutor(1, thread_name_prefix="edges") as pool:
-        knowing = pool.submit(accepted, labels)
+        accepted_future = pool.submit(accepted, labels)
         computed = staging.edge_checksums(plan, around)
-        old = knowing.result()
+        old = accepted_future.result()
     differing = {label for label in labels if old.get(label) != computed.get(label)}
-    closer: LabelsBySide = {
-        side: tuple(label for label in some if label in differing) for side, some in around.items()
+    to_compare: LabelsBySide = {
+        side: tuple(label for label in side_labels if label in differing)
+        for side, side_labels in around.items()
     }
-    by_key = {each.partition: each for each in staging.edges(plan, closer)} if differing else {}
-    none = dict.fromkeys((measure.name for measure in plan.resolved.contract.measures), 0)
+    by_key = {edge.partition: edge for edge in staging.edges(plan, to_compare)} if differing else {}
+    zeros = dict.fromkeys((measure.name for measure in plan.resolved.contract.measures), 0)
     return tuple(
         by_key.get(label)
         or EdgePartition(
-            partition=label, side=side, added=0, removed=0, changed=0, counted_twice=none, lost=none
+            partition=label,
+            side=side,
+            added=0,
+            removed=0,
+            changed=0,
+            counted_twice=zeros,
+            lost=zeros,
         )
-        for side, some in around.items()
-        for label in some
+        for side, side_labels in around.items()
+        for label in side_labels
     )
 
 
 def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep the partitions that the declared input ranges still cover, nearest first."""
+    """Return the partitions that the declared input ranges still cover, nearest first."""
     reachable = []
     for label in labels:
         around = Scope(field=plan.resolved.scope.field, partitions=(label,))

@@ -1,8 +1,7 @@
-"""Technical, schema and reconciliation gates.
+"""Technical, schema, reconciliation and business gates: one CheckResult per gate.
 
-What the numbers of a staged run mean: one CheckResult per gate.
-
-Whether totals changed by no more than their owner lets pass unseen (Q6).
+All functions are pure: they judge numbers that were measured before. Thresholds check that totals
+changed by no more than their owner allows without review (Q6).
 """
 
 from __future__ import annotations
@@ -38,29 +37,31 @@ REQUIRED_LINEAGE = (
 
 
 def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
-    """Every chunk of the plan is in the ledger as done."""
-    wanted = {chunk.chunk_id for chunk in plan.resolved.chunks}
+    """Check that every chunk of the plan is done in the ledger."""
+    planned = {chunk.chunk_id for chunk in plan.resolved.chunks}
     done = {chunk.chunk_id for chunk in chunks if chunk.status == "done"}
-    missing = sorted(wanted - done)
+    missing = sorted(planned - done)
     return CheckResult(
         name="all chunks are staged",
         group="technical",
         passed=not missing,
-        detail=f"{len(done)} of {len(wanted)}" + (f"; missing {missing[0]}" if missing else ""),
+        detail=f"{len(done)} of {len(planned)}" + (f"; missing {missing[0]}" if missing else ""),
         observed=len(done),
-        limit=len(wanted),
+        limit=len(planned),
         waivable=False,
     )
 
 
 def check_partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
-    """Every partition that holds rows now holds rows in the candidate too."""
-    gone = old - set(new)
-    return check_none_emptied([label for label in plan.resolved.scope.partitions if label in gone])
+    """Check that every partition with rows now has rows in the candidate too."""
+    emptied = old - set(new)
+    return check_none_emptied(
+        [label for label in plan.resolved.scope.partitions if label in emptied]
+    )
 
 
 def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
-    """No partition that readers see rows in loses all of them; `emptied` are those that do."""
+    """Check that no visible partition loses all its rows; `emptied` are those that do."""
     return CheckResult(
         name="no partition becomes empty",
         group="technical",
@@ -72,7 +73,7 @@ def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
 
 
 def check_row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
-    """The output is not empty and below the declared maximum."""
+    """Check that the output is not empty, and within the declared maximum."""
     rows = sum(chunk.output_rows for chunk in chunks)
     limit = plan.resolved.manifest.safety.max_rows
     return CheckResult(
@@ -88,7 +89,7 @@ def check_row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
 def check_outside_unchanged(
     base: list[LiveFile], shadow: list[LiveFile], plan: Plan
 ) -> CheckResult:
-    """Outside the scope, base and candidate consist of the very same files and deletes."""
+    """Check that base and candidate have the same files and deletes outside the scope."""
     scope = set(plan.resolved.scope.partitions)
     old = Counter(file.content for file in base if not file.is_in(scope))
     new = Counter(file.content for file in shadow if not file.is_in(scope))
@@ -105,25 +106,25 @@ def check_outside_unchanged(
 
 
 def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
-    """No restated partition consists of many more files than its size asks for."""
+    """Check that no restated partition has many more files than its size needs."""
     target = int(shadow.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
     scope, sizes = set(plan.resolved.scope.partitions), defaultdict[str, list[int]](list)
     for file in files:
         if file.partition in scope:
             sizes[file.partition or ""].append(file.size_bytes)
-    worst = [
+    fragmented = [
         label
-        for label, found in sizes.items()
-        if len(found) > max(ALWAYS_ALLOWED_FILES, 2 * -(-sum(found) // target))
+        for label, file_sizes in sizes.items()
+        if len(file_sizes) > max(ALWAYS_ALLOWED_FILES, 2 * -(-sum(file_sizes) // target))
     ]
-    most = max((len(found) for found in sizes.values()), default=0)
+    max_files = max((len(file_sizes) for file_sizes in sizes.values()), default=0)
     return CheckResult(
         name="files have a sensible size",
         group="technical",
-        passed=not worst,
-        detail=f"at most {most} files in a partition"
-        + (f"; too many small ones in {worst[0]}" if worst else ""),
-        observed=most,
+        passed=not fragmented,
+        detail=f"at most {max_files} files in a partition"
+        + (f"; too many small ones in {fragmented[0]}" if fragmented else ""),
+        observed=max_files,
         limit=ALWAYS_ALLOWED_FILES,
     )
 
@@ -131,9 +132,9 @@ def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> Ch
 def check_lineage_complete(
     counts: tuple[MeasureTotal, ...], rows: int, carried_of: int | None = None
 ) -> CheckResult:
-    """Every restated row says which run made it.
+    """Check that every restated row names the run that made it.
 
-    Where rows are carried over, of `carried_of` old ones, as many may say nothing as did before.
+    Where rows are carried over from `carried_of` old ones, as many may lack lineage as before.
     """
     holes = [
         total.name
@@ -154,7 +155,7 @@ def check_lineage_complete(
 def check_schema_kept(
     contract: Contract, shadow: TableInfo, change: SchemaChange = ()
 ) -> tuple[CheckResult, ...]:
-    """Each column that consumers rely on is there with its type; a required one stays required.
+    """Check that each column of the contract has its type, and that required ones stay required.
 
     A declared change is allowed, and nothing else: the new name, and the new type.
     """
@@ -164,43 +165,43 @@ def check_schema_kept(
         table.widened_columns(change),
     )
     before = {new: old for old, new in names.items()}
-    for wanted in contract.columns:
-        found = shadow.column(names.get(wanted.name, wanted.name))
-        wider = types.get(before.get(wanted.name, wanted.name))
+    for declared in contract.columns:
+        column = shadow.column(names.get(declared.name, declared.name))
+        widened = types.get(before.get(declared.name, declared.name))
         problem = ""
-        if found is None:
+        if column is None:
             problem = "is missing"
-        elif _normalise_type(found.type) not in (_normalise_type(wanted.type), wider):
-            problem = f"is {found.type}, the contract says {wanted.type}"
-        elif wanted.required and not found.required:
+        elif _normalise_type(column.type) not in (_normalise_type(declared.type), widened):
+            problem = f"is {column.type}, the contract says {declared.type}"
+        elif declared.required and not column.required:
             problem = "may be null, the contract says required"
         if problem:
-            results.append(_schema(f"{wanted.name} {problem}", passed=False))
+            results.append(_schema(f"{declared.name} {problem}", passed=False))
     return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
 
 
 def check_stored_as_computed(
     plan: Plan, chunks: tuple[ChunkRecord, ...], stored: dict[str, Checksum], shape: str
 ) -> CheckResult:
-    """What the shadow holds is what the chunks computed: equal checksums, chunk by chunk."""
+    """Check that the shadow holds what was computed: equal checksums, chunk by chunk."""
     recorded = {chunk.chunk_id: chunk.checksum for chunk in chunks}
     empty = {chunk.chunk_id for chunk in chunks if chunk.output_rows == 0}
-    wrong = []
+    differing = []
     for chunk in plan.resolved.chunks:
         total = Checksum.empty(shape)
         for label in chunk.partitions:
             total = total + stored[label] if label in stored else total
         if chunk.chunk_id in empty and total.rows == 0:
-            continue  # No rows have no shape that could be compared.
+            continue  # Without rows there is no shape to compare.
         if recorded.get(chunk.chunk_id) != total.text:
-            wrong.append(chunk.chunk_id)
+            differing.append(chunk.chunk_id)
     return CheckResult(
         name="stored rows are the computed rows",
         group="reconciliation",
-        passed=not wrong,
-        detail=f"{len(recorded) - len(wrong)} chunk checksums equal"
-        + (f"; differs: {wrong[0]}" if wrong else ""),
-        observed=len(wrong),
+        passed=not differing,
+        detail=f"{len(recorded) - len(differing)} chunk checksums equal"
+        + (f"; differs: {differing[0]}" if differing else ""),
+        observed=len(differing),
         limit=0,
         blocking=plan.resolved.manifest.validation.checksum == "required",
         waivable=False,
@@ -208,7 +209,7 @@ def check_stored_as_computed(
 
 
 def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:
-    """The diff saw exactly the rows that were counted on both sides."""
+    """Check that the diff saw exactly the rows that were counted on both sides."""
     counted = (sum(row.old_count for row in rows), sum(row.new_count for row in rows))
     seen = (diff.summary.old_rows, diff.summary.new_rows)
     return CheckResult(
@@ -223,7 +224,10 @@ def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckR
 
 
 def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
-    """No key stands twice in what was staged; what stood twice before may be what is put right."""
+    """Check that no key is duplicated in what was staged.
+
+    Old duplicates do not count: the run may be their correction.
+    """
     return CheckResult(
         name="keys are unique",
         group="diff",
@@ -248,14 +252,14 @@ def _normalise_type(type_text: str) -> str:
     return type_text.replace(" ", "").lower()
 
 
-#: Against 0, any other total is a change without a share: no limit lets it pass.
+#: A change from 0 has no share: no limit allows it.
 _FROM_NOTHING = math.inf
 
 Amount = int | float | str | None
 
 
 class _TotalChange(NamedTuple):
-    """One total that is judged: where (empty: the measure as a whole), and how far it moved."""
+    """One judged total: `where` is empty for the whole measure, `share` the relative change."""
 
     where: str
     old: Amount
@@ -266,16 +270,16 @@ class _TotalChange(NamedTuple):
 def check_thresholds(
     declared: tuple[Threshold, ...], totals: tuple[MeasureTotal, ...], old_rows: int
 ) -> tuple[CheckResult, ...]:
-    """A declared total changed by no more than the owner lets pass unseen.
+    """Check that each declared total changed by no more than its owner allows without review.
 
-    Where the partitions held no row, nothing that readers know can change. A measure that counts
-    by value is judged value by value; `each_partition` judges partition by partition.
+    Where the partitions held no row, nothing that readers know can change. A measure that counts by
+    value is judged value by value; `each_partition` judges partition by partition.
     """
     return tuple(_check_threshold(item, totals, old_rows) for item in declared)
 
 
 def measure_totals(measure: str, totals: tuple[MeasureTotal, ...]) -> tuple[MeasureTotal, ...]:
-    """Give the total of a measure, or those of each value that it counts."""
+    """Return the total of a measure, or those of each value that it counts."""
     return tuple(total for total in totals if measure in (total.of or total.name, total.name))
 
 
@@ -319,5 +323,5 @@ def _describe_share(share: float) -> str:
 def _share(before: Amount, after: Amount) -> float:
     old, new = float(before or 0), float(after or 0)
     if not (math.isfinite(old) and math.isfinite(new)):
-        return math.inf  # No number changes by a share, and NaN would hide behind others.
+        return math.inf  # NaN has no share of change, and would hide behind other numbers.
     return abs(new - old) / abs(old) if old else _FROM_NOTHING if new else 0.0

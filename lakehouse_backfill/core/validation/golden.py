@@ -1,11 +1,7 @@
-"""Golden data and spot checks.
-
-Expected rows and named records against what the output says.
+"""Golden rows and spot checks: expected rows and named records against the candidate.
 
 Expected cells of a golden file are text; an empty cell is null. They are compared as values of the
 column's Iceberg type: `1.50` is the decimal 1.5, `2013-02-15` a date, NaN equals NaN.
-
-Golden data and named records, against the candidate.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def typed_cell(value: Any, type_text: str) -> Any:
-    """Give an expected or actual cell as the comparable value of Iceberg type `type_text`.
+    """Return an expected or actual cell as the comparable value of Iceberg type `type_text`.
 
     Texts are parsed; numbers become exact. Raises ValueError when the text is no such value.
     """
@@ -45,7 +41,7 @@ def typed_cell(value: Any, type_text: str) -> Any:
 
 
 def typed_key(row: Row, key: Iterable[str], types: Mapping[str, str]) -> tuple[Any, ...]:
-    """Give the key of a row as comparable values."""
+    """Return the key of a row as comparable values."""
     return tuple(typed_cell(row.get(column), types[column]) for column in key)
 
 
@@ -58,15 +54,15 @@ def check_golden(
 ) -> CheckResult:
     """Compare each expected row with the row of the same key, over the columns that it names.
 
-    Further actual rows are fine: the file lists rows that must be there. Raises ConfigError when
+    Further actual rows are allowed: the file lists rows that must exist. Raises ConfigError when
     the file does not fit the table: no key, a column that does not exist, a cell of another type.
     """
     _refuse_misfit(expected, key, types, name)
-    found = _by_key(actual, key, types)
+    rows_by_key = _by_key(actual, key, types)
     faults: list[str] = []
     for row in expected:
         values = {column: typed_cell(cell, types[column]) for column, cell in row.items()}
-        faults += _faults(values, found.get(typed_key(row, key, types), []), key, types)
+        faults += _faults(values, rows_by_key.get(typed_key(row, key, types), []), key, types)
     return _result(name, len(expected), faults)
 
 
@@ -96,12 +92,12 @@ def _faults(
     label = ", ".join(f"{column}={_show(expected[column])}" for column in key)
     if len(rows) != 1:
         return [f"{label}: " + ("no such row" if not rows else f"{len(rows)} rows, not one")]
-    wrong = []
-    for column, wanted in expected.items():
-        seen = typed_cell(rows[0].get(column), types[column])
-        if not _same(wanted, seen):
-            wrong.append(f"{label}: {column} is {_show(seen)}, expected {_show(wanted)}")
-    return wrong
+    faults = []
+    for column, expected_cell in expected.items():
+        actual = typed_cell(rows[0].get(column), types[column])
+        if not _same(expected_cell, actual):
+            faults.append(f"{label}: {column} is {_show(actual)}, expected {_show(expected_cell)}")
+    return faults
 
 
 def _result(name: str, count: int, faults: list[str]) -> CheckResult:
@@ -118,10 +114,10 @@ def _result(name: str, count: int, faults: list[str]) -> CheckResult:
 def _by_key(
     rows: Sequence[Row], key: tuple[str, ...], types: Mapping[str, str]
 ) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(typed_key(row, key, types), []).append(row)
-    return found
+        grouped.setdefault(typed_key(row, key, types), []).append(row)
+    return grouped
 
 
 def _refuse_misfit(
@@ -180,7 +176,7 @@ def _as_double(value: Any) -> float:
 
 
 def _as_single(value: Any) -> float:
-    # A file says 0.1, the column holds the nearest 32-bit number.
+    # A file holds 0.1, the column holds the nearest 32-bit number.
     return float(struct.unpack("f", struct.pack("f", float(value)))[0])
 
 
@@ -247,27 +243,27 @@ def golden_checks(context: Context, plan: Plan, shadow: TableInfo) -> tuple[Chec
 
     Raises ConfigError when an expectation does not fit the table.
     """
-    wanted, key = plan.resolved.manifest.validation, plan.resolved.contract.key
+    validation, key = plan.resolved.manifest.validation, plan.resolved.contract.key
     types = {column.name: column.type for column in shadow.columns}
     results: list[CheckResult] = []
-    if wanted.golden is not None:
-        expected = context.records.golden(wanted.golden)
+    if validation.golden is not None:
+        expected = context.records.golden(validation.golden)
         missing = [column for column in key if column not in expected[0]]
         if missing:
             raise ConfigError(
-                f"{wanted.golden} has no column {missing[0]}, which is part of the key",
+                f"{validation.golden} has no column {missing[0]}, which is part of the key",
                 fix=f"give every row {', '.join(key)}",
             )
         keys = [{column: row[column] for column in key} for row in expected]
         actual = context.records.by_key(plan.shadow_table, shadow.snapshot_id, keys)
-        results.append(check_golden(expected, actual, key, types, wanted.golden))
-    if wanted.spot_checks:
+        results.append(check_golden(expected, actual, key, types, validation.golden))
+    if validation.spot_checks:
         actual = [
             row
-            for spot in wanted.spot_checks
+            for spot in validation.spot_checks
             for row in context.records.by_key(
                 plan.shadow_table, shadow.snapshot_id, [dict(spot.key)]
             )
         ]
-        results.append(check_spots(wanted.spot_checks, actual, types))
+        results.append(check_spots(validation.spot_checks, actual, types))
     return tuple(results)

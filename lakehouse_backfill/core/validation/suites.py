@@ -1,12 +1,8 @@
-"""Expectation suites on output and on published data; time they took.
+"""Expectation suites on the output of a run and on published data, and the time that they take.
 
-validate PRODUCT@accepted: hold what is published against other suites, without changing it.
-
-What part of a run's time its suites took: they may cost more than all that they judge.
-
-The suites of a run, and what fills their parameters.
-
-The suites of the output, on the restated partitions: all of them over one read.
+All suites of the output run over one read of the restated partitions. `validate_accepted`
+(`validate PRODUCT@accepted`) runs suites on published data without changing it. The time is
+recorded because suites may cost more than the computation that they judge.
 """
 
 from __future__ import annotations
@@ -30,21 +26,21 @@ from lakehouse_backfill.ports.system import Clock
 
 @dataclass(frozen=True)
 class AcceptedValidation:
-    """What readers of a product get, and what the suites say of it."""
+    """The accepted snapshot of a product, and the suites' checks on it."""
 
     accepted: AcceptedSnapshot
     checks: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether no blocking check failed."""
+        """Return whether no blocking check failed."""
         return not decisions.failed_blocking_checks(self.checks)
 
 
 def validate_accepted(
     context: Context, contract: Contract, suites: tuple[str, ...], only: tuple[str, ...] = ()
 ) -> AcceptedValidation:
-    """Run suites (the contract's, if none are named) on the accepted version of a product.
+    """Run suites (by default the contract's) on the accepted version of a product.
 
     `only` are partitions of the field that the accepted publication restated. Nothing in the lake
     is changed. Raises NotFound, Unsupported (a suite with parameters), ConfigError.
@@ -53,9 +49,9 @@ def validate_accepted(
     compute = context.compute()
     scope = _restated_scope(context, contract, only)
     frame = compute.inspecting.snapshot(accepted.table, accepted.snapshot_id, scope)
-    named = tuple(SuiteRef(file=file) for file in suites)
+    requested = tuple(SuiteRef(file=file) for file in suites)
     checks: list[CheckResult] = []
-    for suite in named or contract.suites:
+    for suite in requested or contract.suites:
         if suite.on != "output":
             continue
         if suite.parameters:
@@ -85,7 +81,7 @@ _ENDS = ("pass validation", "fail validation")
 
 
 class ValidationTiming(NamedTuple):
-    """Seconds of one validation, of the suites in it, and of all that the run computed."""
+    """Seconds of one validation, of its suites, and of all that the run computed."""
 
     validate_s: float
     suites_s: float
@@ -93,36 +89,36 @@ class ValidationTiming(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """The suites' share of the run's time; None where no time passed."""
+        """Return the suites' share of the run's time; None where no time passed."""
         return round(self.suites_s / self.run_s, 4) if self.run_s else None
 
     @property
     def json_form(self) -> dict[str, float | None]:
-        """The form in which the run's log and the CLI hold it."""
+        """Return the form in which the run's log and the CLI hold the timing."""
         return {**self._asdict(), "suites_share": self.share}
 
     @property
     def text(self) -> str:
-        """Say it in a sentence."""
+        """Return the timing as a sentence."""
         share = "" if self.share is None else f", {self.share:.0%} of the run's {self.run_s:.1f} s"
         return f"Great Expectations took {self.suites_s:.1f} s of {self.validate_s:.1f} s{share}"
 
 
 def newest_validation_timing(events: Iterable[Event]) -> ValidationTiming | None:
-    """Give what the newest validation took; None before, and for runs that did not note it."""
+    """Return the timing of the newest validation; None when there is none in the log."""
     for event in sorted(events, key=lambda each: -each.seq):
         if event.verb in _ENDS:
-            said: dict[str, Any] | None = event.detail.get("spent")
+            timing: dict[str, Any] | None = event.detail.get("spent")
             return (
-                ValidationTiming(*(said[name] for name in ValidationTiming._fields))
-                if said
+                ValidationTiming(*(timing[name] for name in ValidationTiming._fields))
+                if timing
                 else None
             )
     return None
 
 
 def declared_suites(plan: Plan) -> tuple[SuiteRef, ...]:
-    """The suites of the contract and of the run manifest."""
+    """Return the suites of the contract and of the run manifest."""
     return plan.resolved.contract.suites + plan.resolved.manifest.validation.suites
 
 
@@ -132,9 +128,9 @@ def suite_parameters(
     suite: SuiteRef | Assumption,
     known: dict[str, list[Any]] | None = None,
 ) -> dict[str, list[Any]]:
-    """Fill a suite's parameters (`name: input.column`) from the pinned inputs.
+    """Read a suite's parameters (`name: input.column`) from the pinned inputs.
 
-    Values in `known` are not read again, and those that are read are added to it.
+    Values in `known` are not read again; values that are read are added to it.
     """
     known = {} if known is None else known
     for origin in suite.parameters.values():
@@ -146,7 +142,7 @@ def suite_parameters(
 
 @dataclass
 class Stopwatch:
-    """Tells how long a judgement took, and how long its suites did."""
+    """Measures how long a validation took, and how long its suites did."""
 
     clock: Clock
     suites_s: float = 0.0
@@ -156,20 +152,24 @@ class Stopwatch:
         self._since = self.clock.now()
 
     def timing_until_now(self, context: Context, run_id: str) -> ValidationTiming:
-        """Give what was spent until now, and on the chunks of the run before that."""
-        staged = sum(chunk.seconds for chunk in context.ledger.chunks(run_id))
-        took = (self.clock.now() - self._since).total_seconds()
-        return ValidationTiming(round(took, 3), round(self.suites_s, 3), round(staged + took, 3))
+        """Return the time of this validation until now, and of the run's chunks before it."""
+        staged_s = sum(chunk.seconds for chunk in context.ledger.chunks(run_id))
+        elapsed_s = (self.clock.now() - self._since).total_seconds()
+        return ValidationTiming(
+            round(elapsed_s, 3), round(self.suites_s, 3), round(staged_s + elapsed_s, 3)
+        )
 
 
 def suite_checks(compute: ComputePorts, plan: Plan, watch: Stopwatch) -> list[CheckResult]:
     """Run the suites `on` output; values that fill several parameters are read once."""
-    wanted = [suite for suite in declared_suites(plan) if suite.on == "output"]
-    if not wanted:
+    suites = [suite for suite in declared_suites(plan) if suite.on == "output"]
+    if not suites:
         return []
-    begun = watch.clock.now()
+    started = watch.clock.now()
     known: dict[str, list[Any]] = {}
-    filled = tuple((suite.file, suite_parameters(compute, plan, suite, known)) for suite in wanted)
-    found = compute.judge.judge_all(compute.measuring.output(plan), filled, "quality")
-    watch.suites_s += (watch.clock.now() - begun).total_seconds()
-    return list(found)
+    parameterised = tuple(
+        (suite.file, suite_parameters(compute, plan, suite, known)) for suite in suites
+    )
+    checks = compute.judge.judge_all(compute.measuring.output(plan), parameterised, "quality")
+    watch.suites_s += (watch.clock.now() - started).total_seconds()
+    return list(checks)

@@ -1,10 +1,7 @@
-"""Validate: all gates over the candidate.
+"""Validation of a run: all gates over the candidate; `accept` is bound to the result.
 
-What is known of the base of a run before a row of it is read.
-
-The gates that a row predicate or a merge adds to a result.
-
-validate: every gate over the candidate; the result is what `accept` is bound to.
+Order: measure both sides, judge, store the result under its digest, move the run. The base is
+looked up in metadata first, so that rows with known checksums are not read.
 """
 
 from __future__ import annotations
@@ -47,23 +44,23 @@ from lakehouse_backfill.errors import ChecksFailed, NotFound
 
 @dataclass(frozen=True)
 class KnownBase:
-    """What is known of the base without reading a row; `before` are partitions of its history."""
+    """What is known of the base without reading a row; `history_labels` are earlier partitions."""
 
     base: fingerprints.FingerprintedState
     is_fully_known: bool
     history_labels: tuple[str, ...]
-    #: Values by partition and measure; None: they have to be read.
+    #: Values by partition and measure; None: they must be read.
     counts: dict[str, tuple[int, ...]] | None
 
     @property
     def unread_labels(self) -> tuple[str, ...]:
-        """The partitions of its history whose measures have to be read."""
+        """Return the earlier partitions whose measures must be read."""
         return self.history_labels if self.counts is None else ()
 
     def earlier_measures(
         self, measures: Sequence[Measure], read: anomalies.MeasuresByLabel
     ) -> anomalies.MeasuresByLabel:
-        """Give rows and measures of the earlier partitions: what was read, if it had to be."""
+        """Return rows and measures of the earlier partitions; `read` where they had to be read."""
         if measures and self.counts is None:
             return read
         return anomalies.rows_by_partition(
@@ -71,26 +68,29 @@ class KnownBase:
         )
 
     def scope_counts(self, scope: Scope) -> dict[str, tuple[int, ...]] | None:
-        """Give the values of the scope's own partitions."""
+        """Return the counted values of the scope's own partitions."""
         if self.counts is None:
             return None
-        return {each: self.counts[each] for each in scope.partitions if each in self.counts}
+        return {label: self.counts[label] for label in scope.partitions if label in self.counts}
 
 
 def look_up_base(context: Context, plan: Plan, measures: tuple[Measure, ...]) -> KnownBase:
-    """Look at the base; under other columns a file reads as other rows."""
+    """Look up what is known of the base.
+
+    With a declared schema change nothing counts as known: a file reads as other rows.
+    """
     scope, target = plan.resolved.scope, plan.resolved.target
-    change, named = (
+    change, counted_columns = (
         declared_schema_change(plan),
-        {each.count for each in measures if each.count},
+        {measure.count for measure in measures if measure.count},
     )
     base = fingerprints.look_up_fingerprints(
-        context, target.table, target.snapshot_id, scope, rely=not change, counting=named
+        context, target.table, target.snapshot_id, scope, rely=not change, counting=counted_columns
     )
-    is_whole, before = base.is_known and not change, anomalies.history_partitions(plan, base.files)
-    labels = (*scope.partitions, *before)
+    is_whole, history = base.is_known and not change, anomalies.history_partitions(plan, base.files)
+    labels = (*scope.partitions, *history)
     counts = anomalies.values_by_partition(labels, base.files, measures) if is_whole else None
-    return KnownBase(base, is_whole, before, counts)
+    return KnownBase(base, is_whole, history, counts)
 
 
 def publish_mode_checks(
@@ -100,20 +100,20 @@ def publish_mode_checks(
     shadow_snapshot_id: int | None,
     balances: tuple[PartitionBalance, ...],
 ) -> list[CheckResult]:
-    """Prove that rows which the run does not name are as they were, and that changes add up."""
-    found = []
+    """Check that rows which the run does not name are unchanged, and that changes add up."""
+    checks = []
     if plan.resolved.manifest.target.row_predicate:
-        found.append(_check_other_rows(context, compute, plan, shadow_snapshot_id))
-    # Those that were taken over from an earlier shadow were counted there.
+        checks.append(_check_other_rows(context, compute, plan, shadow_snapshot_id))
+    # Chunks carried over from an earlier shadow were counted there.
     merged = {label for chunk in _counted_chunks(context, plan) for label in chunk.partitions}
     old = sum(balance.old_count for balance in balances if balance.partition in merged)
     new = sum(balance.new_count for balance in balances if balance.partition in merged)
-    added_up = row_changes.check_changes_add_up(plan, sum_chunk_counts(context, plan), old, new)
-    return [*found, *([added_up] if added_up else [])]
+    sum_check = row_changes.check_changes_add_up(plan, sum_chunk_counts(context, plan), old, new)
+    return [*checks, *([sum_check] if sum_check else [])]
 
 
 def sum_chunk_counts(context: Context, plan: Plan) -> ChunkCounts:
-    """Add up what the chunks of the run carried over and merged."""
+    """Sum what the chunks of the run carried over and merged."""
     records = _counted_chunks(context, plan)
     return reduce(
         ChunkCounts.__add__, (ChunkCounts.from_record(record) for record in records), ChunkCounts()
@@ -128,16 +128,16 @@ def _counted_chunks(context: Context, plan: Plan) -> list[ChunkRecord]:
 def _check_other_rows(
     context: Context, compute: ComputePorts, plan: Plan, shadow_snapshot_id: int | None
 ) -> CheckResult:
-    """Compare the rows beside the predicate, all columns of them, base against candidate."""
+    """Compare the rows outside the predicate, with all columns, base against candidate."""
     target, scope = plan.resolved.target, plan.resolved.scope
     info = context.tables.describe(plan.shadow_table)
     if info is None:
         raise NotFound(f"shadow {plan.shadow_table} is gone")
     types = {column.name: column.type for column in info.columns}
-    beside = row_changes.resolve_row_predicate(plan.resolved.manifest.target, types)
+    other_rows = row_changes.resolve_row_predicate(plan.resolved.manifest.target, types)
     checksums = compute.measuring.checksums
-    old = checksums(target.table, target.snapshot_id, scope, (), beside)
-    new = checksums(plan.shadow_table, shadow_snapshot_id, scope, (), beside)
+    old = checksums(target.table, target.snapshot_id, scope, (), other_rows)
+    new = checksums(plan.shadow_table, shadow_snapshot_id, scope, (), other_rows)
     return row_changes.check_other_rows_unchanged(scope, old, new)
 
 
@@ -148,9 +148,9 @@ MAX_DIFF_SAMPLES = 10
 def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, ValidationResult, str]:
     """Run all gates, store the result under its digest, and move the run.
 
-    A failed gate moves the run to rejected; it never raises for that. Gates that were waived for
-    exactly this result let it pass. Raises ApprovalMissing when a person rejected the run, and for
-    other code than was approved: the edges are computed.
+    A failed gate moves the run to rejected; it never raises. Gates that were waived for exactly
+    this result let it pass. Raises ApprovalMissing when a person rejected the run, and for other
+    code than was approved: the edges are computed with it.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     lifecycle.require_legal_move(status, "pass validation")
@@ -159,17 +159,17 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     status = context.drive(status, plan, "begin validation", by)
     watch = Stopwatch(context.clock)
     with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
-        # What is stored is JSON, which has no NaN: totals may hold one.
+        # JSON has no NaN, and totals may hold one.
         document = to_json_value(_judge(context, plan, watch).model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
     digest = context.evidence.record(run_id, VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
-    # Not in the document: the same result has the same digest, however long it took.
+    # The time is not in the document, so that the same result has the same digest.
     spent = watch.timing_until_now(context, run_id).json_form
     status = context.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
     if failed:
-        # The same result as one that was waived before: the waivers still hold for it.
+        # Waivers of an equal result hold for this one.
         status = pass_by_waiver(context, status, plan, by)
     _trace_samples(context, plan, result)
     return status, result, digest
@@ -184,7 +184,7 @@ class _Measurements:
     new_files: list[LiveFile]
     old: dict[str, Checksum]
     new: dict[str, Checksum]
-    #: Checksums of the new side with the columns that come, which `old` cannot have.
+    #: Checksums of the new side with the added columns, which `old` cannot have.
     stored: dict[str, Checksum]
     diff: Diff
     totals: tuple[MeasureTotal, ...]
@@ -195,38 +195,40 @@ class _Measurements:
 
     @property
     def shape(self) -> str:
-        """The shape of the checksums; empty when neither side holds a row."""
+        """Return the shape of the checksums; empty when neither side holds a row."""
         return checksum_shape(self.new) or checksum_shape(self.old)
 
 
 def checksum_shape(found: dict[str, Checksum]) -> str:
-    """Give the shape that checksums have; empty when there is none."""
+    """Return the shape of the checksums; empty when there is none."""
     return next((checksum.shape for checksum in found.values()), "")
 
 
 def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
-    seen = _measure(context, compute, plan)
+    measured = _measure(context, compute, plan)
     balances = fingerprints.partition_balances(
-        plan.resolved.scope.partitions, seen.old, seen.new, seen.shape
+        plan.resolved.scope.partitions, measured.old, measured.new, measured.shape
     )
     checks = [
-        *_technical(context, plan, seen),
-        *_lineage(plan, seen),
-        *gates.check_schema_kept(plan.resolved.contract, seen.shadow, declared_schema_change(plan)),
-        gates.check_diff_adds_up(seen.diff, balances),
-        *publish_mode_checks(context, compute, plan, seen.shadow.snapshot_id, balances),
-        *deletions.deletion_checks(context, plan, seen.shadow.snapshot_id),
-        gates.check_keys_unique(_duplicates(context, plan, seen)),
-        *_totals(compute, plan, seen),
-        edges.check_edges(
-            seen.edge, plan.resolved.manifest.validation, publish_modes.why_no_edge_check(plan)
+        *_technical(context, plan, measured),
+        *_lineage(plan, measured),
+        *gates.check_schema_kept(
+            plan.resolved.contract, measured.shadow, declared_schema_change(plan)
         ),
-        *golden_checks(context, plan, seen.shadow),
+        gates.check_diff_adds_up(measured.diff, balances),
+        *publish_mode_checks(context, compute, plan, measured.shadow.snapshot_id, balances),
+        *deletions.deletion_checks(context, plan, measured.shadow.snapshot_id),
+        gates.check_keys_unique(_duplicates(context, plan, measured)),
+        *_totals(compute, plan, measured),
+        edges.check_edges(
+            measured.edge, plan.resolved.manifest.validation, publish_modes.why_no_edge_check(plan)
+        ),
+        *golden_checks(context, plan, measured.shadow),
     ]
-    reports = anomalies.report_run_anomalies(plan, balances, seen.totals, seen.earlier)
-    checks += anomalies.watch_checks(plan, reports, seen.diff.columns)
+    reports = anomalies.report_run_anomalies(plan, balances, measured.totals, measured.earlier)
+    checks += anomalies.watch_checks(plan, reports, measured.diff.columns)
     context.progress.advance()
     checks += suite_checks(compute, plan, watch)
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
@@ -235,23 +237,28 @@ def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     return ValidationResult(
         run_id=plan.run_id,
         manifest_hash=plan.manifest_hash,
-        shadow_snapshot_id=seen.shadow.snapshot_id,
+        shadow_snapshot_id=measured.shadow.snapshot_id,
         checks=tuple(checks),
-        diff=seen.diff,
+        diff=measured.diff,
         balances=balances,
-        totals=seen.totals,
-        edge=seen.edge,
+        totals=measured.totals,
+        edge=measured.edge,
         anomalies=tuple(anomalies.keep_worst_anomalies(report) for report in reports),
     )
 
 
-def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measurements:
+def _require_shadow(context: Context, plan: Plan) -> TableInfo:
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(
             f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
         )
     require_shadow_closed(context, plan, shadow)
+    return shadow
+
+
+def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measurements:
+    shadow = _require_shadow(context, plan)
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
@@ -261,23 +268,23 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
     )
     known = look_up_base(context, plan, measures + lineage)
     base = known.base
-    # What is to be accepted is read in any case.
+    # The candidate is always read: it is what people accept.
     candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
-    # None needs another's result, and each alone leaves part of the machine idle.
+    # The tasks are independent, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        comparing = pool.submit(compute_diff, context, request)
-        measuring = pool.submit(
+        diff_future = pool.submit(compute_diff, context, request)
+        measure_future = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
             (*LINEAGE_NAMES, *table.added_column_names(change)), change,
             old_is_known=known.is_fully_known,
             old_measures=known.scope_counts(scope), earlier=known.unread_labels if measures else (),
         )  # fmt: skip
-        looks_beyond = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
-        edge = probe_run_edges(context, compute.staging, plan) if looks_beyond else None
+        has_edges = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
+        edge = probe_run_edges(context, compute.staging, plan) if has_edges else None
         context.progress.advance()
-        measured = measuring.result()
+        measured = measure_future.result()
         context.progress.advance()
-        diff = comparing.result()
+        diff = diff_future.result()
         by_file = measured.new_files
         if table.added_column_names(change) and shadow.snapshot_id is not None:
             by_file = compute.measuring.by_file(
@@ -317,16 +324,16 @@ def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[Check
 
 
 def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:
-    """Count the candidate's own duplicate keys; the diff counts those of either side."""
+    """Count the candidate's own duplicate keys; the diff counts those of both sides."""
     if not seen.diff.duplicate_keys:
         return 0
-    both = candidate_request(plan, seen.shadow, samples=0)
-    alone = replace(both, old_table=both.new_table, old_snapshot_id=None)
-    return context.differ(seen.diff.engine).diff(alone).duplicate_keys
+    request = candidate_request(plan, seen.shadow, samples=0)
+    new_only = replace(request, old_table=request.new_table, old_snapshot_id=None)
+    return context.differ(seen.diff.engine).diff(new_only).duplicate_keys
 
 
 def _lineage_counts(plan: Plan) -> tuple[Measure, ...]:
-    """Rows that carry lineage columns carry them whole: as many values as rows."""
+    """Return a count of each lineage column: each must have as many values as there are rows."""
     names = gates.REQUIRED_LINEAGE if plan.resolved.contract.lineage_columns else ()
     return tuple(Measure(name=name, count=name) for name in names)
 

@@ -1,1 +1,1 @@
-"""The accepted-version pointer of a product, and what readers get."""
+"""The accepted-version pointer of a product, and the table and snapshot that readers get."""

@@ -1,4 +1,4 @@
-"""accepted: which table and snapshot readers of a product get, and whether it still holds."""
+"""Resolves the table and snapshot that readers of a product get, and whether they still hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakehouse_backfill.errors import NotFound, TargetChanged
 
 @dataclass(frozen=True)
 class AcceptedSnapshot:
-    """The table and snapshot to read; `drifted` partitions differ from what was accepted."""
+    """The table and snapshot to read; `drifted` partitions differ from the accepted rows."""
 
     table: str
     snapshot_id: int
@@ -26,9 +26,10 @@ class AcceptedSnapshot:
 def resolve_accepted_together(
     context: Context, contracts: tuple[Contract, ...], *, strict: bool
 ) -> dict[str, AcceptedSnapshot]:
-    """Resolve several products as they are at one moment: pointers that moved together, together.
+    """Resolve several products by pointers that are read at one moment.
 
-    Of followed products the tables are what readers get, each as it is when it is looked at.
+    Pointers that moved by one commit are seen together. For followed products readers get the table
+    itself, each as it is when it is inspected.
     """
     pointers = context.versions.pointers(tuple(contract.product for contract in contracts))
     return {
@@ -43,27 +44,29 @@ def resolve_accepted(context: Context, contract: Contract, *, strict: bool) -> A
     """Resolve what readers of the product get.
 
     pinned: the snapshot in the pointer. follow: the head of the table, with a check by metadata
-    that the partitions of the accepted publication still hold what was accepted; with `strict` a
-    difference raises TargetChanged. A publication or rollback that is under way is no difference:
-    readers get its rows from the moment at which they are in the table.
+    that the partitions of the accepted publication still hold the accepted rows; with `strict` a
+    difference raises TargetChanged. A publication or rollback in progress is no difference: readers
+    get its rows from the moment at which they are in the table. Raises NotFound.
     """
     while True:
         pointer = context.versions.pointer(contract.product)
         if contract.publication == "pinned":
             return _accepted_by_pointer(contract, pointer.accepted)
-        found = _accepted_on_table(context, contract, pointer)
-        # A pointer that moved while we looked may name what we took for a change.
-        if not found.drifted or context.versions.pointer(contract.product) == pointer:
+        snapshot = _accepted_on_table(context, contract, pointer)
+        # If the pointer moved meanwhile, its publication may be the change that was found.
+        if not snapshot.drifted or context.versions.pointer(contract.product) == pointer:
             break
-    if strict and found.drifted:
-        what = "its first publication" if found.version is None else f"version {found.version}"
+    if strict and snapshot.drifted:
+        base = (
+            "its first publication" if snapshot.version is None else f"version {snapshot.version}"
+        )
         raise TargetChanged(
-            f"{contract.product}: {partitions.describe_labels(found.drifted)} changed since {what} "
-            f"{'landed' if found.version is None else 'was accepted'}",
+            f"{contract.product}: {partitions.describe_labels(snapshot.drifted)} changed since {base} "
+            f"{'landed' if snapshot.version is None else 'was accepted'}",
             state="the table holds later live writes; nothing was changed now",
             fix="read with strict=False, or plan a new restatement",
         )
-    return found
+    return snapshot
 
 
 def _accepted_by_pointer(contract: Contract, row: Publication | None) -> AcceptedSnapshot:
@@ -78,7 +81,7 @@ def _accepted_on_table(context: Context, contract: Contract, pointer: Pointer) -
     if info is None or info.snapshot_id is None:
         raise NotFound(f"{contract.table} holds nothing yet")
     if row is None or row.snapshot_id is None or row.scope is None:
-        # The first publication may have been cut off after its rows came into the table.
+        # The first publication may have crashed after its swap landed in the table.
         first = pointer.pending if row is None else None
         changed = (
             _without_pending_changes(context, contract, first, info.snapshot_id, ())
@@ -87,7 +90,7 @@ def _accepted_on_table(context: Context, contract: Contract, pointer: Pointer) -
         )
         return AcceptedSnapshot(contract.table, info.snapshot_id, None, changed)
     if row.table != contract.table:
-        # Correction events: what was accepted is not in the product's table, so it cannot drift.
+        # Correction events: the accepted rows are in another table, so this one cannot drift.
         return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, ())
     drifted = _drifted_partitions(context, row, info.snapshot_id, row.scope)
     if drifted and pointer.pending is not None:
@@ -100,7 +103,10 @@ def _accepted_on_table(context: Context, contract: Contract, pointer: Pointer) -
 def _without_pending_changes(
     context: Context, contract: Contract, pending: Publication, now: int, drifted: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Leave out what an act changed whose swap has landed, before its pointer moves."""
+    """Remove the partitions that differ only by a pending publication or rollback.
+
+    Its swap may land before its pointer moves.
+    """
     swap = context.publisher.find(contract.table, pending.token, settle=False)
     if swap is None or pending.scope is None:
         return drifted
@@ -112,22 +118,26 @@ def _without_pending_changes(
 def _drifted_partitions(
     context: Context, row: Publication, now: int, scope: Scope
 ) -> tuple[str, ...]:
-    """Name the partitions whose rows are no longer those that were accepted.
+    """List the partitions whose rows are no longer the accepted ones.
 
-    Other files alone are no drift: compaction makes other files of the same rows. Only manifests
+    Other files alone are no drift: compaction writes the same rows to other files. Only manifests
     that may hold the scope are read, whatever else the table holds.
     """
-    then, labels = row.snapshot_id, scope.partitions
-    if then is None or then == now or not _has_changed(context, row.table, then, scope, labels):
+    accepted_id, labels = row.snapshot_id, scope.partitions
+    if (
+        accepted_id is None
+        or accepted_id == now
+        or not _has_changed(context, row.table, accepted_id, scope, labels)
+    ):
         return ()
     touched = set(labels)
-    with suppress(TargetChanged):  # no commit can be named: then each partition is looked at
-        drifts = context.publisher.drifts(row.table, scope, then)
+    with suppress(TargetChanged):  # no commit can be named: check each partition
+        drifts = context.publisher.drifts(row.table, scope, accepted_id)
         touched = {label for drift in drifts for label in drift.partitions}
     return tuple(
         label
         for label in labels
-        if label in touched and _has_changed(context, row.table, then, scope, (label,))
+        if label in touched and _has_changed(context, row.table, accepted_id, scope, (label,))
     )
 
 

@@ -1,4 +1,4 @@
-"""Correction events: their columns, how a differing row becomes events, and what is refused (U9).
+"""Correction events: their columns, the events of a differing row, and what is refused (U9).
 
 Values are JSON texts in one canonical encoding, so that the same row always gives the same text.
 """
@@ -45,20 +45,26 @@ CORRECTION_COLUMNS = (
 
 
 def correction_sink(manifest: RunManifest, contract: Contract) -> CorrectionSink:
-    """Give where the events go: the manifest's say, else the contract's; raises ConfigError."""
-    found = manifest.target.corrections or contract.corrections
-    if found is None:
+    """Return the destination of the events: the manifest's, else the contract's.
+
+    Raises ConfigError when neither declares one.
+    """
+    sink = manifest.target.corrections or contract.corrections
+    if sink is None:
         raise ConfigError(
             f"{_FIELD}: publish_mode correction_events needs a table for the events",
             fix=f"write target.corrections: {{table: {contract.table}_corrections}}, or the same "
             f"as corrections in the contract of {contract.product}",
             field=_FIELD,
         )
-    return found
+    return sink
 
 
 def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, ...]:
-    """Say what the run will write instead of the table; raises ConfigError, Unsupported."""
+    """Return notes on what the run will write instead of the table; empty in other modes.
+
+    Raises ConfigError, Unsupported.
+    """
     declared = manifest.target.corrections
     if manifest.target.publish_mode != "correction_events":
         if declared is not None:
@@ -68,23 +74,23 @@ def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, .
                 field=_FIELD,
             )
         return ()
-    found = correction_sink(manifest, contract)
-    if found.topic is not None:
-        raise live_topic_error(found.topic)
-    if found.table == contract.table:
+    sink = correction_sink(manifest, contract)
+    if sink.topic is not None:
+        raise live_topic_error(sink.topic)
+    if sink.table == contract.table:
         raise ConfigError(
             f"{_FIELD}.table is the product's own table",
             fix=f"name another one, e.g. {contract.table}_corrections",
             field=f"{_FIELD}.table",
         )
-    said = f"{contract.table} stays as it is: the differences become events in {found.table}"
+    note = f"{contract.table} stays as it is: the differences become events in {sink.table}"
     if contract.after_publish is None:
-        return (said,)
-    return (said, "after_publish checks nothing: readers of the table see no other rows")
+        return (note,)
+    return (note, "after_publish checks nothing: readers of the table see no other rows")
 
 
 def live_topic_error(topic: str) -> Unsupported:
-    """Make the error for events that would go to a topic."""
+    """Build the error for events that would go to a topic."""
     return Unsupported(
         f"{_FIELD}.topic: {topic} is not written to: a live topic must be guarded and opted in, "
         "and that is not built yet",
@@ -98,9 +104,9 @@ def live_topic_error(topic: str) -> Unsupported:
 def require_unchanged_target(
     plan: Plan, drift: str | None, history: tuple[Publication, ...]
 ) -> None:
-    """Raise TargetChanged when the rows to correct moved, Unsupported when events stand for them.
+    """Raise TargetChanged when the target drifted, Unsupported when other events correct its rows.
 
-    Two sets of events on the same rows would both claim to replace what the table says.
+    Two sets of events on the same rows would both claim to replace the rows of the table.
     """
     fix = errors.plan_command(revise=plan.run_id)
     state = "no event was written; the shadow table is kept"
@@ -116,9 +122,9 @@ def require_unchanged_target(
 def published_corrections(
     plan: Plan, history: tuple[Publication, ...]
 ) -> Iterator[tuple[Publication, str]]:
-    """Yield other runs' publications beside the product's table that stand for partitions of it.
+    """Yield the publications of other runs that correct partitions of this run by events.
 
-    Each with the first such partition.
+    These are publications outside the product's table. Each comes with the first such partition.
     """
     own = plan.resolved.contract.table
     others = {
@@ -133,7 +139,7 @@ def published_corrections(
 
 
 def published_corrections_error(plan: Plan, row: Publication, label: str) -> Unsupported:
-    """Make the error for rows that events of another run correct already."""
+    """Build the error for rows that events of another run correct already."""
     return Unsupported(
         f"{plan.product}: correction events of {row.run_id} (version {row.version}) stand for "
         f"{label}, which {plan.run_id} changes too",
@@ -144,23 +150,23 @@ def published_corrections_error(plan: Plan, row: Publication, label: str) -> Uns
 
 
 def effective_publications(undone: Sequence[Publication]) -> tuple[Publication, ...]:
-    """Leave out what was undone before already: acts, and the rollback that took them back.
+    """Return the publications without those that an earlier rollback undid, and that rollback.
 
-    `undone` is newest first, as a rollback gives it.
+    `undone` is newest first, as a rollback lists it.
     """
-    found: list[Publication] = []
-    place = 0
-    while place < len(undone):
-        row = undone[place]
-        place += 1
+    effective: list[Publication] = []
+    index = 0
+    while index < len(undone):
+        row = undone[index]
+        index += 1
         if row.action == "rollback" and row.returns_to == row.version:
-            back = (n for n in range(place, len(undone)) if undone[n].version == row.version)
-            there = next(back, None)
-            if there is not None:
-                place = there
+            matches = (n for n in range(index, len(undone)) if undone[n].version == row.version)
+            restored_index = next(matches, None)
+            if restored_index is not None:
+                index = restored_index
                 continue
-        found.append(row)
-    return tuple(found)
+        effective.append(row)
+    return tuple(effective)
 
 
 def correction_events(
@@ -168,7 +174,7 @@ def correction_events(
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of differing rows, in the order of the rows.
 
-    Rows that are alike follow each other: they are told apart by their number.
+    Equal rows must be adjacent: their number in the group makes their event ids differ.
     """
     position, number, last = 0, 0, None
     for row in rows:
@@ -217,7 +223,7 @@ _REVERSE = {"correction": "correction", "retraction": "addition", "addition": "r
 def reversed_events(
     request: CompensationRequest, written: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what takes the written events back, last ones first: `written` is in that order."""
+    """Yield the reverse of the written events; `written` must list the last event first."""
     for position, event in enumerate(written):
         yield {
             **event,

@@ -1,4 +1,7 @@
-"""Decisions about the accepted-version pointer: reserve, finish, release, go back."""
+"""Decisions about the accepted-version pointer: reserve, finish, release, roll back.
+
+Histories are tuples of publications, the newest first.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")
 
 
 def require_no_pending(pointer: Pointer, product: str, run_id: str | None) -> None:
-    """Raise PointerMoved, with the winner's name, when another publication is under way."""
+    """Raise PointerMoved, which names the other actor, when another publication is in progress."""
     pending = pointer.pending
     if pending is not None and (run_id is None or pending.run_id != run_id):
         what = f"version {pending.version} is being published"
@@ -37,9 +40,9 @@ def require_no_pending(pointer: Pointer, product: str, run_id: str | None) -> No
 
 
 def resume_reservation(pending: Publication, by: Publication) -> tuple[Publication, ...]:
-    """Give the row by which a later lease takes up a reservation; none when it holds it already.
+    """Return the row by which a later lease resumes a reservation; empty when it holds it already.
 
-    An earlier lease that finds it taken up can neither finish nor release it.
+    An earlier lease can then neither finish nor release the reservation.
     """
     if pending.epoch == by.epoch:
         return ()
@@ -48,7 +51,7 @@ def resume_reservation(pending: Publication, by: Publication) -> tuple[Publicati
 
 
 def finished_elsewhere_error(row: Publication, pointer: Pointer) -> PointerMoved:
-    """Make the error for an act that somebody else finished, or released, meanwhile."""
+    """Build the error for a reservation that another process finished or released."""
     now = f"version {pointer.accepted.version}" if pointer.accepted else "nothing"
     return PointerMoved(
         f"{row.product}: another process finished or released version {row.version} meanwhile; "
@@ -66,12 +69,12 @@ def require_pinned_base(
 ) -> None:
     """Raise PointerMoved unless readers of a pinned product see the state that a run starts from.
 
-    Before the first publication that is the product's own table, at `head`.
+    Before the first publication that state is the product's own table, at `head`.
     """
     accepted = pointer.accepted
     seen = (accepted.table, accepted.snapshot_id) if accepted else (wanted.table, head)
     if seen != base:
-        who = (
+        by = (
             ""
             if accepted is None
             else (
@@ -81,7 +84,7 @@ def require_pinned_base(
         )
         raise PointerMoved(
             f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
-            f"{seen[0]}@{seen[1]} by now{who}, which the run does not contain",
+            f"{seen[0]}@{seen[1]} by now{by}, which the run does not contain",
             state="nothing was published; the shadow table is kept",
             fix=f"lakehouse-backfill plan MANIFEST --revise {wanted.run_id}",
         )
@@ -90,7 +93,7 @@ def require_pinned_base(
 def baseline_publication(
     draft: Publication, head: int | None, scope: Scope | None, at: datetime
 ) -> Publication:
-    """Give version 0: the state that the first publication of a product found."""
+    """Return version 0: the state before the first publication of a product."""
     return draft.model_copy(
         update={
             "version": 0,
@@ -114,9 +117,10 @@ def baseline_publication(
 
 @dataclass(frozen=True)
 class RollbackTarget:
-    """Where a rollback leads: the version, the partitions with their old contents, rows undone.
+    """Where a rollback leads: the version, the partitions to restore, and the undone publications.
 
-    `leaving` and `returning` are the runs whose output readers see no more, and see again.
+    `undone` is newest first; `publication` is the row of the version. Readers no longer see the
+    output of `runs_rolled_back`, and see the output of `runs_reinstated` again.
     """
 
     version: int
@@ -127,67 +131,72 @@ class RollbackTarget:
     publication: Publication
     runs_rolled_back: tuple[str, ...]
     runs_reinstated: tuple[str, ...]
-    #: How many versions had been let go when this was worked out.
+    #: Number of expired versions when the target was resolved.
     expirations: int = 0
-    #: Partitions that cannot go back by their own files; found later, by looking at the table.
+    #: Partitions whose own files cannot be restored; set later, from the table.
     rewrites: tuple[RequiredRewrite, ...] = ()
-    #: What names rows that were deleted since, and do not come back; found with them.
+    #: Rows that were deleted since and are not restored; set with `rewrites`.
     excluded_rows: ExcludedRows | None = None
 
 
 def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
-    """Name, for each accepted version, the runs whose output readers see at it."""
-    found: dict[int, frozenset[str]] = {}
-    seen: frozenset[str] = frozenset()
+    """Return, for each accepted version, the runs whose output readers see at it."""
+    visible: dict[int, frozenset[str]] = {}
+    current: frozenset[str] = frozenset()
     for row in reversed(history):
         if row.action not in ACCEPTED_ACTIONS:
             continue
         if row.action == "publish" and row.run_id is not None:
-            seen |= {row.run_id}
-        # Back to a version: what was seen at it. Partly back is a version of its own.
-        seen = found.get(row.version, seen) if row.action == "rollback" else seen
-        found[row.version] = seen
-    return found
+            current |= {row.run_id}
+        # A rollback to a version shows the runs of that version. A partial one is a new version.
+        current = visible.get(row.version, current) if row.action == "rollback" else current
+        visible[row.version] = current
+    return visible
 
 
 def newest_published_run(history: tuple[Publication, ...]) -> str | None:
-    """Name the run that was published last, also if it was rolled back since."""
+    """Return the run that was published last, also if it was rolled back since."""
     return next((row.run_id for row in history if row.action == "publish"), None)
 
 
 def visible_publication(history: tuple[Publication, ...], run_id: str) -> Publication | None:
-    """Give the publication by which readers see the run's output now, None when they do not."""
+    """Return the publication by which readers see the run's output now; None if they do not."""
     newest = next((row for row in history if row.action in ACCEPTED_ACTIONS), None)
     if newest is None or run_id not in runs_by_version(history)[newest.version]:
         return None
-    made = (row for row in history if row.action == "publish" and row.run_id == run_id)
-    return next(made, None)
+    publications = (row for row in history if row.action == "publish" and row.run_id == run_id)
+    return next(publications, None)
 
 
 def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
-    """Give the run's newest output version, and which of its partitions went back since.
+    """Return the run's newest output version, and its partitions that were rolled back since.
 
-    A rollback of some partitions makes a version of its own; one to a version that was there before
-    leads to what readers saw then.
+    A rollback of some partitions makes a version of its own; a rollback to an existing version
+    restores what readers saw at that version.
     """
     nothing: frozenset[str] = frozenset()
-    at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
-    made, mine, seen, others = 0, nothing, nothing, nothing
+    state_at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+    newest_version, published, visible, replaced = 0, nothing, nothing, nothing
     for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
         labels = frozenset(row.scope.partitions) if row.scope else nothing
         if row.action == "publish" and row.run_id == run_id:
-            # Each step of a run that is published in steps is such a row.
-            made, mine, seen, others = row.version, mine | labels, seen | labels, others - labels
+            # A run that is published in steps has one such row for each step.
+            newest_version, published, visible, replaced = (
+                row.version,
+                published | labels,
+                visible | labels,
+                replaced - labels,
+            )
         elif row.action == "publish":
-            others |= labels  # another run's output is no rollback
+            replaced |= labels  # the output of another run replaced it, which is no rollback
         elif row.action == "rollback":
-            seen, others = at.get(row.version, (seen - labels, others - labels))
-        at[row.version] = seen, others
-    return made, tuple(sorted(mine - seen - others))
+            visible, replaced = state_at.get(row.version, (visible - labels, replaced - labels))
+        state_at[row.version] = visible, replaced
+    return newest_version, tuple(sorted(published - visible - replaced))
 
 
 def is_same_rollback(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:
-    """Tell whether a pending rollback is the one that is wanted: it was cut off, and goes on."""
+    """Return whether a pending rollback is the requested one, interrupted or in progress."""
     was_partial = pending.returns_to is not None and pending.returns_to != pending.version
     held = (pending.run_id, pending.scope, pending.supersedes, pending.returns_to, was_partial)
     return held == (None, wanted.scope, wanted.supersedes, wanted.returns_to, is_partial)
@@ -196,10 +205,11 @@ def is_same_rollback(pending: Publication, wanted: Publication, *, is_partial: b
 def resolve_rollback(
     history: tuple[Publication, ...], product: str, to: int | None, only: tuple[str, ...]
 ) -> RollbackTarget:
-    """Work out the rollback to version `to` (the one superseded last if None).
+    """Resolve the rollback to version `to` (None: the version that was superseded last).
 
-    For each partition: the content right before the first act that came after `to`; refused later
-    if a live commit changed it since the last such act. Raises NotFound, Blocked.
+    Each partition gets its content right before the first publication after `to` that touched it.
+    The commit refuses it later if a live commit changed the partition since the last such
+    publication. Raises NotFound, Blocked, Unsupported.
     """
     accepted = [row for row in history if row.action in ACCEPTED_ACTIONS]
     if not accepted:
@@ -207,36 +217,39 @@ def resolve_rollback(
     target = to if to is not None else _previous_version(accepted, product)
     undone = _undone_publications(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
-    everything = {label for scope in scopes for label in scope.partitions}
-    established = accepted[len(undone)]
-    unknown = [label for label in only if label not in everything]
+    changed = {label for scope in scopes for label in scope.partitions}
+    target_row = accepted[len(undone)]
+    unknown = [label for label in only if label not in changed]
     if unknown:
         raise NotFound(
             f"{product}: {unknown[0]} was not changed since version {target}",
-            fix=f"choose among {partitions.describe_labels(tuple(sorted(everything)))}",
+            fix=f"choose among {partitions.describe_labels(tuple(sorted(changed)))}",
         )
-    wanted = everything & set(only) if only else everything
+    selected = changed & set(only) if only else changed
     field = _require_one_field(scopes, product, target)
-    is_partial = wanted != everything
-    before, after = (runs_by_version(history)[row.version] for row in (undone[0], established))
-    labels = tuple(sorted(wanted, key=partitions.label_sort_key(field)))
+    is_partial = selected != changed
+    before, after = (runs_by_version(history)[row.version] for row in (undone[0], target_row))
+    labels = tuple(sorted(selected, key=partitions.label_sort_key(field)))
     return RollbackTarget(
         version=target,
         is_partial=is_partial,
         scope=Scope(field=field, partitions=labels),
-        # Correction events went to a table of their own: nothing of the product's is put back.
+        # Correction events are in another table: nothing of the product's table is restored.
         restores=_group_restores(
             [row for row in undone if row.table == accepted[-1].table], labels
         ),
         undone=tuple(undone),
-        publication=established,
+        publication=target_row,
         runs_rolled_back=() if is_partial else tuple(sorted(before - after)),
         runs_reinstated=() if is_partial else tuple(sorted(after - before)),
     )
 
 
 def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
-    """Labels of two partition fields are not told apart: by one, the other's are missed."""
+    """Return the partition field that all scopes have; raises Unsupported when they differ.
+
+    Labels do not carry their field: a rollback by one field would miss the labels of another.
+    """
     fields = list(dict.fromkeys(f"{s.field.transform}({s.field.column})" for s in scopes))
     if len(fields) > 1:
         raise Unsupported(
@@ -249,8 +262,8 @@ def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeF
 
 def _previous_version(accepted: list[Publication], product: str) -> int:
     version = accepted[0].version
-    # A rollback row repeats the number of the version that it went back to: what came before that
-    # version is written in the row that first made it.
+    # A rollback row repeats the number of the version that it restored. The row that first made
+    # the version says which one it superseded.
     maker = next((row for row in reversed(accepted) if row.version == version), None)
     if maker is None or maker.supersedes is None:
         raise Blocked(
@@ -294,14 +307,14 @@ def _group_restores(
         groups.setdefault((oldest.before_snapshot_id, newest.snapshot_id), []).append(label)
     return tuple(
         PartitionRestore(
-            partitions=tuple(found), restore_snapshot_id=restore, since_snapshot_id=since
+            partitions=tuple(group), restore_snapshot_id=restore, since_snapshot_id=since
         )
-        for (restore, since), found in groups.items()
+        for (restore, since), group in groups.items()
     )
 
 
 def require_pointer_unmoved(pointer: Pointer, seen: Publication) -> None:
-    """Raise PointerMoved when the accepted publication is not the one that was looked at."""
+    """Raise PointerMoved when the accepted publication is not `seen`."""
     accepted = pointer.accepted
     if accepted is None or accepted.token != seen.token:
         now = f"version {accepted.version} by {accepted.by}" if accepted else "nothing"

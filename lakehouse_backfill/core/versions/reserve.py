@@ -1,4 +1,4 @@
-"""The moves of the pointer around a swap: reserve a version, finalise it, or give it back."""
+"""Pointer moves around a swap: reserve a version, finalise it, or release it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 
-#: Errors after which it is certain that nothing was swapped: the reserved version is given back.
+#: Errors after which it is certain that nothing was swapped: the reserved version is released.
 REFUSALS = (Blocked, Conflict, NotFound, Unsupported)
-#: How often, and after which pauses, another publication of the product is asked for its end.
+#: How often, and after which pauses, the pointer is read again while it is reserved.
 _MAX_ATTEMPTS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
 
 PointerDecision = Callable[[Pointer], tuple[Publication, ...]]
@@ -37,12 +37,12 @@ PointerDecision = Callable[[Pointer], tuple[Publication, ...]]
 def reserve_version(
     context: Context, wanted: Publication, head: int | None, base: TargetPin | None = None
 ) -> Publication:
-    """Reserve the next version, or take up the one that this run reserved before.
+    """Reserve the next version, or resume the reservation that this run made before.
 
-    The first of a product also bears `head`, the product's table as readers see it until then.
-    Waits for another publication of the product that is under way. With `base`, readers must still
-    see exactly that state; else PointerMoved: their whole table is about to be replaced, and what
-    was accepted since would be lost.
+    The first reservation of a product also carries `head`, the snapshot of the product's table that
+    readers see until then. Waits for another publication of the product that is in progress. With
+    `base`, readers must still see exactly that state; else PointerMoved: the publication replaces
+    their whole table, and later accepted changes would be lost.
     """
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
@@ -64,16 +64,17 @@ def reserve_version(
 def when_pointer_is_free(
     context: Context, product: str, decide: PointerDecision, is_mine: Callable[[Publication], bool]
 ) -> Publication:
-    """Move the pointer by `decide` once no other act on the product is pending; give the own one.
+    """Move the pointer by `decide` once no other publication or rollback of the product is pending.
 
-    Raises PointerMoved, with its name, when the other one was cut off or takes too long.
+    Returns the pending row of this caller. Raises PointerMoved, which names the other one, when it
+    was interrupted or takes too long; OutcomeUnknown when the reserved version is missing.
     """
 
     def when_free(pointer: Pointer) -> tuple[Publication, ...]:
         is_free = pointer.pending is None or is_mine(pointer.pending)
         return decide(pointer) if is_free else ()
 
-    for turn in range(_MAX_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         pointer = context.versions.move(product, when_free)
         if pointer.pending is None:
             raise OutcomeUnknown(
@@ -85,23 +86,23 @@ def when_pointer_is_free(
             return pointer.pending
         if not is_reservation_active(context, pointer.pending):
             break
-        context.clock.sleep(min(_PAUSE_S * (turn + 1), _LONGEST_PAUSE_S))
+        context.clock.sleep(min(_PAUSE_S * (attempt + 1), _LONGEST_PAUSE_S))
     require_no_pending(pointer, product, None)
     raise OutcomeUnknown(f"{product}: its pointer changes faster than it can be read")
 
 
 def is_reservation_active(context: Context, pending: Publication) -> bool:
-    """Tell whether a reservation will go away by itself: somebody works on it."""
+    """Return whether another process works on a reservation and will end it."""
     if pending.run_id is None:
         return context.is_pending_elsewhere(pending)
     return context.is_driven_elsewhere(context.runs.status(pending.run_id))
 
 
 def may_release(reserved: Publication, wanted: Publication, error: BackfillError) -> bool:
-    """Tell whether a refusal makes it certain that the reserved act will not land any more.
+    """Return whether a refusal proves that the reserved row cannot land later.
 
-    A reservation that was made by another process may be under way there too. What refuses this
-    process, a change of the partitions for one, refuses that one; being too busy does not.
+    A reservation of another process may be in progress there. What refuses this process, such as
+    changed partitions, refuses that process too; TooBusy does not.
     """
     return reserved.token == wanted.token or not isinstance(error, TooBusy)
 
@@ -109,12 +110,12 @@ def may_release(reserved: Publication, wanted: Publication, error: BackfillError
 def finalise_version(
     context: Context, reserved: Publication, swap: CommitResult, action: str
 ) -> Publication:
-    """Move the pointer to what was swapped in and give the row that says so.
+    """Move the pointer to the swapped snapshot and return the accepted row.
 
-    The first publication of a product also gives what was there before a version, 0: only now is
-    it sure which snapshot that is, and a tag of the swap keeps it. The same again changes nothing.
-    Raises PointerMoved when the reservation is gone: another process finished it, and what is
-    accepted now may have come after.
+    The first publication of a product also makes version 0 of the state before it: only now is its
+    snapshot certain, and a tag of the swap keeps it. A second call changes nothing. Raises
+    PointerMoved when the reservation is missing: another process finished it, and a later
+    publication may be accepted now.
     """
     row = reserved.model_copy(
         update={
@@ -142,16 +143,16 @@ def _baseline(
 ) -> tuple[Publication, ...]:
     if pointer.accepted is not None:
         return ()
-    # What was published elsewhere has another table's snapshots.
+    # A swap in another table has the snapshots of that table.
     is_in_place = swap.table == reserved.table
     head = swap.before_snapshot_id if is_in_place else reserved.before_snapshot_id
     return (baseline_publication(reserved, head, reserved.scope, reserved.at),)
 
 
 def refresh_view(context: Context, contract: Contract) -> None:
-    """Let the contract's view, if there is one, show what the pointer says.
+    """Update the contract's view, if it has one, to what the pointer says.
 
-    Making a view takes a while: what was accepted meanwhile is shown too.
+    Repeats until the pointer did not move while the view was made.
     """
     if contract.view is None:
         return
@@ -167,9 +168,9 @@ def refresh_view(context: Context, contract: Contract) -> None:
 
 
 def release_version(context: Context, reserved: Publication, epoch: int) -> None:
-    """Give a reserved version back after a conflict; its number is not used again.
+    """Release a reserved version after a conflict; its number is not used again.
 
-    A reservation that a later lease than `epoch` took up, or that was finished, stays as it is.
+    A reservation that was finished, or that a lease later than `epoch` has resumed, stays as it is.
     """
     row = reserved.model_copy(
         update={"action": "release", "at": context.clock.now(), "epoch": epoch}
@@ -184,7 +185,7 @@ def release_version(context: Context, reserved: Publication, epoch: int) -> None
 
 
 def publication_tags(row: Publication) -> dict[Any, str]:
-    """The tags that keep both sides of a publication readable."""
+    """Return the tags that keep both sides of a publication readable."""
     return {
         "before": f"lhb-before-{row.token[:12]}",
         "after": f"lhb-v{row.version}-{row.token[:12]}",

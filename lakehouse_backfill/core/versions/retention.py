@@ -1,4 +1,4 @@
-"""Which accepted versions of a product can be gone back to, and by which tags."""
+"""Decides which accepted versions stay available for a rollback, and which tags keep them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PublicationHistory = tuple[Publication, ...]
 
 @dataclass(frozen=True)
 class VersionRetention:
-    """Versions with the reason why they are kept, or let go; `gone` were let go before.
+    """The versions that are kept or expire, each with the reason; `expired` ones expired before.
 
-    `acts` are the accepted rows, newest first; those up to number `last` belong to kept versions.
+    `accepted_rows` are newest first; those up to index `last_kept` belong to kept versions.
     """
 
     accepted_rows: PublicationHistory
@@ -30,7 +30,7 @@ class VersionRetention:
     expiring: dict[int, str]
     expired: frozenset[int]
     pending: str = ""
-    #: The beginnings of the tokens of all rows, also of those that were given back.
+    #: The first characters of the tokens of all rows, also of released ones.
     tokens: frozenset[str] = frozenset()
 
     @property
@@ -41,7 +41,7 @@ class VersionRetention:
         )
 
     def tag_reason(self, tag: str) -> str | None:
-        """Say why a tag of a publication or rollback is kept; None: nothing needs it."""
+        """Return why a tag of a publication or rollback is kept; None: nothing needs it."""
         token = tag[-_TOKEN_LENGTH:]
         for number, row in enumerate(self.accepted_rows):
             if row.token[:_TOKEN_LENGTH] != token or row.token.endswith("-baseline"):
@@ -54,7 +54,7 @@ class VersionRetention:
         return f"{self.pending} is under way" if token == self.pending[:_TOKEN_LENGTH] else None
 
     def has_made_tag(self, tag: str) -> bool:
-        """Tell whether an act of the product has made the tag, or began to."""
+        """Return whether a publication or rollback of the product made the tag, or began to."""
         return tag[-_TOKEN_LENGTH:] in self.tokens
 
     def _kept_reason(self, version: int) -> str:
@@ -63,7 +63,7 @@ class VersionRetention:
 
 
 def is_publication_tag(tag: str) -> bool:
-    """Tell whether a tag is one of a publication or a rollback."""
+    """Return whether a tag is one of a publication or a rollback."""
     return tag.startswith((_BEFORE, _AFTER))
 
 
@@ -76,38 +76,38 @@ def decide_version_retention(
     *,
     is_pinned: bool = False,
 ) -> VersionRetention:
-    """Decide for each accepted version: the accepted one stays, and what `keep` says.
+    """Decide for each accepted version whether it is kept: the accepted one, and those of `keep`.
 
-    The kept ones are always the newest: a rollback needs all acts since the version it leads to.
-    With `erasure`, a reason, only the accepted one stays, of a table that readers follow as what
-    main holds now, without a tag on what it held. While an act is pending all stay.
+    The kept ones are always the newest: a rollback needs all publications since its version. With
+    `erasure`, a reason, only the accepted version is kept; a table that readers follow then keeps
+    no tag, as they read the head of main. While a publication or rollback is pending all are kept.
     """
     rows = tuple(history)
-    acts = tuple(row for row in rows if row.action in ACCEPTED_ACTIONS)
-    gone = frozenset(row.version for row in rows if row.action == "expire")
+    accepted_rows = tuple(row for row in rows if row.action in ACCEPTED_ACTIONS)
+    expired = frozenset(row.version for row in rows if row.action == "expire")
     newest: dict[int, int] = {}
-    for number, row in enumerate(acts):
+    for number, row in enumerate(accepted_rows):
         newest.setdefault(row.version, number)
     kept: dict[int, str] = {}
     expiring: dict[int, str] = {}
-    for place, (version, number) in enumerate(newest.items()):
-        ended = acts[number - 1].at if number else now
-        why = _keep_reason(place, ended, keep, now, erasure)
-        if pending is not None and version not in gone:
-            why = why or f"{pending.by} is at work on {pending.product}"
-        if why and version not in gone:
-            kept[version] = why
-        elif version not in gone:
+    for rank, (version, number) in enumerate(newest.items()):
+        superseded_at = accepted_rows[number - 1].at if number else now
+        reason = _keep_reason(rank, superseded_at, keep, now, erasure)
+        if pending is not None and version not in expired:
+            reason = reason or f"{pending.by} is at work on {pending.product}"
+        if reason and version not in expired:
+            kept[version] = reason
+        elif version not in expired:
             expiring[version] = erasure or (
                 f"older than the newest {keep.count} versions, and superseded for more than "
                 f"{keep.days} days"
             )
-    last = max((newest[version] for version in kept), default=-1)
+    last_kept = max((newest[version] for version in kept), default=-1)
     if erasure and not is_pinned and pending is None:
-        last = -1
+        last_kept = -1
     tokens = frozenset(row.token[:_TOKEN_LENGTH] for row in rows)
     under_way = pending.token if pending else ""
-    return VersionRetention(acts, last, kept, expiring, gone, under_way, tokens)
+    return VersionRetention(accepted_rows, last_kept, kept, expiring, expired, under_way, tokens)
 
 
 def _keep_reason(
@@ -119,14 +119,16 @@ def _keep_reason(
         return ""
     if place < keep.count:
         return f"one of the newest {keep.count} versions"
-    until = ended + timedelta(days=keep.days)
-    return f"superseded less than {keep.days} days ago: until {until:%Y-%m-%d}" * (until > now)
+    kept_until = ended + timedelta(days=keep.days)
+    return f"superseded less than {keep.days} days ago: until {kept_until:%Y-%m-%d}" * (
+        kept_until > now
+    )
 
 
 def expiration_rows(
     product: str, expiring: dict[int, str], at: datetime, by: str
 ) -> PublicationHistory:
-    """Give the rows that let versions go, oldest first; their tokens are their own."""
+    """Build the rows that expire versions, oldest first; each has a token of its own."""
     return tuple(
         Publication(
             product=product, version=version, token=f"expire-{product}-{version}", action="expire",
@@ -138,12 +140,15 @@ def expiration_rows(
 
 
 def count_expirations(history: Iterable[Publication]) -> int:
-    """Count the rows by which versions were let go."""
+    """Count the rows that expired versions."""
     return sum(row.action == "expire" for row in history)
 
 
 def require_version_kept(history: Iterable[Publication], product: str, version: int) -> None:
-    """Raise Blocked, with who and why, when a version was let go: what it held may be gone."""
+    """Raise Blocked, with actor and reason, when a version expired.
+
+    Its content may be deleted.
+    """
     for row in history:
         if row.action == "expire" and row.version == version:
             raise Blocked(
@@ -155,7 +160,7 @@ def require_version_kept(history: Iterable[Publication], product: str, version: 
 
 
 def require_none_expired_since(pointer: Pointer, known: int, product: str) -> None:
-    """Raise PointerMoved when versions were let go after the way back was worked out."""
+    """Raise PointerMoved when versions expired after the rollback target was resolved."""
     if pointer.expirations != known:
         raise PointerMoved(
             f"{product}: versions were let go meanwhile",

@@ -1,4 +1,7 @@
-"""Decisions about publishing in steps: which partitions are a step, and what is visible by now."""
+"""Decisions about publishing in steps: the partitions of each step, and those that are visible.
+
+Histories are tuples of publications, the newest first.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,33 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.rollout import Progressive
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, Unsupported, attach_error_field
 
-#: Publish modes whose commits can be cut by partition.
+#: Publish modes whose commits can be split by partition.
 STEPWISE_MODES = ("replace_partitions", "append")
 _FIELD = "target.progressive"
 
 
 @dataclass(frozen=True)
 class PublishStep:
-    """One publication of several: its number from 1, how many there are, its partitions."""
+    """One publication of several: its number from 1, the number of steps, its partitions."""
 
     number: int
     count: int
     scope: Scope
 
     def __str__(self) -> str:
-        return f"step {self.number} of {self.count}, {partitions.describe_labels(self.scope.partitions)}"
+        return (
+            f"step {self.number} of {self.count}, "
+            f"{partitions.describe_labels(self.scope.partitions)}"
+        )
 
 
 def is_stepwise(plan: Plan) -> bool:
-    """Tell whether the run is published in steps."""
+    """Return whether the run is published in steps."""
     return plan.resolved.manifest.target.progressive is not None
 
 
 def publish_steps(plan: Plan) -> tuple[PublishStep, ...]:
-    """Give the steps of a run in their order; without progressive publication there is one."""
+    """Return the steps of a run in order; a run that is not published in steps has one."""
     declared, scope = plan.resolved.manifest.target.progressive, plan.resolved.scope
     if declared is None:
         return (PublishStep(1, 1, scope),)
@@ -55,23 +61,25 @@ def publish_steps(plan: Plan) -> tuple[PublishStep, ...]:
 
 
 def check_progressive(manifest: RunManifest, contract: Contract, scope: Scope) -> tuple[str, ...]:
-    """Say in how many steps the run will be published.
+    """Return the note on the number of steps, for the plan; empty without steps.
 
-    Raises Unsupported where steps make no sense, ConfigError when they do not fit the scope.
+    Raises Unsupported where steps are not possible, ConfigError when they do not fit the scope.
     """
     declared, mode = manifest.target.progressive, manifest.target.publish_mode
     if declared is None:
         return ()
     if contract.publication != "follow" or mode not in STEPWISE_MODES:
-        why = "it becomes visible by one pointer move" if mode == "pointer_swap" else "as a whole"
+        reason = (
+            "it becomes visible by one pointer move" if mode == "pointer_swap" else "as a whole"
+        )
         if contract.publication == "follow":
-            why = f"publish_mode {mode} is not cut by partition"
+            reason = f"publish_mode {mode} is not cut by partition"
         raise Unsupported(
             f"{_FIELD}: a product that is {contract.publication} is not published in steps with "
-            f"{mode}: {why}",
+            f"{mode}: {reason}",
             state=NOTHING_PLANNED,
-            fix=f"remove target.progressive, or use {' or '.join(STEPWISE_MODES)} on a product that is "
-            "follow",
+            fix=f"remove target.progressive, or use {' or '.join(STEPWISE_MODES)} on a product "
+            "that is follow",
             field=_FIELD,
         )
     _require_scope_column(declared, scope)
@@ -116,9 +124,9 @@ def _ordered_partitions(declared: Progressive, scope: Scope) -> list[str]:
     for number, value in enumerate(declared.order):
         label = _order_label(scope, value, number)
         if label not in scope.partitions or label in first:
-            why = "is named twice" if label in first else "is not one of the run's partitions"
+            problem = "is named twice" if label in first else "is not one of the run's partitions"
             raise ConfigError(
-                f"{_FIELD}.order: {label} {why}",
+                f"{_FIELD}.order: {label} {problem}",
                 fix=f"name each of {partitions.describe_labels(scope.partitions)} at most once",
                 field=f"{_FIELD}.order[{number}]",
             )
@@ -132,31 +140,28 @@ def _order_label(scope: Scope, value: PartitionValue, number: int) -> str:
 
 
 def visible_partitions(history: tuple[Publication, ...], run_id: str) -> frozenset[str]:
-    """Name the run's partitions that it made visible and that were not rolled back since.
-
-    `history` is newest first.
-    """
-    seen: frozenset[str] = frozenset()
-    at: dict[int, frozenset[str]] = {}
+    """Return the run's partitions that it published and that were not rolled back since."""
+    visible: frozenset[str] = frozenset()
+    visible_at: dict[int, frozenset[str]] = {}
     for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
         labels = frozenset(row.scope.partitions) if row.scope else frozenset()
         if row.action == "publish" and row.run_id == run_id:
-            seen |= labels
+            visible |= labels
         elif row.action == "rollback":
-            seen = at.get(row.version, seen - labels)
-        at[row.version] = seen
-    return seen
+            visible = visible_at.get(row.version, visible - labels)
+        visible_at[row.version] = visible
+    return visible
 
 
 def is_fully_visible(history: tuple[Publication, ...], plan: Plan) -> bool:
-    """Tell whether readers see all partitions of the run."""
+    """Return whether readers see all partitions of the run."""
     return visible_partitions(history, plan.run_id) >= set(plan.resolved.scope.partitions)
 
 
 def remaining_scope(step: PublishStep, seen: frozenset[str]) -> Scope | None:
-    """Give what of a step readers do not see yet; None: nothing."""
-    left = tuple(label for label in step.scope.partitions if label not in seen)
-    return step.scope.model_copy(update={"partitions": left}) if left else None
+    """Return the part of a step that readers do not see yet; None: they see all of it."""
+    remaining = tuple(label for label in step.scope.partitions if label not in seen)
+    return step.scope.model_copy(update={"partitions": remaining}) if remaining else None
 
 
 def preview_steps(plan: Plan) -> list[list[str]]:
@@ -167,8 +172,8 @@ def preview_steps(plan: Plan) -> list[list[str]]:
 
 
 def newest_step_records(document: dict[str, Any] | None) -> dict[int, dict[str, Any]]:
-    """Give the newest record of each step by its number."""
-    return {int(item["step"]): item for item in _step_records(document)}
+    """Return the newest record of each step by its number."""
+    return {int(record["step"]): record for record in _step_records(document)}
 
 
 def _step_records(document: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -178,9 +183,12 @@ def _step_records(document: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 def newest_step_publication(
     history: tuple[Publication, ...], run_id: str, step: PublishStep
 ) -> Publication:
-    """Give the newest publication by which readers see something of the step."""
+    """Return the newest publication by which readers see a part of the step.
+
+    Raises ChecksFailed when there is none.
+    """
     labels = set(step.scope.partitions)
-    made = (
+    publications = (
         row
         for row in history
         if row.action == "publish"
@@ -188,7 +196,7 @@ def newest_step_publication(
         and row.scope is not None
         and labels & set(row.scope.partitions)
     )
-    row = next(made, None)
+    row = next(publications, None)
     if row is None:
         raise ChecksFailed(
             f"{run_id}: {step} is not visible: it was rolled back meanwhile",
@@ -199,24 +207,24 @@ def newest_step_publication(
 
 
 def version_before_run(history: tuple[Publication, ...], run_id: str) -> int:
-    """Give the version that was accepted right before the run's first visible step."""
-    found = 0
+    """Return the version that was accepted right before the run's first visible step."""
+    version = 0
     for number, row in enumerate(history):
         if row.action == "publish" and row.run_id == run_id:
-            found = row.supersedes or 0
+            version = row.supersedes or 0
             if not visible_partitions(history[number + 1 :], run_id):
                 break
-    return found
+    return version
 
 
 def describe_visible_partitions(history: tuple[Publication, ...], plan: Plan) -> str:
-    """Say which of the run's partitions readers see, and what of the others."""
+    """Describe which of the run's partitions readers see, and which not."""
     seen, everything = visible_partitions(history, plan.run_id), plan.resolved.scope.partitions
     new = tuple(label for label in everything if label in seen)
     old = tuple(label for label in everything if label not in seen)
     if not new:
         return "readers see the accepted version as before; nothing of this run"
-    said = f"readers see {partitions.describe_labels(new)} of this run"
+    text = f"readers see {partitions.describe_labels(new)} of this run"
     return (
-        f"{said}, and {partitions.describe_labels(old)} as before" if old else f"{said}: all of it"
+        f"{text}, and {partitions.describe_labels(old)} as before" if old else f"{text}: all of it"
     )

@@ -1,4 +1,4 @@
-"""A run's shadow as a candidate for adoption: proving it is what was planned."""
+"""A run's shadow as the candidate of an adopt, and the proof that it is what was planned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; t
 
 
 class ShadowCandidate:
-    """The shadow at the snapshot that was accepted."""
+    """The shadow at the accepted snapshot."""
 
     def __init__(self, shadow: Table, request: AdoptRequest, cache: ManifestCache) -> None:
         self._shadow = shadow
@@ -52,7 +52,7 @@ class ShadowCandidate:
 
     @property
     def schema(self) -> Schema:
-        """The columns that the shadow's files are read by."""
+        """The columns that the shadow's files are read with."""
         return self._shadow.schema()
 
     @cached_property
@@ -62,12 +62,12 @@ class ShadowCandidate:
 
     @property
     def spec_id(self) -> int:
-        """The partition spec that the target had when the shadow was made of it."""
+        """The partition spec that the target had when the shadow was cloned."""
         return self._shadow.metadata.default_spec_id
 
     @property
     def target_uuid(self) -> str:
-        """The table that the shadow was cloned from."""
+        """The UUID of the table that the shadow was cloned from."""
         uuid = self._shadow.metadata.properties.get(TARGET_UUID_PROPERTY)
         if uuid is None:
             raise Unsupported(
@@ -78,7 +78,7 @@ class ShadowCandidate:
         return uuid
 
     def files_to_adopt(self, target: Table) -> LiveEntries:
-        """Give the files to adopt, those new to the target without sequence numbers.
+        """Return the files to adopt; files that are new to the target have no sequence numbers.
 
         Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
         the scope changed, Unsupported when a file's spec or sort order is not the target's.
@@ -109,7 +109,7 @@ class ShadowCandidate:
         return find_snapshot(self._shadow.metadata, snapshot_id, name)
 
     def _refuse_incomplete(self) -> None:
-        """The shadow's history must hold the base and every chunk of the plan."""
+        """Check that the shadow's history holds the base and every chunk of the plan."""
         history = list(snapshot_ancestors(self._shadow.metadata, self._request.shadow_snapshot_id))
         chunks = {snapshot_summary(snapshot).get(CHUNK_ID_PROPERTY) for snapshot in history}
         missing = [chunk for chunk in self._request.chunk_ids if chunk not in chunks]
@@ -126,9 +126,10 @@ class ShadowCandidate:
             )
 
     def _differing_manifests(self) -> tuple[list[ManifestFile], list[ManifestFile]]:
-        """Give the manifests that only one of base and shadow has: the others list the same.
+        """Return the manifests that only base or only shadow has; shared ones list the same files.
 
-        All of them, if delete files are gone that may have hidden rows outside the scope.
+        Returns all manifests if delete files were removed that may have hidden rows outside the
+        scope.
         """
         old = [m for m in self._reader.manifests(self._base) if has_live_files(m)]
         new = [m for m in self._reader.manifests(self._head) if has_live_files(m)]
@@ -138,7 +139,7 @@ class ShadowCandidate:
         return (old, new) if self._has_lost_deletes(own_old, own_new) else (own_old, own_new)
 
     def _refuse_outside(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
-        """Files outside the scope must be those of the base, under the same delete files."""
+        """Check that files outside the scope are those of the base, under the same delete files."""
         self._refuse_own_deletes(old, new)
         before, after = self._files_outside(old), self._files_outside(new)
         changed = {
@@ -147,10 +148,10 @@ class ShadowCandidate:
             if before.deletes_by_file.get(path) != after.deletes_by_file.get(path)
         }
         if changed:
-            found = {**before.data, **after.data}
+            files = {**before.data, **after.data}
             key = label_sort_key(self._request.scope.field)
             labels = sorted(
-                {self._reader.labels.file_label(found[p].data_file) for p in changed}, key=key
+                {self._reader.labels.file_label(files[p].data_file) for p in changed}, key=key
             )
             raise WriteForbidden(
                 f"{self._request.shadow} changed {len(changed)} files outside the run's "
@@ -160,7 +161,10 @@ class ShadowCandidate:
             )
 
     def _refuse_own_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> None:
-        """Only data files are adopted: what delete files of this run hide would be seen again."""
+        """Refuse delete files of this run.
+
+        Only data files are adopted, so rows that the delete files hide would reappear.
+        """
         own = self._deletes(new).keys() - self._deletes(old).keys()
         if own:
             raise Unsupported(
@@ -172,37 +176,37 @@ class ShadowCandidate:
 
     def _has_lost_deletes(self, old: list[ManifestFile], new: list[ManifestFile]) -> bool:
         before, after = self._deletes(old), self._deletes(new)
-        knows = self._reader.labels.can_label
+        can_label = self._reader.labels.can_label
         lost = (before[path] for path in before.keys() - after.keys())
-        return any(not knows(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
+        return any(not can_label(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
 
     def _deletes(self, manifests: list[ManifestFile]) -> LiveEntries:
-        found: LiveEntries = {}
+        deletes: LiveEntries = {}
         for manifest in manifests:
             if manifest.content == ManifestContent.DELETES:
                 live = (e for e in self._reader.entries(manifest) if is_live_entry(e))
-                found.update((unique_file_name(entry.data_file), entry) for entry in live)
-        return found
+                deletes.update((unique_file_name(entry.data_file), entry) for entry in live)
+        return deletes
 
     def _files_outside(self, manifests: list[ManifestFile]) -> ScopeFiles:
-        """Give the data files outside the scope of these manifests, and all their delete files."""
-        found = ScopeFiles(deletes=self._deletes(manifests))
+        """Return these manifests' data files outside the scope, and all their delete files."""
+        outside = ScopeFiles(deletes=self._deletes(manifests))
         for manifest in manifests:
             if manifest.content == ManifestContent.DATA:
                 for entry in self._reader.live_entries(manifest):
                     if not self._allowed_reader.holds(entry):
-                        found.data[entry.data_file.file_path] = entry
-        return found
+                        outside.data[entry.data_file.file_path] = entry
+        return outside
 
     def _refuse_foreign_specs(self, target: Table, files: LiveEntries) -> None:
-        """Specs and sort orders are numbered per table: the same number must mean the same."""
-        ours, theirs = target.specs(), self._shadow.specs()
-        orders, their_orders = target.sort_orders(), self._shadow.sort_orders()
+        """Check specs and sort orders: numbers are per table, and must mean the same in both."""
+        target_specs, shadow_specs = target.specs(), self._shadow.specs()
+        target_orders, shadow_orders = target.sort_orders(), self._shadow.sort_orders()
         for path, entry in files.items():
             spec_id, order_id = entry.data_file.spec_id, entry.data_file.sort_order_id or 0
-            if ours.get(spec_id) != theirs[spec_id]:
+            if target_specs.get(spec_id) != shadow_specs[spec_id]:
                 problem = f"partition spec {spec_id}"
-            elif order_id and orders.get(order_id) != their_orders.get(order_id):
+            elif order_id and target_orders.get(order_id) != shadow_orders.get(order_id):
                 problem = f"sort order {order_id}"
             else:
                 continue

@@ -1,13 +1,11 @@
-"""What came to the target since: conflicts, compaction, frozen tables.
+"""Conflicts on a target since a run read it: changed rows, compactions, frozen tables.
 
-Whether a `replace` kept the rows, as far as metadata can tell without reading them.
+Only changes of the run's partitions and of the partitioning count, unless the table is frozen
+(`safety.freeze`).
 
-An operation of `replace` is a writer's promise. What manifests say about the files on both sides
-is compared: rows, nulls, and smallest and largest values of each column.
-
-What came to a target since a run read it: only changes of the run's partitions count.
-
-What must stand still while a run is open: the partitioning, and if asked for the whole table.
+The operation `replace` is only a writer's promise that the rows are the same. It is checked by
+what manifests record about the files on both sides, without reading rows: row counts, nulls, and
+the smallest and largest values of each column.
 """
 
 from __future__ import annotations
@@ -49,13 +47,13 @@ from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
 from lakehouse_backfill.errors import TargetChanged
 
-#: Their bounds are never cut, and smaller values have smaller little-endian integers.
+#: Their bounds are never truncated, and decode as little-endian integers in the same order.
 _EXACT_BOUND_TYPES = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
 
 
 @dataclass(frozen=True)
 class _ColumnStatistics:
-    """What the files of one side say about a column; None where one of them does not say."""
+    """Statistics of a column over the files of one side; None where a file has none."""
 
     nulls: int | None
     lowest: int | None
@@ -65,18 +63,18 @@ class _ColumnStatistics:
 def compaction_violation(
     then: ScopeFiles, now: ScopeFiles, label_of: Callable[[DataFile], str], schema: Schema
 ) -> str:
-    """Say in which partition the rows cannot be the same any more; empty when they may be.
+    """Return in which partition, and how, compactions changed rows; empty if none is proven.
 
-    Partition by partition. Where delete files apply, readers see fewer rows than the files hold:
-    then only the range of their number is compared.
+    Partitions are compared one by one. Where delete files apply, readers see fewer rows than the
+    files hold; only the possible range of the row count is compared then.
     """
     for label in sorted({*_file_labels(then, label_of), *_file_labels(now, label_of)}):
         sides = [_files_of_label(side, label, label_of) for side in (then, now)]
-        (fewest, most), (least, largest) = (side.row_count_range for side in sides)
-        if largest < fewest or most < least:
+        (min_before, max_before), (min_after, max_after) = (side.row_count_range for side in sides)
+        if max_after < min_before or max_before < min_after:
             return (
-                f"compactions left {_format_range(least, largest)} of {_format_range(fewest, most)} rows"
-                + (f" in {label}")
+                f"compactions left {_format_range(min_after, max_after)} "
+                f"of {_format_range(min_before, max_before)} rows" + (f" in {label}")
             )
         if not any(side.effective_deletes for side in sides):
             files = [[e.data_file for e in side.data.values()] for side in sides]
@@ -136,25 +134,25 @@ def _column_statistics(
 
 
 def _all_or_none(values: list[int | None]) -> list[int]:
-    """Give the values when all are known, else none."""
-    found = [value for value in values if value is not None]
-    return found if len(found) == len(values) else []
+    """Return the values when all are known, else none."""
+    known_values = [value for value in values if value is not None]
+    return known_values if len(known_values) == len(values) else []
 
 
 def _decode_bound(bounds: dict[int, bytes] | None, field_id: int) -> int | None:
-    """Read a bound; a file from before a promotion has it in fewer bytes."""
+    """Decode a bound; a file written before a type promotion has it in fewer bytes."""
     value = (bounds or {}).get(field_id)
     return None if value is None else int.from_bytes(value, "little", signed=True)
 
 
-#: Rewrites of the same rows into other files.
+#: The operation of commits that rewrite the same rows into other files.
 _REPLACE_OPERATION = "replace"
 _EVERY_PARTITION = "every partition"
 
 
 @dataclass(frozen=True)
 class ErrorWording:
-    """What is being tried, for messages: its name, what is safe, what to type."""
+    """Wording for error messages: the attempted action, the state of the data, the fix."""
 
     name: str
     state: str
@@ -163,7 +161,7 @@ class ErrorWording:
 
 @dataclass(frozen=True)
 class CommitWindow:
-    """The commits to look at: after `since_id` (None: since the table was empty) up to `head`."""
+    """The commits to inspect: after `since_id` (None: since the table was empty) up to `head`."""
 
     table: str
     metadata: TableMetadata
@@ -173,27 +171,27 @@ class CommitWindow:
     def commits(self) -> list[Snapshot]:
         """List the commits, newest first."""
         since = next((s for s in self.metadata.snapshots if s.snapshot_id == self.since_id), None)
-        found = []
+        commits = []
         for snapshot in snapshot_ancestors(
             self.metadata, self.head.snapshot_id if self.head else None
         ):
-            # Where main was set back to before the window, older commits are no changes of it.
+            # If main was set back to before the window, older commits are not part of the window.
             if snapshot.snapshot_id == self.since_id or (
                 since and _commit_order(snapshot) <= _commit_order(since)
             ):
                 break
-            found.append(snapshot)
-        return found
+            commits.append(snapshot)
+        return commits
 
     def is_gapless(self, changes: list[Snapshot]) -> bool:
-        """Tell whether the commits lead back to where the window starts, without a gap."""
+        """Return whether the commits lead back to the start of the window without a gap."""
         if not changes:
             return self.since_id == (self.head.snapshot_id if self.head else None)
         return changes[-1].parent_snapshot_id == self.since_id
 
 
 def _commit_order(snapshot: Snapshot) -> tuple[int, int]:
-    """Order commits of a table; before format 2 only their time tells."""
+    """Return the sort key of a table's commits; before format 2 it is the time."""
     number = snapshot.sequence_number or 0
     return number, 0 if number else snapshot.timestamp_ms
 
@@ -208,14 +206,14 @@ def refuse_row_changes(
     """Raise TargetChanged when the partitions' rows are no longer those of `then`.
 
     `then` and `now` are the partitions' content at both ends of the window. Equal files under equal
-    delete files are equal rows, whatever else was committed. Other files are fine when only
+    delete files are equal rows, whatever else was committed. Other files are accepted when only
     compactions made them; else the newest commit that changed rows is named.
     """
-    found = find_drifts(window, reader, then, now, verb)
-    if found:
-        # The newest: an earlier one may be undone by now, and readers see what won in the end.
-        more = f" (and {len(found) - 1} earlier commits)" if len(found) > 1 else ""
-        what = f"{found[-1]} changed {_describe_changed(found[-1], reader)}{more}"
+    drifts = find_drifts(window, reader, then, now, verb)
+    if drifts:
+        # Name the newest drift: an earlier one may be undone, and readers see the last one.
+        more = f" (and {len(drifts) - 1} earlier commits)" if len(drifts) > 1 else ""
+        what = f"{drifts[-1]} changed {_describe_changed(drifts[-1], reader)}{more}"
         raise _target_changed_error(window, verb, what)
 
 
@@ -226,29 +224,29 @@ def find_drifts(
     now: ScopeFiles,
     verb: ErrorWording,
 ) -> tuple[Drift, ...]:
-    """Name the commits that changed rows of the partitions, oldest first; compactions are none.
+    """List the commits that changed rows of the partitions, oldest first; compactions do not count.
 
-    Raises TargetChanged when no commit can be named for what changed: history in between is gone,
-    or a compaction did not keep the rows.
+    Raises TargetChanged when a change cannot be attributed to a commit: history in between is
+    missing, or a compaction did not keep the rows.
     """
     if then.deletes_by_file == now.deletes_by_file:
         return ()
     changes = window.commits()
-    found = tuple(
+    drifts = tuple(
         drift
         for snapshot in reversed(changes)
         if snapshot_operation(snapshot) != _REPLACE_OPERATION
         and (drift := _find_drift(snapshot, reader)) is not None
     )
-    if found:
-        return found
+    if drifts:
+        return drifts
     if not window.is_gapless(changes):
         raise _target_changed_error(
             window, verb, "the history in between is gone: expired or rolled back"
         )
-    broken = compaction_violation(then, now, reader.labels.file_label, window.metadata.schema())
-    if broken:
-        raise _target_changed_error(window, verb, broken)
+    violation = compaction_violation(then, now, reader.labels.file_label, window.metadata.schema())
+    if violation:
+        raise _target_changed_error(window, verb, violation)
     return ()
 
 
@@ -267,7 +265,7 @@ def _describe_changed(drift: Drift, reader: ScopedReader) -> str:
 
 
 def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
-    """Say what the commit changed in the scope; None when it added and removed nothing there."""
+    """Return what the commit changed in the scope; None when it added and removed nothing there."""
     labels: set[str] = set()
     is_delete = True
     for manifest in reader.manifests(snapshot):
@@ -292,7 +290,7 @@ def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
 def _own_entries(
     snapshot: Snapshot, manifest: ManifestFile, reader: ScopedReader
 ) -> list[ManifestEntry]:
-    """Give the entries by which this very snapshot added or removed files."""
+    """Return the entries by which this snapshot added or removed files."""
     return [
         entry
         for entry in reader.entries(manifest)
@@ -304,7 +302,7 @@ def _own_entries(
 def _touched_labels(entry: ManifestEntry, reader: ScopedReader) -> frozenset[str]:
     if reader.labels.can_label(entry.data_file.spec_id):
         return reader.labels.labels_spanned(entry.data_file) & reader.scope_labels
-    # E.g. an equality delete of an unpartitioned spec: it applies to all rows.
+    # For example, an equality delete of an unpartitioned spec applies to all rows.
     return reader.scope_labels
 
 
@@ -312,12 +310,12 @@ def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEnt
     is_added = entry.status == ManifestEntryStatus.ADDED
     if manifest.content == ManifestContent.DATA:
         return is_added
-    # Without its delete file a row is back, unless its data file went too.
+    # A row whose delete file is removed is visible again, unless its data file is removed too.
     return not is_added and snapshot_operation(snapshot) != Operation.DELETE.value
 
 
 def describe_writer(snapshot: Snapshot) -> str:
-    """Name the run or the engine that made the commit."""
+    """Return the name of the run or the engine that made the commit."""
     summary = snapshot_summary(snapshot)
     if RUN_ID_PROPERTY in summary:
         return f"run {summary[RUN_ID_PROPERTY]}"
@@ -327,9 +325,9 @@ def describe_writer(snapshot: Snapshot) -> str:
 
 
 def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
-    """Raise TargetChanged for any commit in the window that is no publication of ours.
+    """Raise TargetChanged for any commit in the window that is not a publication of ours.
 
-    Also when history in between is gone: nobody can tell then what came.
+    Also raised when history in between is missing, because its commits are then unknown.
     """
     changes = window.commits()
     for snapshot in changes:
@@ -352,12 +350,14 @@ def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
 
 
 def partitioning_change(table: Table, spec_id: int | None) -> str:
-    """Say how the table's partitioning changed since it had the spec; empty: it did not."""
-    found = table.metadata.default_spec_id
-    if spec_id is None or found == spec_id:
+    """Return how the table's partitioning changed since it had the spec; empty: unchanged."""
+    current_spec_id = table.metadata.default_spec_id
+    if spec_id is None or current_spec_id == spec_id:
         return ""
     specs, schema = table.specs(), table.schema()
-    old, new = (_describe_spec(specs[number], schema) for number in (spec_id, found))
+    old, new = (
+        _describe_spec(specs[spec_number], schema) for spec_number in (spec_id, current_spec_id)
+    )
     return f"its partitioning changed from {old} to {new}"
 
 

@@ -1,8 +1,6 @@
-"""The Publisher port: adopt, revert, find; partitions carried over from an earlier shadow.
+"""Metadata-only commits of shadows and targets: adopt, revert, find, and carry-over of chunks.
 
-Taking over partitions of another shadow: its files, by metadata alone.
-
-Metadata-only commits on a target: adopting a shadow's files, and putting partitions back.
+Carry-over lets one shadow list the files that another shadow has for the same partitions.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ _CARRY_WORDING = ErrorWording(
 
 
 class IcebergChunkCarrier(Carrying):
-    """Moves partitions between the shadows of one catalog."""
+    """Carries partitions over from one shadow to another in one catalog."""
 
     def __init__(
         self,
@@ -78,47 +76,48 @@ class IcebergChunkCarrier(Carrying):
         budget_s: float = COMMIT_BUDGET_S,
         commits: SwapCommitter | None = None,
     ) -> None:
-        """`commits` writes them where PyIceberg cannot."""
+        """Use `commits` to write commits that PyIceberg cannot write."""
         self._catalog = catalog
         self._swapper = Swapper(catalog, budget_s, commits)
 
     def carry(self, request: CarryRequest) -> ChunkCommit:
-        """Let a shadow hold the partitions as another one has them, in one commit.
+        """Make the shadow hold the partitions as the source shadow has them, in one commit.
 
-        A commit of unknown outcome is looked for by the chunk's id when it is asked for again.
-        Raises RunMoved, TargetChanged, Unsupported (no shadow of ours), OutcomeUnknown.
+        A repeated call first looks for the commit of this chunk id, so that a commit of unknown
+        outcome is found. Raises RunMoved, TargetChanged, Unsupported (no shadow of ours),
+        OutcomeUnknown.
         """
         table = load_table(self._catalog, request.shadow)
         _require_shadow_epoch(table, request)
-        landed = _find_chunk_commit(table, request.chunk_id)
-        if landed is not None:
-            return landed
+        previous = _find_chunk_commit(table, request.chunk_id)
+        if previous is not None:
+            return previous
         cache = ManifestCache()
-        intent = self._swap_request(table, request, cache)
+        swap = self._swap_request(table, request, cache)
         try:
-            self._swapper.run(intent, cache)
+            self._swapper.run(swap, cache)
         except TargetChanged:
-            # Fenced since it was loaded: then another process drives the run.
+            # If the shadow was fenced since it was loaded, another process drives the run.
             _require_shadow_epoch(load_table(self._catalog, request.shadow), request)
             raise
-        found = _find_chunk_commit(load_table(self._catalog, request.shadow), request.chunk_id)
-        if found is None:
+        committed = _find_chunk_commit(load_table(self._catalog, request.shadow), request.chunk_id)
+        if committed is None:
             raise OutcomeUnknown(
                 f"{request.chunk_id} was committed to {request.shadow}, but is not in its log",
                 state=_CARRY_WORDING.state,
                 fix="run the step again: it looks before it writes",
             )
-        return found
+        return committed
 
     def _swap_request(
         self, table: Table, request: CarryRequest, cache: ManifestCache
     ) -> SwapRequest:
-        """Ask for the source's files of the partitions; they get new sequence numbers."""
+        """Request the source's files of the partitions; they get new sequence numbers."""
         source = load_table(self._catalog, request.source)
         with translate_errors():
             state = find_snapshot(source.metadata, request.source_snapshot_id, request.source)
             content = ScopedReader(source, request.scope, cache).scope_files(state)
-        wanted = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
+        files = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
         return SwapRequest(
             target=request.shadow,
             uuid=str(table.metadata.table_uuid),
@@ -126,7 +125,7 @@ class IcebergChunkCarrier(Carrying):
                 SwapPart(
                     request.scope,
                     table.metadata.current_snapshot_id,
-                    wanted,
+                    files,
                     (request.source, request.source_snapshot_id),
                 ),
             ),
@@ -143,10 +142,10 @@ def _require_shadow_epoch(table: Table, request: CarryRequest) -> None:
     properties = table.metadata.properties
     if BASE_SNAPSHOT_PROPERTY not in properties:
         raise Unsupported(f"{request.shadow} is not a shadow of ours", fix="stage the run again")
-    held = int(properties.get(EPOCH_PROPERTY, "0"))
-    if held > request.epoch:
+    current_epoch = int(properties.get(EPOCH_PROPERTY, "0"))
+    if current_epoch > request.epoch:
         raise event_log.overtaken_error(
-            properties.get(RUN_ID_PROPERTY, request.shadow), request.epoch, held
+            properties.get(RUN_ID_PROPERTY, request.shadow), request.epoch, current_epoch
         )
 
 
@@ -179,7 +178,7 @@ _READ_WORDING = ErrorWording(
 
 
 class IcebergPublisher(Publisher):
-    """Publishes on the tables of one catalog; gives up on a busy table after `budget_s`."""
+    """Publishes on the tables of one catalog; raises TooBusy after `budget_s` on a busy table."""
 
     def __init__(
         self,
@@ -188,9 +187,9 @@ class IcebergPublisher(Publisher):
         commits: SwapCommitter | None = None,
         settling: RowRewriteFinalizer | None = None,
     ) -> None:
-        """`commits` writes them where PyIceberg cannot; what is inspected stays the same.
+        """Use `commits` to write commits that PyIceberg cannot write; inspection is the same.
 
-        `settling` finishes swaps by rows, whoever made them.
+        `settling` finalises row rewrites of any process.
         """
         self._catalog = catalog
         self._finalizer = settling
@@ -198,43 +197,43 @@ class IcebergPublisher(Publisher):
         self._swapper = Swapper(catalog, budget_s, commits)
 
     def adopt(self, request: AdoptRequest) -> CommitResult:
-        """Swap the shadow's files in. Only commits that touch the scope conflict.
+        """Replace the partitions' files by the shadow's; only commits to the scope conflict.
 
-        A token that has landed is given back as it is. Before anything is written the shadow must
-        hold the base and every chunk, and share all files outside the scope with its base; what is
-        adopted must exist. Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported,
-        WriteForbidden, ChecksFailed, NotFound.
+        If a commit with this token exists, its result is returned and nothing is written. Before a
+        write the shadow must hold the base and every chunk, and share all files outside the scope
+        with its base; the adopted files must exist. Raises TargetChanged, TooBusy, OutcomeUnknown,
+        Unsupported, WriteForbidden, ChecksFailed, NotFound.
         """
         started = time.monotonic()
         target = load_table(self._catalog, request.target)
-        done = self._find_and_finalise(request.target, target, request.token)
-        if done is not None:
-            return read_commit_result(request.target, done, time.monotonic() - started)
+        published = self._find_and_finalise(request.target, target, request.token)
+        if published is not None:
+            return read_commit_result(request.target, published, time.monotonic() - started)
         cache = ManifestCache()
         candidate = ShadowCandidate(load_table(self._catalog, request.shadow), request, cache)
         with translate_errors():
-            wanted, change = candidate.files_to_adopt(target), candidate.schema_evolution
-        intent = SwapRequest(
+            files, evolution = candidate.files_to_adopt(target), candidate.schema_evolution
+        swap = SwapRequest(
             target=request.target,
             uuid=candidate.target_uuid,
             parts=(
-                SwapPart(request.scope, request.base_snapshot_id, wanted, _shadow_source(request)),
+                SwapPart(request.scope, request.base_snapshot_id, files, _shadow_source(request)),
             ),
             token=request.token,
             tags={str(name): tag for name, tag in request.tags.items()},
             properties=request.properties,
             wording=candidate.wording,
-            columns=change.before if change else column_ids(candidate.schema),
-            schema_evolution=change,
+            columns=evolution.before if evolution else column_ids(candidate.schema),
+            schema_evolution=evolution,
             sources=_existing_sources((request.shadow, request.shadow_snapshot_id)),
             operation=Operation(request.operation),
             spec_id=candidate.spec_id,
             is_frozen=request.is_frozen,
         )
-        return self._run_swap(intent, cache)
+        return self._run_swap(swap, cache)
 
     def prove(self, request: AdoptRequest) -> None:
-        """Check the shadow as `adopt` does, before anything is reserved; raises what that would."""
+        """Check the shadow as `adopt` does, without a reservation; raises the same errors."""
         target, shadow = (
             load_table(self._catalog, request.target),
             load_table(self._catalog, request.shadow),
@@ -243,30 +242,30 @@ class IcebergPublisher(Publisher):
             ShadowCandidate(shadow, request, ManifestCache()).files_to_adopt(target)
 
     def revert(self, request: RevertRequest) -> CommitResult:
-        """Put partitions back to earlier contents, with their original sequence numbers.
+        """Restore partitions to earlier contents, with their original sequence numbers.
 
         Live commits to other partitions survive. Rewritten partitions get the files of their
         shadow. Raises TargetChanged when a commit changed the partitions since, Unsupported when a
-        partition has to be rewritten and is not, NotFound when a file to bring back is gone.
+        partition needs a rewrite and has none, NotFound when a file to restore is missing.
         """
         started = time.monotonic()
         target = load_table(self._catalog, request.target)
-        done = self._find_and_finalise(request.target, target, request.token)
-        if done is not None:
-            return read_commit_result(request.target, done, time.monotonic() - started)
+        published = self._find_and_finalise(request.target, target, request.token)
+        if published is not None:
+            return read_commit_result(request.target, published, time.monotonic() - started)
         cache = ManifestCache()
         columns = None
         with translate_errors():
-            returning = self._revert_planner(target, request.target, request.scope.field, cache)
-            parts = returning.restored_parts(request)
+            planner = self._revert_planner(target, request.target, request.scope.field, cache)
+            parts = planner.restored_parts(request)
             if request.rewritten is not None:
                 shadow = load_table(self._catalog, request.rewritten.shadow)
                 candidate = ShadowCandidate(
                     shadow, rewritten_adopt_request(request, request.rewritten), cache
                 )
-                parts += returning.rewritten_parts(request, candidate.files_to_adopt(target))
+                parts += planner.rewritten_parts(request, candidate.files_to_adopt(target))
                 columns = column_ids(candidate.schema)
-        intent = SwapRequest(
+        swap = SwapRequest(
             target=request.target,
             uuid=str(target.metadata.table_uuid),
             parts=parts,
@@ -277,15 +276,16 @@ class IcebergPublisher(Publisher):
             sources=_revert_sources(request),
             columns=columns,
         )
-        return self._run_swap(intent, cache)
+        return self._run_swap(swap, cache)
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
     ) -> tuple[RequiredRewrite, ...]:
-        """Say which partitions cannot go back by adding their files again, and why.
+        """Return the partitions that cannot be restored by re-adding their files, with the reason.
 
-        Those whose rows delete files hid then, or may hide now; and all of a state that no tag of
-        ours holds: an expiry deletes files that were removed and came again (pitfall 42).
+        These are partitions whose rows delete files hid then or may hide now, and all partitions of
+        a state that none of our tags holds: an expiry deletes files that were removed and re-added
+        (pitfall 42).
         """
         table = load_table(self._catalog, target)
         with translate_errors():
@@ -294,24 +294,25 @@ class IcebergPublisher(Publisher):
             )
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
-        """Say which commit changed rows of the scope since the snapshot; compaction is none."""
-        seen = self._read_window(target, scope, since_snapshot_id)
+        """Return which commit changed rows of the scope since then; compaction does not count."""
+        window = self._read_window(target, scope, since_snapshot_id)
         with translate_errors():
             try:
-                refuse_row_changes(*seen, _READ_WORDING)
+                refuse_row_changes(*window, _READ_WORDING)
             except TargetChanged as change:
                 return change.problem
         return None
 
     def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
-        """Name the commits since the snapshot that changed rows of the scope, oldest first.
+        """List the commits since the snapshot that changed rows of the scope, oldest first.
 
-        Compactions are none. Empty when the partitions hold the same files under the same delete
-        files. Raises TargetChanged when no commit can be named for what changed, NotFound.
+        Compactions do not count. The result is empty when the partitions hold the same files under
+        the same delete files. Raises TargetChanged when the change cannot be attributed to a
+        commit, NotFound.
         """
-        seen = self._read_window(target, scope, since_snapshot_id)
+        window = self._read_window(target, scope, since_snapshot_id)
         with translate_errors():
-            return find_drifts(*seen, _READ_WORDING)
+            return find_drifts(*window, _READ_WORDING)
 
     def _read_window(
         self, target: str, scope: Scope, since_id: int | None
@@ -326,15 +327,15 @@ class IcebergPublisher(Publisher):
         return CommitWindow(target, table.metadata, since_id, head), reader, then, now
 
     def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
-        """Look in the target for the commit of publication `token`; a found one took 0 seconds.
+        """Look in the target for the commit of publication `token`; its result has 0 seconds.
 
-        With `settle=False` one by rows that was cut off is left as it is: nothing is written.
+        With `settle=False` an unfinished row rewrite is left as it is: nothing is written.
         """
         table = load_table_or_none(self._catalog, target)
-        done = (
+        published = (
             None if table is None else self._find_and_finalise(target, table, token, settle=settle)
         )
-        return None if done is None else read_commit_result(target, done, 0.0)
+        return None if published is None else read_commit_result(target, published, 0.0)
 
     def _run_swap(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:
         if intent.is_frozen and self._writes_rows:
@@ -346,19 +347,19 @@ class IcebergPublisher(Publisher):
                 "spark.remote from the profile",
             )
         started = time.monotonic()
-        done = self._swapper.run(intent, cache)
-        swap = read_commit_result(intent.target, done, time.monotonic() - started)
-        self._finalise_row_rewrite(intent.target, done)
-        return swap
+        published = self._swapper.run(intent, cache)
+        result = read_commit_result(intent.target, published, time.monotonic() - started)
+        self._finalise_row_rewrite(intent.target, published)
+        return result
 
     def _find_and_finalise(
         self, target: str, table: Table, token: str, *, settle: bool = True
     ) -> Snapshot | None:
-        """Find what the token committed, and finish it."""
-        done = find_publication_snapshot(table.metadata, token)
-        if settle and done is not None:
-            self._finalise_row_rewrite(target, done)
-        return done
+        """Find the snapshot that the token committed, and finalise it."""
+        published = find_publication_snapshot(table.metadata, token)
+        if settle and published is not None:
+            self._finalise_row_rewrite(target, published)
+        return published
 
     def _finalise_row_rewrite(self, target: str, done: Snapshot) -> None:
         if self._finalizer is not None:
@@ -380,8 +381,8 @@ def _existing_sources(*sources: tuple[str, int | None]) -> tuple[tuple[str, int]
 
 
 def _revert_sources(request: RevertRequest) -> tuple[tuple[str, int], ...]:
-    """Give the snapshots that list what comes back, the rewritten partitions' shadow among them."""
-    found = [(request.target, part.restore_snapshot_id) for part in request.restores]
+    """Return the snapshots that list the restored files, including the shadow of the rewrite."""
+    sources = [(request.target, part.restore_snapshot_id) for part in request.restores]
     if request.rewritten is not None:
-        found.append((request.rewritten.shadow, request.rewritten.shadow_snapshot_id))
-    return _existing_sources(*found)
+        sources.append((request.rewritten.shadow, request.rewritten.shadow_snapshot_id))
+    return _existing_sources(*sources)

@@ -1,9 +1,9 @@
-"""Putting partitions back: which by their own files again, and which have to be rewritten.
+"""Plans of a rollback: partitions that are restored by re-adding files, and those to rewrite.
 
-A file that comes back keeps its data sequence number, so that delete files that came after it
-still apply, and those from before do not (pitfall 14). Engines differ on files that come back
-beside live delete files, and an expiry may delete files that were removed and came again
-(pitfalls 41, 42): such partitions are rewritten instead.
+A re-added file keeps its data sequence number, so that later delete files still apply to it, and
+earlier ones do not (pitfall 14). Engines disagree about files that are re-added while delete files
+are live, and an expiry may delete files that were removed and re-added (pitfalls 41, 42): such
+partitions are rewritten instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw befor
 
 
 class RevertPlanner:
-    """Works out what a rollback of one table takes, against its head as it was loaded."""
+    """Plans the rollback of one table, against its head as it was loaded."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RevertPlanner:
         *,
         by_rows: bool = False,
     ) -> None:
-        """`by_rows`: what goes back is written as rows, and no file comes back."""
+        """Set `by_rows` where partitions are restored as rows, so that no file is re-added."""
         self._writes_rows = by_rows
         self._table = table
         self._name = name
@@ -59,52 +59,55 @@ class RevertPlanner:
     def required_rewrites(
         self, restores: tuple[PartitionRestore, ...]
     ) -> tuple[RequiredRewrite, ...]:
-        """Say which partitions have to be rewritten, grouped by why."""
-        found: dict[str, list[str]] = {}
+        """Return the partitions that have to be rewritten, grouped by reason."""
+        labels_by_reason: dict[str, list[str]] = {}
         for restore in restores:
-            for label, why in self._rewrite_reasons(restore).items():
-                found.setdefault(why, []).append(label)
+            for label, reason in self._rewrite_reasons(restore).items():
+                labels_by_reason.setdefault(reason, []).append(label)
         return tuple(
             RequiredRewrite(
-                partitions=tuple(sorted(labels, key=label_sort_key(self._field))), because=why
+                partitions=tuple(sorted(labels, key=label_sort_key(self._field))), because=reason
             )
-            for why, labels in found.items()
+            for reason, labels in labels_by_reason.items()
         )
 
     def restored_parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
-        """Give the partitions that go back by their own files; raises Unsupported if one cannot."""
-        done = frozenset(request.rewritten.partitions if request.rewritten else ())
-        found = []
+        """Return the partitions that are restored by their own files.
+
+        Raises Unsupported if a partition has to be rewritten instead.
+        """
+        rewritten = frozenset(request.rewritten.partitions if request.rewritten else ())
+        parts = []
         for restore in request.restores:
-            labels = tuple(label for label in restore.partitions if label not in done)
+            labels = tuple(label for label in restore.partitions if label not in rewritten)
             if not labels:
                 continue
             scope = Scope(field=self._field, partitions=labels)
             then = self._restored_files(restore, scope)
-            for label, why in self._delete_file_reasons(restore, scope, then).items():
+            for label, reason in self._delete_file_reasons(restore, scope, then).items():
                 raise Unsupported(
-                    f"{self._name}: partition {label} has to be rewritten: {why}",
+                    f"{self._name}: partition {label} has to be rewritten: {reason}",
                     state=_NOTHING_ROLLED_BACK,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            found.append(
+            parts.append(
                 SwapPart(scope, restore.since_snapshot_id, then.data, self._restore_source(restore))
             )
-        return tuple(found)
+        return tuple(parts)
 
     def rewritten_parts(self, request: RevertRequest, files: LiveEntries) -> tuple[SwapPart, ...]:
-        """Give the partitions that get the files of their shadow."""
-        done = frozenset(request.rewritten.partitions if request.rewritten else ())
-        found = []
+        """Return the partitions that get the files of their shadow."""
+        rewritten = frozenset(request.rewritten.partitions if request.rewritten else ())
+        parts = []
         for restore in request.restores:
-            labels = tuple(label for label in restore.partitions if label in done)
+            labels = tuple(label for label in restore.partitions if label in rewritten)
             if labels and request.rewritten is not None:
                 scope = Scope(field=self._field, partitions=labels)
                 reader = ScopedReader(self._table, scope, self._cache)
-                mine = {path: entry for path, entry in files.items() if reader.holds(entry)}
+                part_files = {path: entry for path, entry in files.items() if reader.holds(entry)}
                 source = (request.rewritten.shadow, request.rewritten.shadow_snapshot_id)
-                found.append(SwapPart(scope, restore.since_snapshot_id, mine, source))
-        return tuple(found)
+                parts.append(SwapPart(scope, restore.since_snapshot_id, part_files, source))
+        return tuple(parts)
 
     def _restore_source(self, restore: PartitionRestore) -> tuple[str, int] | None:
         number = restore.restore_snapshot_id
@@ -115,10 +118,10 @@ class RevertPlanner:
             return {}
         scope = Scope(field=self._field, partitions=restore.partitions)
         then = self._restored_files(restore, scope)
-        renamed = self._changed_columns_reason(restore) if self._writes_rows else ""
-        why = renamed or self._untagged_reason(restore)
-        if why and then.data:
-            return dict.fromkeys(restore.partitions, why)
+        changed_columns = self._changed_columns_reason(restore) if self._writes_rows else ""
+        reason = changed_columns or self._untagged_reason(restore)
+        if reason and then.data:
+            return dict.fromkeys(restore.partitions, reason)
         return self._delete_file_reasons(restore, scope, then)
 
     def _restored_files(self, restore: PartitionRestore, scope: Scope) -> ScopeFiles:
@@ -130,27 +133,27 @@ class RevertPlanner:
     def _delete_file_reasons(
         self, restore: PartitionRestore, scope: Scope, then: ScopeFiles
     ) -> dict[str, str]:
-        """Say of which partitions delete files hid rows then, or would hide rows now."""
+        """Return, by partition, why delete files hid rows then or would hide rows now."""
         reader = ScopedReader(self._table, scope, self._cache)
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for label, path in _label_paths(reader, then):
             if then.deletes_by_file[path]:
                 count = len(then.deletes_by_file[path])
-                found[label] = (
+                reasons[label] = (
                     f"delete files hid rows of it in snapshot {restore.restore_snapshot_id}, "
                     f"{count} of {path.rpartition('/')[2]} for one"
                 )
         now = reader.scope_files(self._table.metadata.current_snapshot())
         swapped = plan_swap(now, then.data)
-        left = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
-        would = applicable_deletes(then.data, left)
+        live_deletes = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
+        hiding = applicable_deletes(then.data, live_deletes)
         for label, path in _label_paths(reader, then):
-            if path in swapped.ambiguous or would[path]:
-                found.setdefault(label, "delete files are live that may hide rows of its files")
-        return found
+            if path in swapped.ambiguous or hiding[path]:
+                reasons.setdefault(label, "delete files are live that may hide rows of its files")
+        return reasons
 
     def _changed_columns_reason(self, restore: PartitionRestore) -> str:
-        """Say that rows cannot be read under the columns of now; empty when they can."""
+        """Return why rows cannot be read with the current columns; empty when they can."""
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
         then = self._table.schemas().get(state.schema_id or 0)
         if then is None or column_ids(then) != column_ids(self._table.schema()):
@@ -158,7 +161,7 @@ class RevertPlanner:
         return ""
 
     def _untagged_reason(self, restore: PartitionRestore) -> str:
-        """Say which snapshot no tag of ours holds; empty when both sides are held."""
+        """Return which snapshot none of our tags holds; empty when both sides are tagged."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
                 what = (
@@ -172,7 +175,7 @@ class RevertPlanner:
 
 
 def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) -> AdoptRequest:
-    """Ask for the shadow of a rollback as for a run's: proven to be what it should be."""
+    """Build the adopt request of a rollback's shadow, to check it as a run's shadow."""
     return AdoptRequest(
         target=request.target,
         base_snapshot_id=rewritten.base_snapshot_id,

@@ -1,11 +1,8 @@
-"""The one file on PyIceberg internals: manifests, summary, commit.
+"""The snapshot of a swap: its manifests, its summary, and the commit.
 
-Writing manifests of delete files, which PyIceberg 0.12 has no writer for.
-
-Writing the snapshot of a swap. The only file that uses internals of PyIceberg 0.12.
-
-PyIceberg's own `overwrite()` retries without our check, writes every file under the default spec,
-and keeps manifests without live files for ever (pitfalls 33, 34, 39, 47).
+This is the only module that uses internals of PyIceberg 0.12 to write. PyIceberg has no writer for
+manifests of delete files. Its own `overwrite()` retries without our check, writes every file under
+the default spec, and never drops manifests without live files (pitfalls 33, 34, 39, 47).
 """
 
 from __future__ import annotations
@@ -66,12 +63,12 @@ _DATA_FILE_FIELD_ID, _EQUALITY_IDS_FIELD_ID, _ELEMENT_FIELD_ID = 2, 135, 136
 class DeleteManifestWriter(ManifestWriterV2):
     """Writes a manifest of delete files of format 2, as other engines read it.
 
-    PyIceberg says that equality ids are longs. The format says ints, and Iceberg's Java library
-    fails on the whole table when it meets others (Iceberg spec, manifests).
+    PyIceberg declares equality ids as longs. The format declares ints, and Iceberg's Java library
+    fails on the whole table when it meets other types (Iceberg spec, manifests).
     """
 
     def content(self) -> ManifestContent:
-        """Say what the manifest lists."""
+        """Return the kind of content that the manifest lists."""
         return ManifestContent.DELETES
 
     @property
@@ -104,16 +101,16 @@ def _int_list_field(field: NestedField) -> NestedField:
     return field.model_copy(update={"field_type": ints})
 
 
-#: Every engine reads it, whatever the table's property for Avro data says.
+#: Every engine can read this codec, so the table's own property for Avro data is ignored.
 _AVRO_COMPRESSION: Final = "deflate"
 
 
 @dataclass(frozen=True)
 class SnapshotChange:
-    """One attempt's swap on `head`: entries out, entries in (with the sequence numbers to keep).
+    """The swap of one attempt on `head`: removed entries and added entries.
 
-    What goes may be data files and delete files; what comes are data files. `operation` is what
-    readers of the snapshot are told.
+    Removed entries are data files and delete files, added ones are data files with the sequence
+    numbers to keep. `operation` is the operation in the snapshot's summary.
     """
 
     head: Snapshot | None
@@ -121,15 +118,15 @@ class SnapshotChange:
     removed: dict[str, ManifestEntry]
     added: dict[str, ManifestEntry]
     operation: Operation = Operation.OVERWRITE
-    #: The columns that the table has from then on; None: those that it has.
+    #: The table's columns after the swap; None: unchanged.
     schema: Schema | None = None
 
 
 class SwapProducer:
-    """Makes one snapshot, over as many attempts as it takes.
+    """Makes one snapshot, in one or more attempts.
 
-    Rewritten manifests and the snapshot id are kept over attempts, so that a retry only writes the
-    manifest list again.
+    Rewritten manifests and the snapshot id are kept between attempts, so that a retry writes only
+    the manifest list again.
     """
 
     def __init__(self, cache: ManifestCache) -> None:
@@ -143,7 +140,7 @@ class SwapProducer:
     def write_snapshot(
         self, table: Table, change: SnapshotChange, properties: dict[str, str], attempt: int
     ) -> Snapshot:
-        """Write what the snapshot needs, for the table as it was just loaded."""
+        """Write the manifests and the manifest list for the table as it was loaded last."""
         if self.snapshot_id is None:
             self.snapshot_id = table.metadata.new_snapshot_id()
         manifests = self._added_manifests(table, change.added) + self._kept_manifests(table, change)
@@ -159,8 +156,8 @@ class SwapProducer:
             sequence_number=sequence_number,
             avro_compression=_AVRO_COMPRESSION,
         ) as writer:
-            # The writer sets sequence numbers on the very records it is given, whereas a later
-            # attempt needs them unset: so it gets copies.
+            # The writer sets sequence numbers on the records that it gets. A later attempt needs
+            # them unset, so the writer gets copies.
             writer.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
         return Snapshot.model_validate(
             {
@@ -189,9 +186,9 @@ class SwapProducer:
         return self._added[paths]
 
     def _kept_manifests(self, table: Table, change: SnapshotChange) -> list[ManifestFile]:
-        """Give the head's manifests without the removed files.
+        """Return the head's manifests without the removed files.
 
-        Manifests without live files are dropped: they would slow every read for ever.
+        Manifests without live files are dropped, because they slow down every read.
         """
         kept = filter(has_live_files, change.manifests)
         return [self._rewrite_without(table, manifest, change.removed) for manifest in kept]
@@ -200,10 +197,10 @@ class SwapProducer:
         self, table: Table, manifest: ManifestFile, removed: dict[str, ManifestEntry]
     ) -> ManifestFile:
         entries = self._cache.cached_entries(manifest)
-        gone = frozenset(e.data_file.file_path for e in entries if _is_removed(removed, e))
-        if not gone:
+        removed_paths = frozenset(e.data_file.file_path for e in entries if _is_removed(removed, e))
+        if not removed_paths:
             return manifest
-        key = (manifest.manifest_path, gone)
+        key = (manifest.manifest_path, removed_paths)
         if key not in self._rewritten:
             live = [e for e in entries if e.status != ManifestEntryStatus.DELETED]
             self._rewritten[key] = self._write_manifest(
@@ -211,7 +208,7 @@ class SwapProducer:
                 manifest.partition_spec_id,
                 [
                     _entry_with_status(e, ManifestEntryStatus.DELETED, self.snapshot_id)
-                    if e.data_file.file_path in gone
+                    if e.data_file.file_path in removed_paths
                     else _entry_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
                     for e in live
                 ],
@@ -227,10 +224,10 @@ class SwapProducer:
         content: ManifestContent = ManifestContent.DATA,
     ) -> ManifestFile:
         spec, schema = table.specs()[spec_id], table.schema()
-        lost = [field.name for field in spec.fields if field.source_id not in schema.field_ids]
-        if lost:
+        dropped = [field.name for field in spec.fields if field.source_id not in schema.field_ids]
+        if dropped:
             raise Unsupported(
-                f"partition spec {spec_id} has fields of dropped columns: {', '.join(lost)}",
+                f"partition spec {spec_id} has fields of dropped columns: {', '.join(dropped)}",
                 fix="rewrite its files to the current spec first: CALL system.rewrite_data_files",
             )
         path = table.location_provider().new_metadata_location(
@@ -257,10 +254,10 @@ def commit_snapshot(
     token: str,
     schema: Schema | None = None,
 ) -> None:
-    """Commit columns, snapshot, tags and property at once, or nothing.
+    """Commit columns, snapshot, tags and property in one commit.
 
-    Holds only while head, schema, default spec and uuid are those that were loaded. There is no
-    retry in here, and the user's table properties stay as they are.
+    The commit requires that head, schema, default spec and uuid are those that were loaded. It does
+    not retry, and it leaves the user's table properties as they are.
     """
     metadata = table.metadata
     updates: tuple[TableUpdate, ...] = (
@@ -286,7 +283,7 @@ def commit_snapshot(
 
 
 def without_sequence_numbers(entry: ManifestEntry) -> ManifestEntry:
-    """Take the sequence numbers of another table off: the commit gives its own."""
+    """Remove the sequence numbers of another table: the commit assigns new ones."""
     return ManifestEntry.from_args(
         status=entry.status,
         snapshot_id=entry.snapshot_id,
@@ -326,7 +323,7 @@ def _entry_with_status(
 
 
 def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -> Summary:
-    """Count what the swap does; totals follow from the head's."""
+    """Count what the swap does; the totals are derived from the head's totals."""
     limit = table.metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
     collector = SnapshotSummaryCollector(partition_summary_limit=int(limit))
     specs, schema = table.specs(), table.schema()

@@ -1,10 +1,7 @@
-"""The swap request and its load-check-write-commit loop.
+"""Swaps of a table's files: the request, and the loop of load, check, write and commit.
 
-Proving that files are where a commit will say they are.
-
-What a swap is to do to a table, before anybody looks at the table as it is now.
-
-The loop that lands a swap on a busy table: load, check, write, commit, again.
+The loop repeats on a busy table until the commit succeeds, a check fails, or the time budget is
+spent. Added files are checked in the store before the commit: each must exist with its listed size.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ _CHECK_THREADS = 16
 
 
 class FileExistenceCheck:
-    """Checks each file once."""
+    """Checks that files exist in the store; each file once."""
 
     def __init__(self, verb: ErrorWording) -> None:
         self._wording = verb
@@ -111,7 +108,7 @@ def _file_fault(io: FileIO, file: DataFile) -> str:
 class SwapPart:
     """Partitions that get the files `wanted`, unless changed since `since_id` (None: empty).
 
-    `source` is the table and snapshot that hold the same as rows; None: there are none.
+    `source` is the table and snapshot that hold the same content as rows; None: the part is empty.
     """
 
     scope: Scope
@@ -121,7 +118,7 @@ class SwapPart:
 
     @property
     def row_content(self) -> PartitionContent:
-        """The same as rows of the source, which is None where there is nothing to read."""
+        """The same content as rows of the source; no table where nothing is read."""
         if self.source is None or not self.wanted:
             return PartitionContent(scope=self.scope)
         return PartitionContent(scope=self.scope, table=self.source[0], snapshot_id=self.source[1])
@@ -129,7 +126,7 @@ class SwapPart:
 
 @dataclass(frozen=True)
 class SwapRequest:
-    """What a swap is to do. `columns`: what the table must still have; None: whatever it has."""
+    """What a swap changes. `columns`: the columns that the table must still have; None: any."""
 
     target: str
     uuid: str
@@ -139,20 +136,20 @@ class SwapRequest:
     properties: dict[str, str]
     wording: ErrorWording
     columns: ColumnIds | None = None
-    #: The snapshots (table, id) that list the files wanted.
+    #: The snapshots (table, id) that list the added files.
     sources: tuple[tuple[str, int], ...] = ()
     operation: Operation = Operation.OVERWRITE
-    #: The default spec that the table must still have; None: whatever it has.
+    #: The default spec that the table must still have; None: any.
     spec_id: int | None = None
-    #: Whether any commit of others since the base is a conflict.
+    #: Whether any foreign commit since the base is a conflict.
     is_frozen: bool = False
-    #: The columns that it gets by the same commit; None: it keeps its own.
+    #: The new columns that the same commit sets; None: unchanged.
     schema_evolution: SchemaEvolution | None = None
 
 
 @dataclass
 class _Attempts:
-    """What is kept over attempts."""
+    """The state that is shared by all attempts of one swap."""
 
     request: SwapRequest
     cache: ManifestCache
@@ -161,28 +158,28 @@ class _Attempts:
 
 
 class Swapper:
-    """Lands swaps on the tables of one catalog."""
+    """Commits swaps on the tables of one catalog."""
 
     def __init__(
         self, catalog: Catalog, budget_s: float, commits: SwapCommitter | None = None
     ) -> None:
-        """`commits` writes them where PyIceberg cannot."""
+        """Use `commits` to write commits that PyIceberg cannot write."""
         self._catalog = catalog
         self._budget_s = budget_s
         self._commits = commits
 
     def run(self, intent: SwapRequest, cache: ManifestCache) -> Snapshot:
-        """Commit the intent once, whatever else is committed meanwhile; give what it made.
+        """Commit the swap once, also while other writers commit; return its snapshot.
 
-        Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported; files are never deleted, as a
-        commit that was reported as failed may still have landed.
+        Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported. Files are never deleted, because
+        a commit that was reported as failed may still have succeeded.
         """
-        way = choose_snapshot_writer(self._catalog, cache, self._commits)
-        state = _Attempts(intent, cache, way, FileExistenceCheck(intent.wording))
+        writer = choose_snapshot_writer(self._catalog, cache, self._commits)
+        state = _Attempts(intent, cache, writer, FileExistenceCheck(intent.wording))
         for number in retry_attempts(self._budget_s):
-            done = self._attempt(state, number)
-            if done is not None:
-                return done
+            committed = self._attempt(state, number)
+            if committed is not None:
+                return committed
         raise TooBusy(
             f"other writers kept winning on {intent.target} for {self._budget_s:.0f} s",
             state=intent.wording.state,
@@ -190,12 +187,12 @@ class Swapper:
         )
 
     def _attempt(self, state: _Attempts, number: int) -> Snapshot | None:
-        """Try once; None when another writer was faster."""
+        """Try once; return None when another writer committed first."""
         intent = state.request
         table = load_table(self._catalog, intent.target)
-        done = find_publication_snapshot(table.metadata, intent.token)
-        if done is not None:
-            return done
+        committed = find_publication_snapshot(table.metadata, intent.token)
+        if committed is not None:
+            return committed
         with translate_errors():
             _refuse_changed_table(intent, table)
             change = _plan_snapshot_change(state, table)
@@ -206,21 +203,21 @@ class Swapper:
                 return None
         try:
             return land()
-        except Exception as error:  # noqa: BLE001 (whatever it was, the commit may have landed)
+        except Exception as error:  # noqa: BLE001 (after any error the commit may have succeeded)
             if is_lost_race(error):
                 return None
             return self._resolve_outcome(intent, error)
 
     def _resolve_outcome(self, intent: SwapRequest, cause: Exception) -> Snapshot:
-        """Look whether a commit of unknown outcome landed; everything is kept if it cannot tell."""
+        """Look for a commit of unknown outcome; everything is kept if its outcome stays unknown."""
         try:
-            done = find_publication_snapshot(
+            committed = find_publication_snapshot(
                 load_table(self._catalog, intent.target).metadata, intent.token
             )
         except BackfillError:
-            done = None
-        if done is not None:
-            return done
+            committed = None
+        if committed is not None:
+            return committed
         raise OutcomeUnknown(
             f"the commit on {intent.target} may or may not have landed: "
             f"{type(cause).__name__}: {cause}",
@@ -231,7 +228,7 @@ class Swapper:
 
 
 def read_commit_result(target: str, snapshot: Snapshot, seconds: float) -> CommitResult:
-    """Read from its snapshot what a swap did."""
+    """Read the result of a swap from its snapshot."""
     summary = snapshot_summary(snapshot)
 
     def count(name: str) -> int:
@@ -251,14 +248,17 @@ def read_commit_result(target: str, snapshot: Snapshot, seconds: float) -> Commi
 
 
 def _refuse_changed_table(intent: SwapRequest, table: Table) -> None:
-    """Refuse a table that is another one by now, or whose columns moved."""
+    """Refuse a table that was recreated, or whose columns or partitioning changed."""
     problem = ""
     if str(table.metadata.table_uuid) != intent.uuid:
         problem = "it was dropped and made again"
-    elif intent.columns is not None and (found := column_ids(table.schema())) != intent.columns:
-        # Files are read by column id: a column added meanwhile would show another one's values.
+    elif (
+        intent.columns is not None
+        and (current_columns := column_ids(table.schema())) != intent.columns
+    ):
+        # Files are read by column id: a column added since would show values of another column.
         names = sorted(
-            {column[0] for _, column in found.items() ^ intent.columns.items()},
+            {column[0] for _, column in current_columns.items() ^ intent.columns.items()},
         )
         problem = f"its columns changed: {', '.join(names)}"
     if not problem and intent.schema_evolution is not None:
@@ -273,7 +273,7 @@ def _refuse_changed_table(intent: SwapRequest, table: Table) -> None:
 
 
 def _plan_snapshot_change(state: _Attempts, table: Table) -> SnapshotChange:
-    """Decide which files go and come, against the head as it is now."""
+    """Decide which files are removed and added, against the current head."""
     head = _main_head(table)
     manifests: list[ManifestFile] = [] if head is None else head.manifests(table.io)
     removed: dict[str, ManifestEntry] = {}
@@ -310,7 +310,7 @@ def _refuse_conflict(
 
 
 def _refuse_removal_on_append(intent: SwapRequest, removed: LiveEntries) -> None:
-    """An append takes nothing away: a streaming reader would not hear of it."""
+    """Refuse an append that removes files: a streaming reader would not see the removal."""
     if intent.operation == Operation.APPEND and removed:
         raise TargetChanged(
             f"{intent.target} cannot be {intent.wording.name}: its partitions hold {len(removed)} "
@@ -321,12 +321,12 @@ def _refuse_removal_on_append(intent: SwapRequest, removed: LiveEntries) -> None
 
 
 def _refuse_ambiguous(intent: SwapRequest, swapped: FileSwap) -> None:
-    """Never commit a file that comes back beside delete files that may name it."""
+    """Refuse to re-add a file while live delete files may name it."""
     if swapped.ambiguous:
         path, deletes = next(iter(swapped.ambiguous.items()))
         raise Unsupported(
-            f"{intent.target} cannot be {intent.wording.name} by adding files again: live delete file "
-            f"{min(deletes)} may hide rows of {path}",
+            f"{intent.target} cannot be {intent.wording.name} by adding files again: "
+            f"live delete file {min(deletes)} may hide rows of {path}",
             state=intent.wording.state,
             fix="repeat the command: partitions with delete files are rewritten",
         )
@@ -337,21 +337,21 @@ def _main_head(table: Table) -> Snapshot | None:
 
 
 def _before_tag(intent: SwapRequest, table: Table, head: Snapshot | None) -> dict[str, int]:
-    """Give the tag of the state before; raises Conflict when a name is taken."""
+    """Return the tag of the state before; raises Conflict when a tag name is already used."""
     refs = table.metadata.refs
     before = intent.tags.get("before")
-    wanted = {before: head.snapshot_id} if before and head else {}
+    before_tags = {before: head.snapshot_id} if before and head else {}
     for name in intent.tags.values():
         ref = refs.get(name)
         if ref is None:
             continue
-        if ref.snapshot_ref_type != SnapshotRefType.TAG or wanted.get(name) != ref.snapshot_id:
+        if ref.snapshot_ref_type != SnapshotRefType.TAG or before_tags.get(name) != ref.snapshot_id:
             raise Conflict(
                 f"{intent.target}: {name} already names snapshot {ref.snapshot_id}",
                 state=intent.wording.state,
                 fix="use a new publication token",
             )
-    return wanted
+    return before_tags
 
 
 def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -> CommitMarkers:
@@ -367,6 +367,8 @@ def _commit_markers(intent: SwapRequest, before: dict[str, int], attempt: int) -
         },
         attempt=attempt,
         sources=intent.sources,
-        ranges=tuple(one for part in intent.parts for one in scope_row_ranges(part.scope)),
+        ranges=tuple(
+            row_range for part in intent.parts for row_range in scope_row_ranges(part.scope)
+        ),
         contents=tuple(part.row_content for part in intent.parts),
     )

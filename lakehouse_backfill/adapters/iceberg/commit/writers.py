@@ -1,14 +1,12 @@
-"""Who writes the snapshot: PyIceberg, Java API, or rows (proven and tagged after).
+"""Writers of a swap's snapshot: PyIceberg, or a delegated committer for what it cannot write.
 
-Who writes the commit of a swap: PyIceberg, or somebody else for what that cannot write.
+The files to swap are inspected and decided before, in the same way for both. A delegated committer
+commits through Iceberg's Java API or rewrites rows.
 
-What is swapped was inspected and decided before, in the same way for both.
-
-Finishing a swap by rows: proof that it is the candidate, and the tags of both states.
-
-Such a swap is one snapshot, and nothing else comes by the same commit. What is left to do stands
-in its summary, so that whoever finds it does it: the tag of the new state is the last, and says
-that all is done.
+A rewrite of rows is one snapshot, and its commit sets no tags. It is finalised afterwards: a proof
+that the snapshot equals the candidate, then the tags of both states. The pending work is written
+in the snapshot's summary, so that any later process can finish it. The tag of the new state is set
+last and marks the rewrite as finalised.
 """
 
 from __future__ import annotations
@@ -60,9 +58,9 @@ from lakehouse_backfill.ports.table_writer import RowVerifier, SwapCommitter, Ta
 
 @dataclass(frozen=True)
 class CommitMarkers:
-    """What a swap leaves beside the files: tags, the token, the summary; and where files are from.
+    """What a swap's commit records apart from files: tags, token and summary; and its file sources.
 
-    `sources` are the snapshots that list the files that come in, `ranges` the rows concerned.
+    `sources` are the snapshots that list the added files, `ranges` the rows concerned.
     """
 
     target: str
@@ -77,20 +75,21 @@ class CommitMarkers:
 
 
 class SnapshotWriter(Protocol):
-    """Writes what a swap needs, and gives what commits it."""
+    """Writes the files of a swap's snapshot and returns its commit."""
 
     def prepare(
         self, table: Table, change: SnapshotChange, marks: CommitMarkers
     ) -> Callable[[], Snapshot]:
-        """Prepare the swap for the table as it was just loaded; nothing is seen of it yet.
+        """Prepare the swap for the table as it was loaded last, and return its commit.
 
-        Raises TooBusy when the table is another by now; the commit raises what it meets.
+        Readers see nothing before the commit. Raises TooBusy when the table has changed since; the
+        commit raises its own errors.
         """
         ...
 
 
 class PyIcebergSnapshotWriter(SnapshotWriter):
-    """Formats 1 and 2, without a JVM."""
+    """Writes formats 1 and 2, without a JVM."""
 
     def __init__(self, cache: ManifestCache) -> None:
         self._producer = SwapProducer(cache)
@@ -98,14 +97,14 @@ class PyIcebergSnapshotWriter(SnapshotWriter):
     def prepare(
         self, table: Table, change: SnapshotChange, marks: CommitMarkers
     ) -> Callable[[], Snapshot]:
-        """Write manifests and manifest list; those of earlier attempts are used again."""
+        """Write manifests and manifest list; those of earlier attempts are reused."""
         refuse_unwritable_format(marks.target, table.metadata)
         snapshot = self._producer.write_snapshot(table, change, marks.summary, marks.attempt)
-        after = {marks.after_tag: snapshot.snapshot_id} if marks.after_tag else {}
+        after_tags = {marks.after_tag: snapshot.snapshot_id} if marks.after_tag else {}
 
         def land() -> Snapshot:
             commit_snapshot(
-                table, snapshot, {**marks.before_tags, **after}, marks.token, change.schema
+                table, snapshot, {**marks.before_tags, **after_tags}, marks.token, change.schema
             )
             return snapshot
 
@@ -113,7 +112,7 @@ class PyIcebergSnapshotWriter(SnapshotWriter):
 
 
 class DelegatedSnapshotWriter(SnapshotWriter):
-    """Any format, through whoever can write it."""
+    """Writes any format, through the given committer."""
 
     def __init__(self, catalog: Catalog, commits: SwapCommitter) -> None:
         self._catalog = catalog
@@ -122,7 +121,7 @@ class DelegatedSnapshotWriter(SnapshotWriter):
     def prepare(
         self, table: Table, change: SnapshotChange, marks: CommitMarkers
     ) -> Callable[[], Snapshot]:
-        """Order exactly the inspected files; the new snapshot is read back by its token."""
+        """Order a swap of exactly the inspected files; the new snapshot is found by its token."""
         if change.schema is not None and self._commits.writes_rows:
             raise Unsupported(
                 f"{marks.target}: commits of rows carry no change of columns",
@@ -133,12 +132,12 @@ class DelegatedSnapshotWriter(SnapshotWriter):
 
         def land() -> Snapshot:
             prepared.commit()
-            found = find_publication_snapshot(
+            snapshot = find_publication_snapshot(
                 load_table(self._catalog, marks.target).metadata, marks.token
             )
-            if found is None:
+            if snapshot is None:
                 raise OutcomeUnknown(f"the commit on {marks.target} is not in its history")
-            return found
+            return snapshot
 
         return land
 
@@ -146,7 +145,7 @@ class DelegatedSnapshotWriter(SnapshotWriter):
 def choose_snapshot_writer(
     catalog: Catalog, cache: ManifestCache, commits: SwapCommitter | None
 ) -> SnapshotWriter:
-    """Give the way for a swap: PyIceberg, unless somebody else is to write the commits."""
+    """Return the PyIceberg writer, or the delegated one when `commits` is given."""
     return (
         PyIcebergSnapshotWriter(cache)
         if commits is None
@@ -187,7 +186,7 @@ def _is_data_file(entry: ManifestEntry) -> bool:
 
 
 class RowRewriteFinalizer:
-    """Settles swaps on the tables of one catalog."""
+    """Finalises row rewrites on the tables of one catalog."""
 
     def __init__(self, catalog: Catalog, proof: RowVerifier, tags: TagCommitter) -> None:
         self._catalog = catalog
@@ -197,38 +196,38 @@ class RowRewriteFinalizer:
     def finalise(self, target: str, snapshot: Snapshot) -> None:
         """Prove the snapshot and tag it, unless that is done; other snapshots need nothing.
 
-        The state before is tagged at once, lest it expires while rows are compared; one that has
-        expired already gets no tag, and who rolls back to it is told that it is gone. Raises
-        OutcomeUnknown when it holds something else than the candidate: it is visible then, and
-        neither accepted nor given back.
+        The state before is tagged first, so that it cannot expire while rows are compared. A state
+        that has already expired gets no tag; a rollback to it is refused. Raises
+        OutcomeUnknown when the snapshot differs from the candidate: it is then visible, and neither
+        accepted nor rolled back.
         """
         text = snapshot_summary(snapshot).get(REWRITE_PROPERTY)
         if text is None:
             return
-        done = PendingRewrite.model_validate_json(text)
+        pending = PendingRewrite.model_validate_json(text)
         table = load_table(self._catalog, target)
-        if done.after is not None and done.after in table.metadata.refs:
+        if pending.after is not None and pending.after in table.metadata.refs:
             return
         before = snapshot.parent_snapshot_id
-        is_there = any(one.snapshot_id == before for one in table.metadata.snapshots)
-        if done.before is not None and before is not None and is_there:
-            self._pins.pin(target, before, done.before)
+        has_before = any(ancestor.snapshot_id == before for ancestor in table.metadata.snapshots)
+        if pending.before is not None and before is not None and has_before:
+            self._pins.pin(target, before, pending.before)
         with translate_errors():
-            _require_in_partitions(target, table, snapshot, done)
-        self._proof.require_equal(target, snapshot.snapshot_id, done.contents)
-        if done.after is not None:
-            self._pins.pin(target, snapshot.snapshot_id, done.after)
+            _require_in_partitions(target, table, snapshot, pending)
+        self._proof.require_equal(target, snapshot.snapshot_id, pending.contents)
+        if pending.after is not None:
+            self._pins.pin(target, snapshot.snapshot_id, pending.after)
 
 
 def _require_in_partitions(
     target: str, table: Table, snapshot: Snapshot, done: PendingRewrite
 ) -> None:
-    """Look at every file that the snapshot added or removed: all lie in its partitions.
+    """Check that every file that the snapshot added or removed is in its partitions.
 
-    But for delete files that hide nothing any more: Iceberg leaves them out of the manifests that
-    it writes anew, whatever partition they are of.
+    Removed delete files that hide no rows are exempt: Iceberg leaves them out of manifests that it
+    rewrites, whatever their partition.
     """
-    labels = tuple(label for one in done.contents for label in one.scope.partitions)
+    labels = tuple(label for content in done.contents for label in content.scope.partitions)
     scope = Scope(field=done.contents[0].scope.field, partitions=labels)
     reader = ScopedReader(table, scope, ManifestCache())
     manifests = snapshot.manifests(table.io)
@@ -248,13 +247,13 @@ def _require_in_partitions(
 
 
 def _oldest_data_sequence(manifests: list[ManifestFile]) -> int | None:
-    """Give the least sequence number that a live data file can have; None: there is none."""
+    """Return the smallest sequence number of a live data file; None without data files."""
     live = (m for m in manifests if m.content == ManifestContent.DATA and has_live_files(m))
     return min((manifest.min_sequence_number or 0 for manifest in live), default=None)
 
 
 def _removes_stale_delete(entry: ManifestEntry, oldest: int | None) -> bool:
-    """Tell whether the entry removes a delete file that is older than all data."""
+    """Return whether the entry removes a delete file that is older than all data."""
     is_delete_file = entry.data_file.content != DataFileContent.DATA
     if entry.status != ManifestEntryStatus.DELETED or not is_delete_file:
         return False

@@ -1,8 +1,6 @@
-"""Turns at a control table, for fairness only.
+"""Advisory locks on control tables, for fairness only: commits are safe without them.
 
-Taking turns at a control table, for fairness only: commits are safe without it.
-
-Taking turns in a PostgreSQL catalog, as `control_lock` does beside a SQLite file.
+For a local SQLite catalog the lock is a file, for a PostgreSQL catalog the server's advisory lock.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ from typing import Any, ClassVar, Protocol
 
 from pyiceberg.catalog import Catalog
 
-#: A stopped process may hold the lock for ever: after this long we go on without it.
+#: A stopped process may never release the lock: after this time, work goes on without it.
 LOCK_TIMEOUT_S = 5.0
-#: Who comes back at once would win every time: the others need a moment to wake up.
+#: A process that locks again at once would win every time: waiting ones need time to wake up.
 _YIELD_S = 0.005
 
 
 def lock_file_path(catalog: Catalog, table: str) -> Path | None:
-    """Name the lock file of a control table: beside a local SQLite catalog, nowhere else."""
+    """Return the lock file of a control table: next to a local SQLite catalog, else None."""
     scheme, _, rest = catalog.properties.get("uri", "").partition(":///")
     path = rest.partition("?")[0]
     if scheme not in ("sqlite", "sqlite+pysqlite") or not path or path.startswith(":memory:"):
@@ -34,12 +32,12 @@ def lock_file_path(catalog: Catalog, table: str) -> Path | None:
 
 
 class FileAdvisoryLock:
-    """The turns of this process at one lock file (None: no turns, everybody goes at once).
+    """The lock of this process on one lock file; None: no lock, all processes commit at once.
 
     Eight processes that commit to one table wait 3.3 s (p95) without it, under 1 s with it.
     """
 
-    #: Held by a process that is stopped, it seems: waited for once, and then not again.
+    #: Locks that seem to be held by a stopped process: waited for once, and not again.
     _timed_out: ClassVar[set[Path]] = set()
 
     def __init__(self, path: Path | None) -> None:
@@ -48,16 +46,16 @@ class FileAdvisoryLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock file while the block runs, if there is one and it comes free in time."""
+        """Hold the lock file while the block runs, if there is one and it is free in time."""
         try:
             handle = self._path.open("w") if self._path else None
         except OSError:
-            # A folder that takes no new file costs fairness, not safety.
+            # If the file cannot be created, fairness is lost, not safety.
             handle = None
         if handle is None:
             yield
             return
-        with handle:  # closing it also gives the lock back
+        with handle:  # closing it also releases the lock
             self._wait_for_lock(handle.fileno(), Path(handle.name))
             yield
         self._released_at = time.monotonic()
@@ -70,8 +68,8 @@ class FileAdvisoryLock:
             return
         if path in self._timed_out:
             return
-        # Blocking in the kernel wakes waiters in order; a thread, because it knows no time-out.
-        # If we leave before it has the lock, closing the file gives that lock back at once.
+        # Blocking in the kernel wakes waiters in order. It has no time-out, so a thread waits.
+        # If the time-out passes first, closing the file releases the thread's lock at once.
         waiter = threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True)
         waiter.start()
         waiter.join(LOCK_TIMEOUT_S)
@@ -88,15 +86,15 @@ def _try_lock(descriptor: int) -> bool:
 
 
 class AdvisoryLock(Protocol):
-    """Lets one process at a time commit, for fairness only."""
+    """A lock that allows one process at a time to commit, for fairness only."""
 
     def hold(self) -> AbstractContextManager[None]:
-        """Hold the place while the block runs, if it comes free in time."""
+        """Hold the lock while the block runs, if it is free in time."""
         ...
 
 
 def choose_advisory_lock(catalog: Catalog, table: str) -> AdvisoryLock:
-    """Give the turns at a control table, as its catalog has them."""
+    """Return the kind of lock that the table's catalog supports."""
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "postgresql":
         return PostgresAdvisoryLock(engine, f"lakehouse-backfill:{catalog.name}:{table}")
@@ -104,13 +102,13 @@ def choose_advisory_lock(catalog: Catalog, table: str) -> AdvisoryLock:
 
 
 class PostgresAdvisoryLock:
-    """Turns by an advisory lock of PostgreSQL, which wakes those who wait in order.
+    """An advisory lock of PostgreSQL, which wakes waiting processes in order.
 
-    It lasts for one transaction, so that it is free again when its process dies. Without it eight
-    processes that commit to one table keep each other from committing for half a minute.
+    It lasts for one transaction, so that it is released when its process dies. Without it eight
+    processes that commit to one table block each other's commits for half a minute.
     """
 
-    #: Held by a process that is stopped, it seems: waited for once, and then not again.
+    #: Locks that seem to be held by a stopped process: waited for once, and not again.
     _timed_out: ClassVar[set[int]] = set()
 
     def __init__(self, engine: Any, name: str) -> None:
@@ -120,7 +118,7 @@ class PostgresAdvisoryLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock while the block runs; without it after a while, or without a database."""
+        """Hold the lock while the block runs; after a time-out or an error, run without it."""
         connection = self._connect_and_lock()
         try:
             yield
@@ -129,7 +127,7 @@ class PostgresAdvisoryLock:
                 connection.close()
 
     def _connect_and_lock(self) -> Any:
-        """Give the connection whose transaction holds the lock, or waited for it in vain."""
+        """Return the connection whose transaction holds the lock, or whose wait timed out."""
         from sqlalchemy import text
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -138,11 +136,11 @@ class PostgresAdvisoryLock:
         connection = None
         try:
             connection = self._engine.connect()
-            patience = text("SELECT set_config('lock_timeout', :wait, true)")
-            connection.execute(patience, {"wait": f"{wait_ms}ms"})
+            set_timeout = text("SELECT set_config('lock_timeout', :wait, true)")
+            connection.execute(set_timeout, {"wait": f"{wait_ms}ms"})
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._key})
         except SQLAlchemyError:
-            # Who cannot have the lock costs others fairness, not safety.
+            # Without the lock, fairness is lost, not safety.
             self._timed_out.add(self._key)
         else:
             self._timed_out.discard(self._key)

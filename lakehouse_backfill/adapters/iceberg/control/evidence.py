@@ -1,11 +1,4 @@
-"""Evidence documents, fingerprints, pin leases.
-
-Documents that show why a run was accepted, on `evidence`.
-
-Fingerprints of data files, on `file_fingerprint`.
-
-The leases beside the pins of runs, on `pin_lease`.
-"""
+"""Evidence documents, fingerprints of data files, and leases of pins, each in its control table."""
 
 from __future__ import annotations
 
@@ -39,17 +32,17 @@ class IcebergEvidence:
         self._log = tables.log(EVIDENCE)
 
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
-        """Store a document and give its digest; if it is the newest already, do nothing.
+        """Store a document and return its digest; if it is already the newest, do nothing.
 
-        A document that came back after another one is stored again: it is the newest then. So is
-        one whose row was edited.
-        Raises RunMoved when a later epoch has fenced the run.
+        A document that is recorded again after another one is stored again, and is then the newest.
+        So is a document whose row was edited. Raises RunMoved when a later epoch has fenced the
+        run.
         """
-        mark = digest(document)
+        document_digest = digest(document)
         row = {
             "run_id": run_id,
             "kind": kind,
-            "digest": mark,
+            "digest": document_digest,
             "document": canonical_json(document),
             "recorded_at": datetime.now(timezone.utc),
             "epoch": epoch,
@@ -59,13 +52,17 @@ class IcebergEvidence:
             require_not_fenced(head, run_id, epoch)
             rows = head.rows({"run_id": run_id, "kind": kind}, ("digest", "document"))
             newest = rows[-1] if rows else None
-            is_there = newest is not None and newest["digest"] == mark and _is_row_intact(newest)
-            return LogAppend(result=mark, rows=() if is_there else (row,))
+            is_newest = (
+                newest is not None
+                and newest["digest"] == document_digest
+                and _is_row_intact(newest)
+            )
+            return LogAppend(result=document_digest, rows=() if is_newest else (row,))
 
         return self._log.append(change)
 
     def document(self, run_id: str, digest: str) -> dict[str, Any] | None:
-        """The document of a run with this digest, or None.
+        """Return the document of a run with this digest, or None.
 
         Raises Tampered when it was edited, and not recorded again since.
         """
@@ -74,11 +71,11 @@ class IcebergEvidence:
         return open_document(run_id, rows[-1]["kind"], digest, texts) if rows else None
 
     def newest(self, run_id: str, kind: str) -> tuple[str, dict[str, Any]] | None:
-        """The newest document of a kind with its digest, or None; one that was edited is none."""
+        """Return the newest unedited document of a kind with its digest, or None."""
         where = {"run_id": run_id, "kind": kind}
         rows = self._log.head().rows(where, ("digest", "document"))
-        right = (row for row in reversed(rows) if _is_row_intact(row))
-        return next(((row["digest"], json.loads(row["document"])) for row in right), None)
+        intact = (row for row in reversed(rows) if _is_row_intact(row))
+        return next(((row["digest"], json.loads(row["document"])) for row in intact), None)
 
 
 def _is_row_intact(row: Mapping[str, Any]) -> bool:
@@ -86,15 +83,15 @@ def _is_row_intact(row: Mapping[str, Any]) -> bool:
 
 
 class IcebergFingerprints:
-    """`ports.fingerprints.Fingerprints` on PyIceberg."""
+    """`ports.control.Fingerprints` on PyIceberg."""
 
     def __init__(self, tables: ControlTables) -> None:
         self._log = tables.log(FILE_FINGERPRINT)
 
     def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
-        """All fingerprints of the files, oldest first: one of each file, reading and partition.
+        """Return the fingerprints of the files, oldest first: one by file, reading, partition.
 
-        Raises Tampered when two rows give one file different contents.
+        Raises Tampered when two rows state different contents for one file.
         """
         return (
             deduplicate_fingerprints(_read_fingerprints(self._log.head(), paths)) if paths else ()
@@ -103,13 +100,15 @@ class IcebergFingerprints:
     def record(self, found: tuple[FileFingerprint, ...]) -> None:
         """Store those that are not stored yet, in one commit; the same again does nothing.
 
-        Raises Tampered, and stores nothing, when a file is known with another content.
+        Raises Tampered, and stores nothing, when a file is stored with another content.
         """
-        paths = {one.path for one in found}
+        paths = {fingerprint.path for fingerprint in found}
 
         def change(head: LogHead) -> LogAppend[None]:
             new = select_unstored(_read_fingerprints(head, paths), found)
-            return LogAppend(result=None, rows=tuple(_fingerprint_row(one) for one in new))
+            return LogAppend(
+                result=None, rows=tuple(_fingerprint_row(fingerprint) for fingerprint in new)
+            )
 
         if paths:
             self._log.append(change)
@@ -141,7 +140,7 @@ def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
         raise tampered_file_error(
             row["file_path"], "its checksum, shape and row count contradict each other"
         )
-    # The text of a checksum has the first digits of its shape only.
+    # The text of a checksum contains only the first digits of its shape.
     checksum = checksum.model_copy(update={"shape": row["shape"]})
     return FileFingerprint(
         path=row["file_path"],
@@ -165,13 +164,13 @@ _COLUMN_BY_FIELD = {
 
 
 class IcebergPinLeases:
-    """`ports.retention.PinLeases` on PyIceberg."""
+    """`ports.control.PinLeases` on PyIceberg."""
 
     def __init__(self, tables: ControlTables) -> None:
         self._log = tables.log(PIN_LEASE)
 
     def grant(self, leases: tuple[PinLease, ...]) -> None:
-        """Record leases in one commit; those that stand already are left out."""
+        """Record leases in one commit; active leases are left out."""
         self._write(leases, is_standing=False)
 
     def end(self, leases: tuple[PinLease, ...]) -> None:
@@ -188,9 +187,9 @@ class IcebergPinLeases:
             return
 
         def change(head: LogHead) -> LogAppend[None]:
-            known = _active_leases(head)
-            wanted = [one for one in leases if (_lease_key(one) in known) is is_standing]
-            return LogAppend(result=None, rows=tuple(_lease_row(one) for one in wanted))
+            active = _active_leases(head)
+            changed = [lease for lease in leases if (_lease_key(lease) in active) is is_standing]
+            return LogAppend(result=None, rows=tuple(_lease_row(lease) for lease in changed))
 
         self._log.append(change)
 

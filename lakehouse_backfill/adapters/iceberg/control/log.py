@@ -1,12 +1,10 @@
-"""A control table as an append log with one conditional commit.
+"""A control table as a log: rows are appended, and properties set, in one conditional commit.
 
-A control table as a log: rows are appended, and table properties set, in one conditional commit.
+The first commit wins; other writers load the new head and decide again. Facts that must be read
+fast (a pointer, the status of an open run) are kept in table properties, so a read is one table
+load, whatever the length of the history.
 
-Whoever commits first wins; the others look again and decide again. What must be read fast (a
-pointer, the status of an open run) stands in table properties, so reading it is one table load,
-whatever the history.
-
-Rows of control tables as values, also rows that an older release wrote.
+Rows of tables of older releases are read too: columns that they lack get the fields' defaults.
 """
 
 from __future__ import annotations
@@ -40,17 +38,17 @@ from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
-#: What a column is asked for: one value, or any of some texts.
+#: The filter of a column: one value, or a set of texts of which any matches.
 FilterValue = str | int | frozenset[str]
 _MAX_RELOADS = 5
 
 
 @dataclass(frozen=True)
 class LogAppend(Generic[T]):
-    """What a decision asks for: rows to append, properties to set or remove, and its result.
+    """The change that a decision returns: rows to append, properties to set or remove, its result.
 
     Without rows nothing is committed, unless `moves_head`: then the properties come with a new
-    snapshot, so that every commit that was made ready for the old one is refused and decides again.
+    snapshot, so that every commit prepared for the old head is refused and decided again.
     """
 
     result: T
@@ -61,7 +59,7 @@ class LogAppend(Generic[T]):
 
 
 class LogHead:
-    """A control table as it was at one moment; a table that does not exist is empty."""
+    """A control table at one moment; a table that does not exist is empty."""
 
     def __init__(self, table: Table | None) -> None:
         self.table = table
@@ -78,22 +76,21 @@ class LogHead:
     ) -> list[dict[str, Any]]:
         """Read the rows with these values, in the order in which they were appended.
 
-        Of several texts for a column, rows with any of them.
-
-        Columns that a table of an older release lacks are left out.
+        For a set of texts, rows with any of them match. Columns that a table of an older release
+        lacks are left out.
         """
         if self.table is None or self.snapshot_id is None:
             return []
-        known = self.table.schema().column_names
-        wanted = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(known)
+        column_names = self.table.schema().column_names
+        selected = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(column_names)
         with _translate_outages(self.table.name()[-1]):
-            read = log_files.read_rows(self.table, _row_filter(where or {}), tuple(wanted))
-            found: list[dict[str, Any]] = read.to_pylist()
-        return sorted(found, key=lambda row: row[LOG_SEQ])
+            arrow_rows = log_files.read_rows(self.table, _row_filter(where or {}), tuple(selected))
+            rows: list[dict[str, Any]] = arrow_rows.to_pylist()
+        return sorted(rows, key=lambda row: row[LOG_SEQ])
 
 
 class ControlLog:
-    """One control table; `create` makes all of them when the first row is written."""
+    """One control table; `create` creates all control tables before the first row is written."""
 
     def __init__(
         self,
@@ -112,7 +109,7 @@ class ControlLog:
         self._advisory_lock = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
     def head(self) -> LogHead:
-        """Load the current state; an absent table gives an empty one, and is not created.
+        """Load the current state; a missing table is an empty one, and is not created.
 
         Raises CatalogDown.
         """
@@ -121,8 +118,8 @@ class ControlLog:
                 try:
                     return self._load()
                 except FileNotFoundError:
-                    # Between reading the catalog's row and the metadata file, other writers
-                    # committed so often that the file was cleaned up: the row is newer by now.
+                    # Between the reads of the catalog's row and of the metadata file, other writers
+                    # committed so often that the file was cleaned up: the row has changed.
                     continue
             return self._load()
 
@@ -133,20 +130,20 @@ class ControlLog:
             return LogHead(None)
 
     def append(self, decide: Callable[[LogHead], LogAppend[T]]) -> T:
-        """Append what `decide` gives for the current state, in one commit; give its result.
+        """Append what `decide` returns for the current state, in one commit; return its result.
 
-        Somebody else's commit in between runs `decide` again on what they left. Nothing is ever
-        appended twice. Raises what `decide` raises, TooBusy, CatalogDown, OutcomeUnknown.
+        After another writer's commit `decide` runs again on the new state. Nothing is ever appended
+        twice. Raises what `decide` raises, TooBusy, CatalogDown, OutcomeUnknown.
         """
-        # Loading the writer takes longer than a commit: not while others wait for their turn.
+        # Importing the writer takes longer than a commit, so it is done before the lock is held.
         import_arrow_writer()
-        effort: _Retry[T] = _Retry(self._name, self._budget_s)
+        retry: _Retry[T] = _Retry(self._name, self._budget_s)
         while True:
             with self._advisory_lock.hold():
-                done = self._attempt(effort, decide)
-            if done is not None:
-                return done.result
-            effort.pause()
+                appended = self._attempt(retry, decide)
+            if appended is not None:
+                return appended.result
+            retry.pause()
 
     def _attempt(
         self, effort: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
@@ -158,9 +155,9 @@ class ControlLog:
                 raise
             effort.record_error(error)
             return None
-        done = effort.find_landed(head)
-        if done is not None:
-            return done
+        landed = effort.find_landed(head)
+        if landed is not None:
+            return landed
         change = decide(head)
         if not change.rows and not change.moves_head:
             return change
@@ -213,7 +210,7 @@ class ControlLog:
 
 
 class _Retry(Generic[T]):
-    """The attempts at one append: what became of them, and how much time is left."""
+    """The attempts at one append: their errors, and the remaining time."""
 
     def __init__(self, name: str, budget_s: float) -> None:
         self._name = name
@@ -221,7 +218,7 @@ class _Retry(Generic[T]):
         self._budget_s = budget_s
         self._attempts = 0
         self._last_error: Exception | None = None
-        #: Commits of unknown outcome by token: the head that they need, and what they hold.
+        #: Commits of unknown outcome by token: the head that they require, and their change.
         self.unknown_commits: dict[str, tuple[int | None, LogAppend[T]]] = {}
 
     @property
@@ -230,18 +227,18 @@ class _Retry(Generic[T]):
         return not self.unknown_commits
 
     def record_error(self, error: Exception) -> None:
-        """Remember why an attempt failed."""
+        """Record why an attempt failed."""
         self._last_error = error
 
     def find_landed(self, head: LogHead) -> LogAppend[T] | None:
-        """Look for commits of unknown outcome; give the one that landed.
+        """Look for commits of unknown outcome; return the one that succeeded.
 
-        Once the head has moved, one that is not there can never land any more.
+        Once the head has moved, a commit that is not in the table can no longer succeed.
         """
         for token, (needed, change) in list(self.unknown_commits.items()):
             if head.snapshot_id == needed:
                 continue
-            # A change without rows is decided again: what it set says whether it landed.
+            # A change without rows is decided again: the properties show whether it succeeded.
             if change.rows and head.rows({LOG_ID: token}, (LOG_ID,)):
                 return change
             del self.unknown_commits[token]
@@ -252,8 +249,8 @@ class _Retry(Generic[T]):
         self._attempts += 1
         if time.monotonic() >= self._deadline:
             raise self._final_error() from self._last_error
-        longest = min(0.02 * self._attempts, 0.5)
-        time.sleep(random.uniform(0, longest))  # noqa: S311 (jitter, not a secret)
+        max_pause_s = min(0.02 * self._attempts, 0.5)
+        time.sleep(random.uniform(0, max_pause_s))  # noqa: S311 (jitter, not a secret)
 
     def _final_error(self) -> BackfillError:
         if self.unknown_commits:
@@ -263,9 +260,11 @@ class _Retry(Generic[T]):
                 state="everything is kept",
                 fix="lakehouse-backfill status",
             )
-        last = self._last_error
-        if last is not None and (is_sqlite_locked(last) or not is_lost_race(last)):
-            return _unreachable_error(self._name, last)
+        last_error = self._last_error
+        if last_error is not None and (
+            is_sqlite_locked(last_error) or not is_lost_race(last_error)
+        ):
+            return _unreachable_error(self._name, last_error)
         return TooBusy(
             f"other writers of the control table {self._name} kept winning for "
             f"{self._budget_s:g} s ({self._attempts} attempts)",
@@ -274,19 +273,19 @@ class _Retry(Generic[T]):
 
 
 def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
-    found: BooleanExpression = AlwaysTrue()
+    row_filter: BooleanExpression = AlwaysTrue()
     for column, value in where.items():
         term = Reference(name=column)
         if isinstance(value, frozenset):
-            found = And(found, In(term=term, literals={literal(each) for each in value}))
+            row_filter = And(row_filter, In(term=term, literals={literal(each) for each in value}))
         else:
-            found = And(found, EqualTo(term=term, value=literal(value)))
-    return found
+            row_filter = And(row_filter, EqualTo(term=term, value=literal(value)))
+    return row_filter
 
 
 @contextmanager
 def _translate_outages(name: str) -> Iterator[None]:
-    """Turn failures to read or write files and catalog into CatalogDown."""
+    """Translate failures to read or write files and catalog into CatalogDown."""
     try:
         yield
     except Exception as error:
@@ -305,14 +304,14 @@ def _unreachable_error(name: str, error: Exception) -> CatalogDown:
 def row_fields(
     row: Mapping[str, Any], model: type[BaseModel], renamed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Give the fields of `model` that the row has a value for; `renamed` is field to column.
+    """Return the fields of `model` that the row has a value for; `renamed` maps field to column.
 
-    Null, and a column that the table lacks, leave a field with a default out.
+    A field with a default is left out if its value is null or its column is missing.
     """
-    names = renamed or {}
-    found = {name: row.get(names.get(name, name)) for name in model.model_fields}
+    columns = renamed or {}
+    values = {name: row.get(columns.get(name, name)) for name in model.model_fields}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in values.items()
         if value is not None or model.model_fields[name].is_required()
     }

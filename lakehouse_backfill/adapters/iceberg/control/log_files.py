@@ -1,11 +1,10 @@
-"""Rows in, small files folded, snapshots expired; cached manifest reads.
+"""Files of control tables: the one commit that writes them, and cached reads of their manifests.
 
-The one commit of a control table: rows in, small files folded, old snapshots out.
+A commit appends rows, and from time to time compacts small files; it also expires old snapshots.
 
-Reading a control table: what its manifests list is looked up once in a process.
-
-Manifests never change, and a control table has many small ones, which most reads have in common:
-to plan a scan took PyIceberg longer than to read the rows. The rows themselves are read each time.
+Manifests never change, and a control table has many small ones, which most reads have in common.
+PyIceberg took longer to plan a scan than to read the rows, so the data files that a manifest lists
+are cached in the process. The rows themselves are read each time.
 """
 
 from __future__ import annotations
@@ -30,34 +29,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Every so many commits the small files become one: reading opens at most this many of them.
+#: Small files are compacted after this many commits, so a read opens at most this many of them.
 COMPACT_EVERY_COMMITS = 32
-#: Larger files are left alone, so that folding never costs more than rewriting one such file.
+#: Larger files are not compacted, so a compaction costs at most one rewrite of such a file.
 COMPACT_BELOW_BYTES = 4 * 1024 * 1024
-#: Snapshots of its own that a control table keeps: the rows themselves are the history.
+#: Snapshots that a control table keeps: its rows are the history.
 KEEP_SNAPSHOTS = 4
 _ROWS_PER_COMMIT = 1_000_000
 
 
 class _CachingTransaction(Transaction):
-    """A transaction that works its metadata out once per update.
+    """A transaction that computes its metadata once per update.
 
-    PyIceberg's own copies the whole metadata deeply at each look, 15 times in one append: half
-    of the time of a pointer move.
+    PyIceberg's own makes a deep copy of the whole metadata at each access, 15 times in one append:
+    half of the time of a pointer move.
     """
 
     _cached_metadata: tuple[Any, TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """The table's metadata with the updates so far; only ever read."""
+        """The table's metadata with the updates so far; read-only."""
         if self._cached_metadata is None or self._cached_metadata[0] is not self._updates:
             self._cached_metadata = (self._updates, super().table_metadata)
         return self._cached_metadata[1]
 
 
 def import_arrow_writer() -> None:
-    """Import what writing needs; reading a pointer does without."""
+    """Import what writing needs; reading a pointer works without it."""
     importlib.import_module("pyiceberg.io.pyarrow")
 
 
@@ -68,16 +67,16 @@ def stage_commit(
     to_remove: tuple[str, ...],
     token: str,
 ) -> Transaction:
-    """Write the rows' file, if there are rows, and prepare one commit on the head of `table`.
+    """Write the file of the rows, if there are rows, and prepare one commit on the head of `table`.
 
-    Committing raises CommitFailedException when anybody else committed meanwhile, also when the
+    The commit raises CommitFailedException when another writer has committed since, also when the
     table was empty before.
     """
-    # Also when somebody took the property away: a blind retry would append a second time.
+    # Set even if the property was removed: a blind retry would append a second time.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     sequence = table.metadata.next_sequence_number()
     new = _rows_to_arrow(table, rows, sequence, token)
-    present = {name for name in to_remove if name in table.metadata.properties}
+    existing = {name for name in to_remove if name in table.metadata.properties}
     transaction = _CachingTransaction(table)
     if sequence % COMPACT_EVERY_COMMITS == 0:
         _compact_small_files(transaction, table, new)
@@ -85,8 +84,8 @@ def stage_commit(
         _append_rows(transaction, table, new)
     if to_set:
         transaction.set_properties(to_set)
-    if present:
-        transaction.remove_properties(*sorted(present))
+    if existing:
+        transaction.remove_properties(*sorted(existing))
     _expire_snapshots(transaction, table)
     return transaction
 
@@ -109,7 +108,7 @@ def _rows_to_arrow(
 
 
 def _append_rows(transaction: Transaction, table: Table, new: pa.Table) -> None:
-    # Without a row too there is a new snapshot: that is what refuses commits made for the old head.
+    # Without rows there is also a new snapshot, which refuses commits based on the old head.
     with transaction.update_snapshot().fast_append() as producer:
         for file in _write_data_files(table, new):
             producer.append_data_file(file)
@@ -131,7 +130,7 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
     reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = pa.concat_tables([reader.to_table(tasks).cast(new.schema), new]).sort_by(LOG_SEQ)
     with transaction.update_snapshot().overwrite() as producer:
-        # Without a predicate PyIceberg does not look into manifests of unpartitioned tables.
+        # Without a predicate PyIceberg does not read manifests of unpartitioned tables.
         producer.delete_by_predicate(AlwaysTrue())
         for task in tasks:
             producer.delete_data_file(task.file)
@@ -148,17 +147,17 @@ def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
 
 
 def _expire_snapshots(transaction: Transaction, table: Table) -> None:
-    """Let old snapshots go, by metadata alone: files stay for those who read them now."""
+    """Expire old snapshots by metadata alone: their files stay for running reads."""
     referenced = {ref.snapshot_id for name, ref in table.metadata.refs.items()}
-    old = [
+    expired_ids = [
         snapshot.snapshot_id
         for snapshot in sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
         if snapshot.snapshot_id not in referenced
     ]
-    # One update per snapshot: some servers take exactly one id per update.
+    # One update per snapshot: some servers accept exactly one id per update.
     updates = tuple(
         RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
-        for snapshot_id in old[: max(0, len(old) + 2 - KEEP_SNAPSHOTS)]
+        for snapshot_id in expired_ids[: max(0, len(expired_ids) + 2 - KEEP_SNAPSHOTS)]
     )
     transaction._apply(updates, ())
 
@@ -167,9 +166,10 @@ T = TypeVar("T")
 
 
 def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
-    """Read the rows that the filter lets through; files without any are left out by their bounds.
+    """Read the rows that match the filter; files without any are skipped by their bounds.
 
-    As PyIceberg's own scan does, and by it where a table has delete files or partitions.
+    The result equals that of PyIceberg's own scan, which is used for tables with delete files or
+    partitions.
     """
     scan = table.scan(rows, selected_fields=columns)
     files = _matching_files(table, rows)
@@ -182,7 +182,7 @@ def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -
 
 
 def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | None:
-    """List the live files that may hold rows; None where this cannot be said here."""
+    """List the live files that may hold rows; None for tables with partitions or delete files."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return []
@@ -190,13 +190,13 @@ def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | N
         snapshot.manifest_list, lambda: tuple(snapshot.manifests(table.io))
     )
     may_hold = _InclusiveMetricsEvaluator(table.schema(), rows).eval
-    found: list[DataFile] = []
+    files: list[DataFile] = []
     for manifest in manifests:
         is_partitioned = not table.specs()[manifest.partition_spec_id].is_unpartitioned()
         if is_partitioned or manifest.content != ManifestContent.DATA:
             return None
-        found += [file for file in _live_data_files(table.io, manifest) if may_hold(file)]
-    return found
+        files += [file for file in _live_data_files(table.io, manifest) if may_hold(file)]
+    return files
 
 
 def _live_data_files(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
@@ -208,7 +208,7 @@ def _live_data_files(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]
 
 
 class _ReadCache(Generic[T]):
-    """What was read of files that never change; the oldest is forgotten first."""
+    """A cache of the content of immutable files; the oldest entry is evicted first."""
 
     def __init__(self, most: int) -> None:
         self._max_size = most
@@ -216,17 +216,17 @@ class _ReadCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, name: str, read_it: Callable[[], T]) -> T:
-        """Give what is known of a file, else read it; two threads may both read it."""
-        found = self._found.get(name)
-        if found is None:
-            found = read_it()
+        """Return the cached content of a file, else read it; two threads may both read it."""
+        content = self._found.get(name)
+        if content is None:
+            content = read_it()
             with self._lock:
                 while len(self._found) >= self._max_size:
                     del self._found[next(iter(self._found))]
-                self._found[name] = found
-        return found
+                self._found[name] = content
+        return content
 
 
-#: Those of all control tables at their heads, and some that are gone by now.
+#: The manifest lists of all control tables at their heads, and some older ones.
 _MANIFEST_LISTS: _ReadCache[tuple[ManifestFile, ...]] = _ReadCache(64)
 _MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(1024)

@@ -1,15 +1,8 @@
-"""Runs, events, chunk ledger, audit.
+"""Runs and their events, the chunk ledger, and the audit of all runs' logs.
 
-The queryable chunk ledger, on `backfill_chunk_run`.
-
-Runs and their events as rows of `pipeline_run` and `run_event`, and the seal over all events.
-
-The logs of all runs, for those who doubt them.
-
-Runs and their logs, on `pipeline_run` and `run_event`.
-
-The status of an open run stands in a table property beside its events, so that looking at all
-open runs is one table load; a closed run is read from its newest event.
+The status of an open run is kept in a table property next to its events, so that the status of all
+open runs is one table load. The status of a closed run is read from its newest event. A seal over
+all events is kept in the table properties too.
 """
 
 from __future__ import annotations
@@ -56,7 +49,7 @@ class IcebergLedger:
         self._log.append(change)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
-        """The newest row of each chunk of the run, in chunk order."""
+        """Return the newest row of each chunk of the run, in chunk order."""
         newest: dict[str, ChunkRecord] = {}
         for row in self._log.head().rows({"run_id": run_id}):
             newest[row["chunk_id"]] = ChunkRecord(**row_fields(row, ChunkRecord))
@@ -66,16 +59,16 @@ class IcebergLedger:
 _STATUS_PREFIX = "run."
 _SEAL_COUNT_KEY, _SEAL_SUM_KEY = "audit.events", "audit.sum"
 _COLUMN_BY_FIELD = {"product": "data_product"}
-#: In place of a hash that was there: rows of older releases have neither it nor `previous`.
+#: Replaces a missing hash; rows of older releases have neither a hash nor `previous`.
 _REMOVED_HASH = "taken away"
-#: The columns of an event's row that a status is made from.
+#: The columns of an event's row that make up a status.
 STATUS_COLUMNS = (
     "run_id", "seq", "data_product", "at", "to_state", "driver", "epoch", "hash",
 )  # fmt: skip
 
 
 def event_row(event: Event) -> dict[str, Any]:
-    """Give the row of a sealed event."""
+    """Return the row of a sealed event."""
     return {
         **event.model_dump(exclude={"detail", "product"}),
         "from_state": event.from_state.value,
@@ -92,11 +85,11 @@ def read_event(row: Mapping[str, Any]) -> Event:
 
 
 def read_untrusted_event(row: Mapping[str, Any]) -> Event:
-    """Read a row that somebody may have edited; what is no event keeps its odd values."""
+    """Read a row that may have been edited; an invalid row keeps its values unchecked."""
     try:
         event = read_event(row)
     except ValueError:
-        # Bad JSON, or a state that does not exist: no hash was ever made of that.
+        # Bad JSON or an unknown state: no hash was ever computed over such values.
         return Event.model_construct(
             **{**row_fields(row, Event, _COLUMN_BY_FIELD), "detail": row["detail"]}
         )
@@ -105,20 +98,20 @@ def read_untrusted_event(row: Mapping[str, Any]) -> Event:
 
 
 def read_event_chains(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Event, ...]]:
-    """Give the events by run, in the order of the rows."""
-    found: dict[str, list[Event]] = {}
+    """Return the events by run, in the order of the rows."""
+    events_by_run: dict[str, list[Event]] = {}
     for row in rows:
-        found.setdefault(row["run_id"], []).append(read_untrusted_event(row))
-    return {run_id: tuple(events) for run_id, events in found.items()}
+        events_by_run.setdefault(row["run_id"], []).append(read_untrusted_event(row))
+    return {run_id: tuple(events) for run_id, events in events_by_run.items()}
 
 
 def status_key(run_id: str) -> str:
-    """Name the table property that holds an open run's status."""
+    """Return the name of the table property that holds an open run's status."""
     return f"{_STATUS_PREFIX}{run_id}"
 
 
 def status_text(status: RunStatus) -> str:
-    """Give the text of the property that holds an open run's status."""
+    """Return the text of the property that holds an open run's status."""
     return canonical_json(status.model_dump(mode="json", exclude={"run_id"}))
 
 
@@ -131,12 +124,12 @@ def read_open_status(head: LogHead, run_id: str) -> RunStatus | None:
 def read_open_statuses(head: LogHead) -> list[RunStatus]:
     """Read the statuses of all open runs from the properties."""
     keys = (key for key in head.properties if key.startswith(_STATUS_PREFIX))
-    found = (read_open_status(head, key.removeprefix(_STATUS_PREFIX)) for key in keys)
-    return [one for one in found if one is not None]
+    statuses = (read_open_status(head, key.removeprefix(_STATUS_PREFIX)) for key in keys)
+    return [status for status in statuses if status is not None]
 
 
 def status_from_row(row: Mapping[str, Any]) -> RunStatus:
-    """Make the status of a closed run from its newest row."""
+    """Build the status of a closed run from its newest row."""
     return RunStatus(
         run_id=row["run_id"],
         product=row["data_product"],
@@ -150,28 +143,28 @@ def status_from_row(row: Mapping[str, Any]) -> RunStatus:
 
 
 def read_seal(head: LogHead) -> tuple[int, str] | None:
-    """Read the seal over all events; None when there is none that can be read."""
-    count, mark = head.properties.get(_SEAL_COUNT_KEY, ""), head.properties.get(_SEAL_SUM_KEY)
-    return (int(count), mark) if count.isdecimal() and mark is not None else None
+    """Read the seal over all events; None when it is missing or not readable."""
+    count, seal_sum = head.properties.get(_SEAL_COUNT_KEY, ""), head.properties.get(_SEAL_SUM_KEY)
+    return (int(count), seal_sum) if count.isdecimal() and seal_sum is not None else None
 
 
 def next_seal_properties(head: LogHead, previous: str, newest: str) -> dict[str, str]:
-    """Give the properties of the seal once a run's newest hash goes from `previous` to `newest`.
+    """Return the properties of the seal after a run's newest hash goes from `previous` to `newest`.
 
-    The first seal of a table of an older release covers the events that are there. None is made
-    where one was and is gone.
+    The first seal of a table of an older release covers its existing events. No seal is written
+    if an existing one was removed.
     """
     seal = read_seal(head)
     if seal is None and head.snapshot_id is not None:
         seal = event_log.initial_seal(read_event_chains(head.rows()))
         if seal is None:
             return {}
-    count, mark = event_log.advance_seal(seal, previous, newest)
-    return {_SEAL_COUNT_KEY: str(count), _SEAL_SUM_KEY: mark}
+    count, seal_sum = event_log.advance_seal(seal, previous, newest)
+    return {_SEAL_COUNT_KEY: str(count), _SEAL_SUM_KEY: seal_sum}
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """Give the row of a plan."""
+    """Return the row of a plan."""
     resolved = plan.resolved
     run = resolved.manifest.run
     transform = resolved.manifest.transform
@@ -210,38 +203,42 @@ class IcebergAudit:
         self._versions = tables.log(ACCEPTED_OUTPUT_VERSION)
 
     def drafts(self) -> tuple[Plan, ...]:
-        """Plans that were stored, while their first event was not: cut off in between.
+        """Return plans that are stored without a first event: their registration was interrupted.
 
-        Also one that is being registered right now; one that was edited is left out.
+        A plan that is being registered right now is included; an edited plan is left out.
         """
-        # Plans first: one that is registered in between has its event by the second look.
+        # Plans are read first: a plan registered in between then has its event in the second read.
         plans = self._plans.head().rows(columns=_PLAN_COLUMNS)
-        begun = {row["run_id"] for row in self._events.head().rows(columns=("run_id",))}
-        found = (_open_plan_or_error(row) for row in plans if row["run_id"] not in begun)
-        return tuple(plan for plan in found if isinstance(plan, Plan))
+        registered = {row["run_id"] for row in self._events.head().rows(columns=("run_id",))}
+        plans_or_errors = (
+            _open_plan_or_error(row) for row in plans if row["run_id"] not in registered
+        )
+        return tuple(plan for plan in plans_or_errors if isinstance(plan, Plan))
 
     def bad_plans(self) -> dict[str, str]:
-        """Say of each stored plan that is not the one that was made what is wrong with it."""
-        found = {
+        """Return, by run, what is wrong with each stored plan that was edited."""
+        plans_or_errors = {
             row["run_id"]: _open_plan_or_error(row)
             for row in self._plans.head().rows(columns=_PLAN_COLUMNS)
         }
         return {
-            run_id: plan.problem for run_id, plan in found.items() if isinstance(plan, Tampered)
+            run_id: plan.problem
+            for run_id, plan in plans_or_errors.items()
+            if isinstance(plan, Tampered)
         }
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
-        """The events of each run as they are stored, in the order in which they were appended."""
+        """Return the events of each run as they are stored, in the order of appending."""
         return read_event_chains(self._events.head().rows())
 
     def seal(self) -> tuple[int, str] | None:
-        """How many events there are, and the sum of all runs' newest hashes, as last written."""
+        """Return the number of events and the sum of all runs' newest hashes, as last written."""
         return read_seal(self._events.head())
 
     def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
-        """The rows of each product, oldest first, and its pointer, as they are stored.
+        """Return the rows of each product, oldest first, and its pointer, as they are stored.
 
-        All of one moment. None: the pointer is gone, or is none any more.
+        All are of one moment. None: the pointer is missing or not readable.
         """
         return read_products(self._versions.head())
 
@@ -280,14 +277,14 @@ class IcebergRuns:
         return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
 
     def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
-        """Give, by run, the code of all stored plans with this transform: SHA-256 by file."""
+        """Return, by run, the code of all stored plans with this transform: SHA-256 by file."""
         where: dict[str, str | int] = {"transform": name, "transform_version": version}
-        found = {}
+        code_by_run = {}
         for row in self._plans.head().rows(where, ("run_id", "plan", "manifest_hash")):
             with suppress(Tampered):
                 plan = open_plan(row["run_id"], row["plan"], row["manifest_hash"])
-                found[plan.run_id] = code_files(plan.resolved)
-        return found
+                code_by_run[plan.run_id] = code_files(plan.resolved)
+        return code_by_run
 
     def status(self, run_id: str) -> RunStatus:
         """Load the newest status: one table load while the run is open; raises NotFound."""
@@ -296,29 +293,29 @@ class IcebergRuns:
     def append(self, event: Event, lease: Lease | None = None) -> RunStatus:
         """Append `event`, sealed, if its seq is exactly one above the run's; else raises RunMoved.
 
-        With a lease its holder becomes the run's driver, and the event's seq the epoch; a move
-        without one ends the lease, a note leaves it as it is. The seal over all runs moves in the
-        same commit.
+        With a lease its holder becomes the run's driver, and the event's seq becomes the epoch. A
+        move without a lease ends the lease; a note leaves it unchanged. The seal over all runs
+        moves in the same commit.
         """
         return self._events.append(lambda head: _append_event(head, event, lease))
 
     def renew(self, run_id: str, epoch: int, until: datetime) -> None:
-        """Let a lease last longer; raises RunMoved when it is not the run's lease any more.
+        """Extend a lease; raises RunMoved when it is no longer the run's lease.
 
-        No event is written, yet the head moves: an event that is under way is decided again, so
-        that neither overwrites what the other wrote.
+        No event is written, but the head moves: a concurrent event is decided again, so that
+        neither overwrites the other's change.
         """
         self._events.append(lambda head: _renew_lease(head, run_id, epoch, until))
 
     def events(self, run_id: str) -> tuple[Event, ...]:
-        """The run's log, oldest first; none for an unknown run."""
+        """Return the run's log, oldest first; empty for an unknown run."""
         return tuple(read_event(row) for row in self._events.head().rows({"run_id": run_id}))
 
     def list(self, *, open_only: bool = True) -> tuple[RunStatus, ...]:
-        """Open runs from one table load, or all runs from history; newest first."""
+        """Return open runs from one table load, or all runs from history; newest first."""
         head = self._events.head()
-        found = read_open_statuses(head) if open_only else _all_statuses(head)
-        return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
+        statuses = read_open_statuses(head) if open_only else _all_statuses(head)
+        return tuple(sorted(statuses, key=lambda one: (one.at, one.run_id), reverse=True))
 
 
 def _store_plan(head: LogHead, plan: Plan) -> LogAppend[None]:
@@ -369,7 +366,7 @@ def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[R
 
 
 def _with_newest_hash(head: LogHead, status: RunStatus) -> RunStatus:
-    """Work out the newest hash of a run whose events an older release wrote without one."""
+    """Compute the newest hash of a run whose events an older release wrote without one."""
     if status.head:
         return status
     chain = read_event_chains(head.rows({"run_id": status.run_id}))[status.run_id]
@@ -377,21 +374,21 @@ def _with_newest_hash(head: LogHead, status: RunStatus) -> RunStatus:
 
 
 def _require_status(head: LogHead, run_id: str) -> RunStatus:
-    found = _find_status(head, run_id)
-    if found is None:
+    status = _find_status(head, run_id)
+    if status is None:
         raise event_log.unknown_run_error(run_id)
-    return found
+    return status
 
 
 def _find_status(head: LogHead, run_id: str) -> RunStatus | None:
-    found = read_open_status(head, run_id)
-    if found is None:
+    status = read_open_status(head, run_id)
+    if status is None:
         rows = head.rows({"run_id": run_id}, STATUS_COLUMNS)
-        found = status_from_row(rows[-1]) if rows else None
-    return found
+        status = status_from_row(rows[-1]) if rows else None
+    return status
 
 
 def _all_statuses(head: LogHead) -> list[RunStatus]:
-    """Open runs as their properties say, with the lease; closed ones from their newest rows."""
+    """Return open runs by their properties, with the lease, and closed ones by newest rows."""
     newest = {row["run_id"]: status_from_row(row) for row in head.rows(columns=STATUS_COLUMNS)}
-    return [*{**newest, **{one.run_id: one for one in read_open_statuses(head)}}.values()]
+    return [*{**newest, **{status.run_id: status for status in read_open_statuses(head)}}.values()]

@@ -1,11 +1,7 @@
-"""The control tables and their columns.
+"""The control tables: their names, columns and properties.
 
-What a control table is: its name, its columns, and how it is kept small.
-
-JSON documents, ids and hashes are strings, instants are `timestamptz` (microseconds, UTC); there
-is no partitioning, so every engine reads them.
-
-The control tables: their columns, in words that any engine shows.
+JSON documents, ids and hashes are strings, instants are `timestamptz` (microseconds, UTC). The
+tables have no partitioning, and every column has a doc text, so every engine reads and shows them.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from pyiceberg.types import (
 _SIMPLE = (StringType, IntegerType, LongType, DoubleType, BooleanType, TimestamptzType)
 _TYPES_BY_NAME: dict[str, IcebergType] = {str(made): made for made in (kind() for kind in _SIMPLE)}
 
-#: Columns that every control table begins with.
+#: The first columns of every control table.
 LOG_SEQ = "log_seq"
 LOG_ID = "log_id"
 _LOG_COLUMNS = (
@@ -39,8 +35,8 @@ _LOG_COLUMNS = (
     (LOG_ID, "string!", "The commit that appended the row; shared by rows appended together."),
 )
 
-#: PyIceberg's own retries would append a second time on a newer head without asking again
-#: (48 duplicate versions in 160 moves), so our loop is the only one that retries.
+#: PyIceberg's own retries would append a second time on a newer head without a new decision
+#: (48 duplicate versions in 160 moves), so only our loop retries.
 CONTROL_TABLE_PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "0",
@@ -61,7 +57,7 @@ class ControlTable:
     columns: tuple[tuple[str, str, str], ...]
 
     def schema(self) -> Schema:
-        """Give the Iceberg schema, with a doc text on every column."""
+        """Return the Iceberg schema, with a doc text on every column."""
         columns = (*_LOG_COLUMNS, *self.columns)
         nested_ids = count(len(columns) + 1)
         return Schema(
@@ -78,16 +74,16 @@ class ControlTable:
         )
 
     def properties(self) -> dict[str, str]:
-        """Give the table properties."""
+        """Return the table properties."""
         return {**CONTROL_TABLE_PROPERTIES, "comment": self.comment}
 
     def missing_columns(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
-        """Name the columns, with type and meaning, that a table of an older release lacks."""
-        known = set(schema.column_names)
+        """Return the columns, with type and meaning, that a table of an older release lacks."""
+        present = set(schema.column_names)
         return tuple(
             (name, _iceberg_type(text.rstrip("!"), count(1)), doc)
             for name, text, doc in self.columns
-            if name not in known
+            if name not in present
         )
 
 
@@ -99,7 +95,7 @@ def _iceberg_type(text: str, nested_ids: Iterator[int]) -> IcebergType:
 
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
-#: Name of the view beside `accepted_output_version`: one row per data_product.
+#: Name of the view on `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
 _NEWER_COLUMNS = ("epoch", "returns_to", "driver", "seal")
@@ -338,9 +334,9 @@ CONTROL_TABLES = (
 
 
 def current_view_select(catalog: str, namespace: str) -> str:
-    """Give the SELECT of the view `accepted_output_current`: one row per data_product.
+    """Return the SELECT of the view `accepted_output_current`: one row per data_product.
 
-    Both names are checked to be plain identifiers; no other text is put into it.
+    Both names are checked to be plain identifiers; no other text is inserted.
     """
     for name in (catalog, namespace):
         if not _PLAIN_IDENTIFIER.fullmatch(name):

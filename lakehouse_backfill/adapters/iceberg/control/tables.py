@@ -1,14 +1,10 @@
-"""All control tables of one lake; fences; their upkeep.
+"""All control tables of one lake: creation, fences of runs, and upkeep.
 
-The control tables of one lake: all of them made together, each opened as a log.
+A fence refuses writes of an overtaken process. It is a table property, the smallest epoch that may
+write for a run, and is set with a new snapshot: a commit prepared before requires the old head, so
+it is refused, and the next decision reads the fence.
 
-What keeps a process that was overtaken from writing to the control tables.
-
-A fence is a table property, the newest epoch that may write for a run. It comes with a new
-snapshot: a commit that was made ready before is conditional on the old head, so it is refused, and
-deciding again sees the fence.
-
-Keeping the control tables small: properties of closed runs, and files that nothing reaches.
+Upkeep removes fences of closed runs, and files that no snapshot reaches.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ from lakehouse_backfill.domain.rollout import OrphanFiles
 from lakehouse_backfill.errors import CatalogDown
 from lakehouse_backfill.fault_points import commit_window
 
-#: How long an append tries to win against other writers.
+#: How long an append retries against other writers.
 APPEND_BUDGET_S = 30.0
 
 
@@ -64,7 +60,7 @@ class ControlTables:
         return ControlLog(self._catalog, self._namespace, table, self.ensure, self._budget_s)
 
     def ensure(self) -> None:
-        """Create what is missing: the namespace, control tables, and columns of an older release's.
+        """Create the missing namespace, control tables, and columns of older releases' tables.
 
         Several processes may do so at once. Raises CatalogDown.
         """
@@ -88,8 +84,8 @@ class ControlTables:
         except NamespaceAlreadyExistsError:
             return
         except Exception:
-            # The SQL catalog looks first and inserts then (IntegrityError): another process was
-            # in between.
+            # The SQL catalog checks and then inserts: an IntegrityError means that another process
+            # inserted in between.
             if not self._catalog.namespace_exists(self._namespace):
                 raise
 
@@ -107,18 +103,18 @@ class ControlTables:
         commit_with_retry(lambda: self._add_columns(table), f"columns for {table.name}")
 
     def _add_columns(self, table: ControlTable) -> None:
-        """Add the columns that are missing, as nullable ones; rows that are there have null."""
-        found = self._catalog.load_table((self._namespace, table.name))
-        missing = table.missing_columns(found.schema())
+        """Add the missing columns as nullable ones; existing rows have null."""
+        loaded = self._catalog.load_table((self._namespace, table.name))
+        missing = table.missing_columns(loaded.schema())
         if missing:
-            with commit_window("Catalog.update_schema"), found.update_schema() as update:
+            with commit_window("Catalog.update_schema"), loaded.update_schema() as update:
                 for name, kind, doc in missing:
                     update.add_column(name, kind, doc)
 
 
 _FENCE_PREFIX = "fence."
-#: The tables that a run's driver writes to. Its moves in `run_event` need no fence: each is
-#: conditional on the number of the one before.
+#: The tables that a run's driver writes to. Its events in `run_event` need no fence: each is
+#: conditional on the number of the previous one.
 _FENCED_TABLES = (ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE)
 
 
@@ -129,9 +125,9 @@ class IcebergFences:
         self._logs = [tables.log(table) for table in _FENCED_TABLES]
 
     def fence(self, run_id: str, epoch: int) -> None:
-        """Refuse rows of the run with an earlier epoch from now on, also those under way.
+        """Refuse rows of the run with an earlier epoch from now on, also in commits under way.
 
-        One commit per table, none where the fence is as high already. The property stays until the
+        One commit per table; none where the fence is already as high. The property stays until the
         run is closed and its lease has ended: only runs that were taken over have one.
         """
         for log in self._logs:
@@ -151,25 +147,25 @@ def _current_fence(head: LogHead, run_id: str) -> int:
 
 
 def require_not_fenced(head: LogHead, run_id: str | None, epoch: int) -> None:
-    """Raise RunMoved when a later epoch has fenced the run in this table; no run: no fence."""
+    """Raise RunMoved when a later epoch has fenced the run in this table; no run: no check."""
     if run_id is not None:
         event_log.require_current_epoch(run_id, epoch, _current_fence(head, run_id))
 
 
 def fenced_runs(tables: ControlTables) -> tuple[str, ...]:
-    """Name the runs that have a fence in one of the tables."""
+    """Return the runs that have a fence in one of the tables."""
     heads = [tables.log(table).head() for table in _FENCED_TABLES]
     keys = {key for head in heads for key in head.properties if key.startswith(_FENCE_PREFIX)}
     return tuple(sorted(key.removeprefix(_FENCE_PREFIX) for key in keys))
 
 
 def lift_fences(tables: ControlTables, run_ids: tuple[str, ...]) -> None:
-    """Take the fences of closed runs away; one commit per table that has one of them."""
+    """Remove the fences of closed runs; one commit per table that has one of them."""
     keys = tuple(f"{_FENCE_PREFIX}{run_id}" for run_id in run_ids)
 
     def change(head: LogHead) -> LogAppend[None]:
-        held = tuple(key for key in keys if key in head.properties)
-        return LogAppend(result=None, remove_properties=held, moves_head=bool(held))
+        present_keys = tuple(key for key in keys if key in head.properties)
+        return LogAppend(result=None, remove_properties=present_keys, moves_head=bool(present_keys))
 
     for table in _FENCED_TABLES:
         tables.log(table).append(change)
@@ -179,7 +175,7 @@ _RUN_COLUMNS = ("run_id", "data_product", "target_table", "shadow_table", "reque
 
 
 class IcebergControlUpkeep:
-    """`ports.retention.ControlUpkeep` on PyIceberg."""
+    """`ports.control.ControlUpkeep` on PyIceberg."""
 
     def __init__(self, catalog: Catalog, namespace: str, tables: ControlTables) -> None:
         self._catalog = catalog
@@ -187,7 +183,7 @@ class IcebergControlUpkeep:
         self._tables = tables
 
     def runs(self) -> dict[str, dict[str, str]]:
-        """Give of each run, without its plan: product, target, shadow, owner, reason."""
+        """Return product, target, shadow, owner and reason of each run, without its plan."""
         rows = self._tables.log(PIPELINE_RUN).head().rows(columns=_RUN_COLUMNS)
         return {
             row["run_id"]: {
@@ -201,19 +197,22 @@ class IcebergControlUpkeep:
         }
 
     def fenced(self) -> tuple[str, ...]:
-        """Name the runs that have a fence."""
+        """Return the runs that have a fence."""
         return fenced_runs(self._tables)
 
     def lift(self, run_ids: tuple[str, ...]) -> None:
-        """Take the fences of runs away that are closed for good; one commit per table."""
+        """Remove the fences of closed runs; one commit per table."""
         lift_fences(self._tables, run_ids)
 
     def litter(self, before: datetime) -> OrphanFiles:
-        """Count the files that no snapshot of a control table reaches, written before then."""
+        """Count the files written before then that no snapshot of a control table reaches."""
         return self._sweep_orphans(before, delete=False)
 
     def sweep(self, before: datetime) -> OrphanFiles:
-        """Delete them. Only inside the control tables' own folders: no other table lists them."""
+        """Delete these files.
+
+        Only in the control tables' own folders, whose files no other table lists.
+        """
         return self._sweep_orphans(before, delete=True)
 
     def _sweep_orphans(self, before: datetime, *, delete: bool) -> OrphanFiles:
@@ -233,19 +232,26 @@ class IcebergControlUpkeep:
 
 
 def _orphan_files(table: Table, before: datetime) -> list[tuple[str, int]]:
-    """List old files first, then what the table reaches: what is written since is in neither."""
-    place = table.location().rstrip("/")
-    found = list(_list_files(table.io, place, before))
-    if not found:
+    """List the table's unreachable files that are older than `before`.
+
+    The folder is listed before the table is read again, so that a new file is in neither result.
+    """
+    location = table.location().rstrip("/")
+    old_files = list(_list_files(table.io, location, before))
+    if not old_files:
         return []
     reached = _reachable_paths(table.refresh())
-    return [(f"{place}/{name}", size) for name, size in found if f"{place}/{name}" not in reached]
+    return [
+        (f"{location}/{name}", size)
+        for name, size in old_files
+        if f"{location}/{name}" not in reached
+    ]
 
 
 def _list_files(io: FileIO, place: str, before: datetime) -> Iterator[tuple[str, int]]:
     """List the files under a folder with their sizes, by names relative to it."""
     if not isinstance(io, PyArrowFileIO):
-        return  # another library reads the store: it cannot be listed here
+        return  # another library reads the store, so it cannot be listed here
     scheme, netloc, path = io.parse_location(place)
     system: FileSystem = io.fs_by_scheme(scheme, netloc)
     for folder in ("metadata", "data"):
@@ -257,13 +263,13 @@ def _list_files(io: FileIO, place: str, before: datetime) -> Iterator[tuple[str,
 
 
 def _reachable_paths(table: Table) -> set[str]:
-    """Name everything that the metadata leads to: older metadata files, manifests, data files."""
+    """Return all paths that the metadata leads to: older metadata files, manifests, data files."""
     metadata = table.metadata
-    found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     for snapshot in metadata.snapshots:
-        found.add(snapshot.manifest_list)
+        paths.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            found.add(manifest.manifest_path)
+            paths.add(manifest.manifest_path)
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            found.update(entry.data_file.file_path for entry in entries)
-    return found
+            paths.update(entry.data_file.file_path for entry in entries)
+    return paths

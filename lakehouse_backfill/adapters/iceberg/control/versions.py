@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.serialization import canonical_json
 
 _POINTER_PREFIX = "pointer."
-#: Columns whose name says more than the field's.
+#: Columns whose name differs from the field's.
 _COLUMN_BY_FIELD = {
     "product": "data_product",
     "version": "output_version",
@@ -31,23 +31,23 @@ class IcebergVersions:
         self._log = tables.log(ACCEPTED_OUTPUT_VERSION)
 
     def pointer(self, product: str) -> Pointer:
-        """Read the current state: one table load, whatever the history."""
+        """Read the current pointer: one table load, whatever the length of the history."""
         return _read_pointer(self._log.head(), product)
 
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
-        """Append the rows that `decide` gives for the current pointer, in one commit.
+        """Append the rows that `decide` returns for the current pointer, in one commit.
 
         Raises RunMoved when a later epoch than a row's has fenced its run.
         """
-        found = self.move_all((product,), lambda pointers: decide(pointers[product]))
-        return found[product]
+        pointers_by_product = self.move_all((product,), lambda pointers: decide(pointers[product]))
+        return pointers_by_product[product]
 
     def move_all(
         self,
         products: tuple[str, ...],
         decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
     ) -> dict[str, Pointer]:
-        """Move the pointers of several products in one conditional commit, else as `move`."""
+        """Move the pointers of several products in one conditional commit, otherwise as `move`."""
 
         def change(head: LogHead) -> LogAppend[dict[str, Pointer]]:
             pointers = {product: _read_pointer(head, product) for product in products}
@@ -72,27 +72,27 @@ class IcebergVersions:
         return self._log.append(change)
 
     def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
-        """Read several pointers as they are at one moment: one table load."""
+        """Read several pointers as of one moment: one table load."""
         head = self._log.head()
         return {product: _read_pointer(head, product) for product in products}
 
     def history(self, product: str) -> tuple[Publication, ...]:
-        """All rows of the product, newest first."""
+        """Return all rows of the product, newest first."""
         rows = self._log.head().rows({"data_product": product})
         return tuple(_publication(row) for row in reversed(rows))
 
     def pending(self) -> tuple[Publication, ...]:
-        """The reservations of all products, from one table load, in the order of their names."""
+        """Return the reservations of all products by product name, from one table load."""
         head = self._log.head()
         products = sorted(
             key.removeprefix(_POINTER_PREFIX) for key in head.properties if _is_pointer_key(key)
         )
-        found = (_read_pointer(head, product).pending for product in products)
-        return tuple(one for one in found if one is not None)
+        reservations = (_read_pointer(head, product).pending for product in products)
+        return tuple(reservation for reservation in reservations if reservation is not None)
 
 
 def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
-    """Give each product's rows, oldest first, and its pointer; what is no pointer is None."""
+    """Return each product's rows, oldest first, and its pointer; None if it is not readable."""
     rows: dict[str, list[Publication]] = {
         key.removeprefix(_POINTER_PREFIX): [] for key in head.properties if _is_pointer_key(key)
     }
@@ -105,7 +105,7 @@ def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Poi
 
 
 def _read_untrusted_pointer(head: LogHead, product: str) -> Pointer | None:
-    """Read a pointer that somebody may have edited."""
+    """Read a pointer that may have been edited."""
     try:
         return Pointer.model_validate_json(head.properties.get(_pointer_key(product), ""))
     except ValueError:
@@ -113,7 +113,7 @@ def _read_untrusted_pointer(head: LogHead, product: str) -> Pointer | None:
 
 
 def _read_untrusted_publication(row: dict[str, Any]) -> Publication:
-    """Read a row that somebody may have edited; what is no act keeps its odd values."""
+    """Read a row that may have been edited; an invalid row keeps its values unchecked."""
     try:
         return _publication(row)
     except ValueError:

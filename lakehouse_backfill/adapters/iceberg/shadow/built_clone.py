@@ -1,8 +1,8 @@
-"""A clone on catalogs that do not register one: a plain table that is given another's state.
+"""Clones on catalogs that cannot register a table: a plain table that gets another table's state.
 
-Made by `create_table`, it gets by one commit the columns, specs and sort orders of the table that
-is cloned, under their own ids, and the base snapshot as it is: the same manifests list its files.
-So it is the clone that a registered metadata file would be, and nothing that reads it can tell.
+The table is created by `create_table`. One commit then adds the columns, specs and sort orders of
+the cloned table under their own ids, and the base snapshot unchanged: the same manifests list its
+files. Readers cannot distinguish the result from a registered clone.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import metadata_identity, 
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
-#: What a plain table has of its own, and what is compared here in another way.
+#: Parts that a plain table has of its own, or that are compared separately here.
 _OWN_PARTS = ("uuid", "location", "snapshot", "sequence number", "properties")
 
 
 class BuiltClone:
-    """Builds clones in one catalog; `made` is told of each table that it creates."""
+    """Builds clones in one catalog; `made` is called with each table that it creates."""
 
     def __init__(self, catalog: Catalog, made: Callable[[Table], None] | None = None) -> None:
         self._catalog = catalog
         self._on_created = made
 
     def build(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
-        """Make the table `shadow` with the content that `wanted` describes, and compare it.
+        """Create the table `shadow` with the content that `wanted` describes, and compare it.
 
-        One that was cut off goes on: until its second commit it says that it is being built. What
-        a drop does to files is found out before, on a table of its own. Raises Unsupported, and
-        drops the table, when the catalog does not keep what it was given.
+        An interrupted build is continued: until the second commit the table is marked as being
+        built. What a drop does to files is probed before, on a separate table. Raises Unsupported,
+        and drops the table, when the catalog does not keep the committed state.
         """
         table = self._load_or_create(shadow, wanted, because)
         if BEING_BUILT_PROPERTY in table.metadata.properties:
             table = self._fill_table(shadow, table, wanted)
         if EPOCH_PROPERTY in table.metadata.properties:
-            # Another process found it, and drives the run by now: it is not ours to judge.
+            # Another process drives the run with this clone now, so it is not compared here.
             return table
         faults = _metadata_differences(table.metadata, wanted)
         if faults:
@@ -98,23 +98,23 @@ class BuiltClone:
             ) from error
 
     def _create_table(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
-        form = {"format-version": str(wanted.format_version)}
+        format_property = {"format-version": str(wanted.format_version)}
         with commit_window("Shadows.create"):
             table = self._catalog.create_table(
                 name,
                 min(wanted.schemas, key=lambda schema: schema.schema_id),
                 partition_spec=min(wanted.partition_specs, key=lambda spec: spec.spec_id),
-                properties={**wanted.properties, **marks, **form},
+                properties={**wanted.properties, **marks, **format_property},
             )
         if self._on_created is not None:
             self._on_created(table)
         return table
 
     def _probe_drop_deletes(self, shadow: str, wanted: TableMetadata) -> bool:
-        """Find out what a drop does to files, on a table that lists none and that nobody else has.
+        """Return whether a drop deletes files, by a test on a new table that lists none.
 
-        SeaweedFS deletes all that lies under the table: once files of a shadow are published, it
-        must not be dropped any more. Cut off in between, the table is left as a scratch table.
+        SeaweedFS deletes everything under the table's location: once files of a shadow are
+        published, the shadow must not be dropped. An interrupted test leaves a scratch table.
         """
         name = f"{shadow}__drop_{uuid4().hex[:8]}"
         table = self._create_table(name, wanted, {})
@@ -122,13 +122,13 @@ class BuiltClone:
             self._catalog.drop_table(name)
         if not table.io.new_input(table.metadata_location).exists():
             return True
-        # Nothing lists it any more; where it may not be deleted it is litter, and no harm.
+        # No table lists the file, so a failed deletion leaves only a harmless file.
         with suppress(OSError):
             table.io.delete(table.metadata_location)
         return False
 
     def _fill_table(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
-        """Give the table the state of `wanted`, unless somebody else did meanwhile."""
+        """Commit the state of `wanted` to the table, unless another process already did."""
         requirements = (
             AssertTableUUID(uuid=table.metadata.table_uuid),
             AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None),
@@ -147,22 +147,23 @@ class BuiltClone:
         return self._catalog.load_table(shadow)
 
     def _abandon_clone(self, shadow: str, table: Table, why: str) -> Unsupported:
-        """Take away what was made, where that deletes no file that the target may list.
+        """Drop the table where that deletes no file that the target may list, and build the error.
 
-        Not what another process drives by now, and not where it is unknown what a drop does.
+        The table is kept when another process drives it, and when it is unknown what a drop does.
         """
-        found = self._catalog.load_table(shadow).metadata
+        current = self._catalog.load_table(shadow).metadata
         is_same = (
-            found.table_uuid == table.metadata.table_uuid and EPOCH_PROPERTY not in found.properties
+            current.table_uuid == table.metadata.table_uuid
+            and EPOCH_PROPERTY not in current.properties
         )
-        if is_same and found.properties.get(DROP_DELETES_PROPERTY) == "no":
+        if is_same and current.properties.get(DROP_DELETES_PROPERTY) == "no":
             with commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
         return _clone_error(shadow, _build_reason(table), why)
 
 
 def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, ...]:
-    """Give what the table lacks; ids are those of `wanted`, which servers give out in order."""
+    """Return what the table lacks, with the ids of `wanted`, which servers assign in order."""
     schemas = {schema.schema_id for schema in found.schemas if schema in wanted.schemas}
     specs = {spec.spec_id for spec in found.partition_specs}
     orders = {order.order_id for order in found.sort_orders}
@@ -184,21 +185,21 @@ def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[Table
         if order.order_id not in orders
     )
     updates.append(SetDefaultSortOrderUpdate(sort_order_id=wanted.default_sort_order_id))
-    # A server may derive properties of its own from the columns that it was given first.
+    # A server may derive properties of its own from the columns at creation.
     updates.append(SetPropertiesUpdate(updates=wanted.properties))
     updates.append(RemovePropertiesUpdate(removals=[BEING_BUILT_PROPERTY]))
     return (*updates, *_base_snapshot_updates(wanted))
 
 
 def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
-    """Give the base snapshot: its own id, number and list of manifests, committed now."""
+    """Return the base snapshot with its id, number and manifest list, committed now."""
     base = wanted.current_snapshot()
     if base is None:
         return ()
-    # An old time would lie before the table's own, which servers refuse; a parent leads nowhere.
-    now = {"timestamp_ms": int(time.time() * 1000), "parent_snapshot_id": None}
+    # Servers refuse a time before the table's own; the parent is not a snapshot of this table.
+    changes = {"timestamp_ms": int(time.time() * 1000), "parent_snapshot_id": None}
     return (
-        AddSnapshotUpdate(snapshot=base.model_copy(update=now)),
+        AddSnapshotUpdate(snapshot=base.model_copy(update=changes)),
         SetSnapshotRefUpdate(
             ref_name=MAIN_BRANCH,
             type=SnapshotRefType.BRANCH,
@@ -211,15 +212,21 @@ def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
 
 
 def _metadata_differences(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
-    """Name what a commit that moves files between the two tables could stumble over."""
-    found, asked = metadata_identity(kept), metadata_identity(wanted)
-    faults = [part for part in asked if part not in _OWN_PARTS and found[part] != asked[part]]
+    """Return the parts in which a commit that moves files between the tables could fail."""
+    kept_identity, wanted_identity = metadata_identity(kept), metadata_identity(wanted)
+    faults = [
+        part
+        for part in wanted_identity
+        if part not in _OWN_PARTS and kept_identity[part] != wanted_identity[part]
+    ]
     if kept.current_snapshot_id != wanted.current_snapshot_id or snapshot_identities(
         kept
     ) != snapshot_identities(wanted):
         faults.append("snapshot")
-    lost = [key for key, text in wanted.properties.items() if kept.properties.get(key) != text]
-    return [*faults, *(["properties"] if lost else [])]
+    lost_properties = [
+        key for key, text in wanted.properties.items() if kept.properties.get(key) != text
+    ]
+    return [*faults, *(["properties"] if lost_properties else [])]
 
 
 def _build_reason(table: Table) -> str:

@@ -1,15 +1,12 @@
-"""Clone metadata; what an existing clone must be; clones of formats PyIceberg cannot write.
+"""Metadata of zero-copy clones, and clones of formats that PyIceberg reads but cannot write.
 
-The metadata of a zero-copy clone: what it shares with its target, and what is its own.
+A clone shares its base snapshot's files with the target; uuid, location and history are its own.
 
-Clones of tables that PyIceberg reads but cannot write, without a JVM.
+A clone has no manifest of its own, so its metadata can be edited as text, without a JVM. Only a
+REST catalog, or an SQL catalog, which stores the location in a column, accepts such a text.
 
-A clone has no manifest of its own, so that its metadata can be edited as text. Only a server, or
-an SQL catalog, which is a column in a table, takes such a text.
-
-A clone that is there already, of a process that was cut off: is it what it should be?
-
-It is never dropped here: whoever registered it may be at work, and would drop what is made anew.
+An existing clone of an interrupted process is checked, and never dropped here: the process that
+registered it may still be active, and would drop a clone that is created again.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ CLONE_PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "5",
 }
-#: They would put the shadow's files into the target's folders.
+#: Properties that would put the shadow's files into the target's folders.
 _LOCATION_PROPERTIES = (
     "write.data.path",
     "write.metadata.path",
@@ -64,13 +61,13 @@ _LOCATION_PROPERTIES = (
 def build_clone_metadata(
     metadata: TableMetadata, snapshot_id: int | None, location: str, marks: dict[str, str]
 ) -> TableMetadata:
-    """Give the metadata of a table that shares the snapshot's files and nothing else.
+    """Return the metadata of a table that shares the snapshot's files and nothing else.
 
     Field ids, specs, sort orders and sequence numbers stay the target's own, so that files move
     between the two by metadata alone.
     """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id == snapshot_id]
-    # An epoch is that of the run which wrote the cloned table, not of the one that clones it.
+    # The epoch belongs to the run that wrote the cloned table, not to the run that clones it.
     dropped = {*_LOCATION_PROPERTIES, PUBLICATION_PROPERTY, EPOCH_PROPERTY}
     inherited = {k: v for k, v in metadata.properties.items() if k not in dropped}
     return metadata.model_copy(
@@ -92,17 +89,17 @@ def build_clone_metadata(
 def _main_ref(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
     if not snapshots:
         return {}
-    main = {"snapshot-id": snapshots[0].snapshot_id, "type": SnapshotRefType.BRANCH.value}
-    return {MAIN_BRANCH: SnapshotRef.model_validate(main)}
+    main_ref = {"snapshot-id": snapshots[0].snapshot_id, "type": SnapshotRefType.BRANCH.value}
+    return {MAIN_BRANCH: SnapshotRef.model_validate(main_ref)}
 
 
 def snapshot_identities(metadata: TableMetadata) -> list[tuple[object, ...]]:
-    """Give what of the snapshots decides which rows are read."""
+    """Return the part of the snapshots that decides which rows are read."""
     return [(s.snapshot_id, s.sequence_number, s.manifest_list) for s in metadata.snapshots]
 
 
 def metadata_identity(metadata: TableMetadata) -> dict[str, object]:
-    """Give what must come back as it was registered."""
+    """Return the parts that the catalog must return as they were registered."""
     return {
         "uuid": metadata.table_uuid,
         "location": metadata.location.rstrip("/"),
@@ -117,13 +114,13 @@ def metadata_identity(metadata: TableMetadata) -> dict[str, object]:
 
 
 class FileCloneCommitter(CloneCommitter):
-    """Clones in one catalog, by their metadata files."""
+    """Commits clones in one catalog by their metadata files."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def write_clone(self, order: CloneCommit) -> None:
-        """Write the metadata file of a clone; no catalog knows of it yet."""
+        """Write the metadata file of a clone, which no catalog lists yet."""
         io = load_table(self._catalog, order.table).io
         with translate_errors():
             metadata = clone_metadata(_read_metadata_file(io, order.metadata_location), order)
@@ -131,11 +128,11 @@ class FileCloneCommitter(CloneCommitter):
                 _write_metadata_file(io, order.file, metadata)
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
-        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`.
+        """Assign another UUID to the table and set properties, unless its UUID is not `found_uuid`.
 
         Raises Unsupported on catalogs that are neither REST nor SQL.
         """
-        # Every command wires this, and few need the HTTP client that comes with it.
+        # Imported here: every command loads this module, and few need the HTTP client.
         from pyiceberg.catalog.rest import RestCatalog
 
         loaded = load_table(self._catalog, table)
@@ -158,7 +155,7 @@ class FileCloneCommitter(CloneCommitter):
             )
 
     def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:  # noqa: ARG002
-        """Refuse: rows of such tables are written anew, by commits that carry no columns."""
+        """Refuse: such tables are written as rows, by commits that cannot change columns."""
         raise Unsupported(
             f"{table} is written row by row, by commits that carry no change of columns",
             state="no chunk was written; the target was not touched",
@@ -168,23 +165,23 @@ class FileCloneCommitter(CloneCommitter):
     def _swap_metadata_file(
         self, catalog: SqlCatalog, table: Table, uuid: str, properties: dict[str, str]
     ) -> None:
-        """Point the catalog to an edited copy of the metadata, unless it moved meanwhile."""
-        found = table.metadata_location
+        """Point the catalog to an edited copy of the metadata, unless the location has changed."""
+        location = table.metadata_location
         with translate_errors():
-            metadata = _read_metadata_file(table.io, found)
-            held = {**metadata.get("properties", {}), **properties}
-            metadata |= {"table-uuid": uuid, "properties": held}
+            metadata = _read_metadata_file(table.io, location)
+            new_properties = {**metadata.get("properties", {}), **properties}
+            metadata |= {"table-uuid": uuid, "properties": new_properties}
             file = table.location_provider().new_table_metadata_file_location()
             _write_metadata_file(table.io, file, metadata)
             with commit_window("Shadows.fence"), Session(catalog.engine) as session:
-                done = session.execute(_catalog_row_update(catalog, table, file))
+                outcome = session.execute(_catalog_row_update(catalog, table, file))
                 session.commit()
-        if not done.rowcount:  # type: ignore[attr-defined]
+        if not outcome.rowcount:  # type: ignore[attr-defined]
             raise TooBusy(f"{'.'.join(table.name())} moved meanwhile", fix="try again")
 
 
 def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:
-    """Give the statement that PyIceberg's own commits end in."""
+    """Return the SQL statement that PyIceberg's own commits end with."""
     namespace = Catalog.namespace_to_string(Catalog.namespace_from(table.name()))
     return (
         update(IcebergTables)
@@ -199,10 +196,10 @@ def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:
 
 
 def _read_metadata_file(io: FileIO, location: str) -> dict[str, Any]:
-    opening = Compressor.get_compressor(location).stream_decompressor
-    with io.new_input(location).open() as raw, opening(raw) as text:
-        found: dict[str, Any] = json.loads(text.read())
-    return found
+    decompressor = Compressor.get_compressor(location).stream_decompressor
+    with io.new_input(location).open() as raw, decompressor(raw) as text:
+        metadata: dict[str, Any] = json.loads(text.read())
+    return metadata
 
 
 def _write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
@@ -212,23 +209,25 @@ def _write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) ->
 
 
 def require_marks(shadow: str, kept: TableMetadata) -> None:
-    """Raise Conflict for a table that is empty and has no mark: a catalog may leave that."""
+    """Raise Conflict for an empty table without our marks, which some catalogs leave behind."""
     if not kept.snapshots and not any(key.startswith(PROPERTY_PREFIX) for key in kept.properties):
         raise _leftover_conflict(shadow, "it is empty, and nothing in it says what for")
 
 
 def require_clone(shadow: str, kept: TableMetadata, wanted: TableMetadata) -> None:
-    """Raise Conflict when the catalog kept something else than a clone like `wanted`.
+    """Raise Conflict when the catalog kept something other than a clone like `wanted`.
 
-    What the target gained, or was set to, since the clone was made is missing in it, rightly.
+    The clone may lack what the target gained or changed after it was made.
     """
-    held: tuple[tuple[str, list[Any], list[Any]], ...] = (
+    parts: tuple[tuple[str, list[Any], list[Any]], ...] = (
         ("schemas", kept.schemas, wanted.schemas),
         ("specs", kept.partition_specs, wanted.partition_specs),
         ("sort orders", kept.sort_orders, wanted.sort_orders),
         ("snapshot", snapshot_identities(wanted), snapshot_identities(kept)),
     )
-    faults = [part for part, found, known in held if any(one not in known for one in found)]
+    faults = [
+        part for part, present, allowed in parts if any(value not in allowed for value in present)
+    ]
     if any(kept.properties.get(key) != text for key, text in CLONE_PROPERTIES.items()):
         faults.append("properties")
     if faults:

@@ -1,8 +1,6 @@
-"""Open, fence, evolve, keep and retire zero-copy clones.
+"""Zero-copy clones that runs write into: open, fence, evolve, keep and retire.
 
-Shutting out writers that loaded a shadow before a later lease began.
-
-Zero-copy clones that runs write into.
+A fence refuses commits of writers that loaded the shadow before a later lease began.
 """
 
 from __future__ import annotations
@@ -65,9 +63,9 @@ from lakehouse_backfill.ports.tables import Shadows
 def set_fence(
     catalog: Catalog, shadow: str, epoch: int, commits: CloneCommitter | None = None
 ) -> None:
-    """Make one attempt; a commit that may or may not have landed is looked for.
+    """Make one attempt to fence the shadow; a commit of unknown outcome is looked for.
 
-    Raises CommitFailedException when another writer was first. May be repeated without harm.
+    Raises CommitFailedException when another writer was first. Safe to repeat.
     """
     table = load_table(catalog, shadow)
     if _is_fenced(table, epoch):
@@ -79,11 +77,11 @@ def set_fence(
     except Exception as error:
         if not is_outage(error):
             raise
-        now = load_table(catalog, shadow)
-        if _is_fenced(now, epoch):
+        current = load_table(catalog, shadow)
+        if _is_fenced(current, epoch):
             return
-        if now.metadata.table_uuid != table.metadata.table_uuid:
-            # Ours states the UUID that it loaded, so it can never land any more.
+        if current.metadata.table_uuid != table.metadata.table_uuid:
+            # Our commit requires the UUID that it loaded, so it can no longer succeed.
             raise CommitFailedException(f"another process fenced {shadow} first") from error
         raise
     if not _is_fenced(load_table(catalog, shadow), epoch):
@@ -93,28 +91,30 @@ def set_fence(
 def _commit_fence(
     catalog: Catalog, table: Table, epoch: int, commits: CloneCommitter | None
 ) -> None:
-    # Not by a transaction: PyIceberg takes a table with another UUID for a wrong answer.
-    found, given = table.metadata.table_uuid, uuid.uuid4()
-    marks = {EPOCH_PROPERTY: str(epoch), FENCE_UUID_PROPERTY: str(given)}
+    # No transaction is used: PyIceberg rejects an answer with another table UUID as wrong.
+    current_uuid, new_uuid = table.metadata.table_uuid, uuid.uuid4()
+    marks = {EPOCH_PROPERTY: str(epoch), FENCE_UUID_PROPERTY: str(new_uuid)}
     if commits is not None:
-        commits.fence(".".join(table.name()), str(found), str(given), marks)
+        commits.fence(".".join(table.name()), str(current_uuid), str(new_uuid), marks)
         return
-    updates = (AssignUUIDUpdate(uuid=given), SetPropertiesUpdate(updates=marks))
+    updates = (AssignUUIDUpdate(uuid=new_uuid), SetPropertiesUpdate(updates=marks))
     with commit_window("Shadows.fence"):
-        catalog.commit_table(table, (AssertTableUUID(uuid=found),), updates)
+        catalog.commit_table(table, (AssertTableUUID(uuid=current_uuid),), updates)
 
 
 def _is_fenced(table: Table, epoch: int) -> bool:
     properties = table.metadata.properties
     if BASE_SNAPSHOT_PROPERTY not in properties:
         raise Unsupported(f"{'.'.join(table.name())} is not a shadow of ours")
-    held = int(properties.get(EPOCH_PROPERTY, "0"))
-    if held > epoch:
+    current_epoch = int(properties.get(EPOCH_PROPERTY, "0"))
+    if current_epoch > epoch:
         raise event_log.overtaken_error(
-            properties.get(RUN_ID_PROPERTY, ".".join(table.name())), epoch, held
+            properties.get(RUN_ID_PROPERTY, ".".join(table.name())), epoch, current_epoch
         )
-    # The property alone proves nothing: a catalog may keep it and leave the UUID as it was.
-    return held == epoch and properties.get(FENCE_UUID_PROPERTY) == str(table.metadata.table_uuid)
+    # The property alone is no proof: a catalog may store it and not change the UUID.
+    return current_epoch == epoch and properties.get(FENCE_UUID_PROPERTY) == str(
+        table.metadata.table_uuid
+    )
 
 
 def _uuid_unchanged_error(shadow: str) -> Unsupported:
@@ -132,7 +132,7 @@ class IcebergShadows(Shadows):
     def __init__(
         self, catalog: Catalog, shadow_namespace: str, commits: CloneCommitter | None = None
     ) -> None:
-        """`commits` writes them where PyIceberg cannot."""
+        """Use `commits` to write commits that PyIceberg cannot write."""
         self._catalog = catalog
         self._namespace = shadow_namespace
         self._commits = commits
@@ -142,7 +142,7 @@ class IcebergShadows(Shadows):
     ) -> TableInfo:
         """Clone `target` at the snapshot as table `shadow` by one metadata file, and verify it.
 
-        A crash before the registration leaves a stray metadata file and nothing else. Raises
+        A crash before the registration leaves an unused metadata file and nothing else. Raises
         Unsupported when the table or the catalog cannot be cloned, Conflict when another run's
         table has the name.
         """
@@ -154,15 +154,15 @@ class IcebergShadows(Shadows):
             TARGET_PROPERTY: target,
             TARGET_UUID_PROPERTY: str(source.metadata.table_uuid),
         }
-        found = self._existing(shadow, marks)
-        if found is None:
-            found = self._create_clone(source, snapshot_id, shadow, marks)
+        clone = self._existing(shadow, marks)
+        if clone is None:
+            clone = self._create_clone(source, snapshot_id, shadow, marks)
         else:
-            found = self._resume_clone(found, source, snapshot_id, marks)
-        return describe_table(shadow, found)
+            clone = self._resume_clone(clone, source, snapshot_id, marks)
+        return describe_table(shadow, clone)
 
     def fence(self, shadow: str, epoch: int) -> None:
-        """Let only writers of `epoch` and later commit to the shadow from now on; one commit.
+        """Refuse commits of writers with an epoch before `epoch` from now on; one commit.
 
         The table gets a new UUID, and every commit states the UUID that its writer loaded. The
         same epoch again does nothing. Raises RunMoved when a later epoch has fenced the shadow,
@@ -174,9 +174,9 @@ class IcebergShadows(Shadows):
         )
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
-        """Change the shadow's columns by one commit; the same change again does nothing.
+        """Change the shadow's columns in one commit; the same change again does nothing.
 
-        Only a writer that has loaded the shadow since it was fenced last can do it. Raises Conflict
+        Only a writer that has loaded the shadow since its last fence can do so. Raises Conflict
         when its columns are neither those of the base schema nor the changed ones.
         """
         self._refuse_name(shadow)
@@ -189,13 +189,13 @@ class IcebergShadows(Shadows):
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         metadata = load_table(self._catalog, shadow).metadata
         base = metadata.properties.get(BASE_SNAPSHOT_PROPERTY)
-        found = []
+        chunks = []
         for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
             if str(snapshot.snapshot_id) == base:
                 break
             summary = snapshot_summary(snapshot)
             if CHUNK_ID_PROPERTY in summary:
-                found.append(
+                chunks.append(
                     ChunkCommit(
                         chunk_id=summary[CHUNK_ID_PROPERTY],
                         snapshot_id=snapshot.snapshot_id,
@@ -205,16 +205,16 @@ class IcebergShadows(Shadows):
                         },
                     )
                 )
-        return tuple(reversed(found))
+        return tuple(reversed(chunks))
 
     def keep(
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
     ) -> TableInfo:
-        """Give a snapshot of the shadow a table of its own, which outlives the shadow.
+        """Clone a snapshot of the shadow into a table of its own, which outlives the shadow.
 
-        A clone: the two share data files, and no metadata file, so that neither's commits delete
-        what the other needs. One that is there from before is given back. Raises Conflict when
-        something else has the name.
+        The two tables share data files but no metadata file, so neither's commits delete what the
+        other needs. An existing clone is returned. Raises Conflict when the name is used for
+        something else.
         """
         namespace = name.rpartition(".")[0]
         shadows = IcebergShadows(self._catalog, namespace, self._commits)
@@ -223,7 +223,7 @@ class IcebergShadows(Shadows):
     def retire(self, shadow: str) -> None:
         """Drop the shadow from the catalog; its files stay, as the target may list them.
 
-        Where a drop deletes files it stays in the catalog, and only says that it is retired.
+        Where a drop deletes files, the shadow stays in the catalog and is only marked as retired.
         """
         self._refuse_name(shadow)
         try:
@@ -233,7 +233,7 @@ class IcebergShadows(Shadows):
         properties = table.metadata.properties
         if BASE_SNAPSHOT_PROPERTY not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
-        # It was not written down what a drop does: then it counts as one that deletes files.
+        # If it is not recorded what a drop does, assume that it deletes files.
         is_unknown = (
             BUILT_BECAUSE_PROPERTY in properties and DROP_DELETES_PROPERTY not in properties
         )
@@ -254,19 +254,19 @@ class IcebergShadows(Shadows):
             )
 
     def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
-        found = load_table_or_none(self._catalog, shadow)
-        if found is None:
+        existing = load_table_or_none(self._catalog, shadow)
+        if existing is None:
             return None
-        held = found.metadata.properties
-        require_marks(shadow, found.metadata)
-        other = {key: held.get(key) for key in marks if held.get(key) != marks[key]}
-        if other:
+        properties = existing.metadata.properties
+        require_marks(shadow, existing.metadata)
+        differing = {key: properties.get(key) for key in marks if properties.get(key) != marks[key]}
+        if differing:
             raise Conflict(
                 f"{shadow} is already there, for something else: "
-                + ", ".join(f"{key} is {text}" for key, text in sorted(other.items())),
+                + ", ".join(f"{key} is {text}" for key, text in sorted(differing.items())),
                 fix=f"retire it first, or use another name than {shadow}",
             )
-        return found
+        return existing
 
     def _create_clone(
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
@@ -279,37 +279,39 @@ class IcebergShadows(Shadows):
             with commit_window("Catalog.create_namespace"):
                 self._catalog.create_namespace_if_not_exists(self._namespace)
             location = self._location(source, shadow)
-            wanted = build_clone_metadata(source.metadata, snapshot_id, location, marks)
-            provider = load_location_provider(location, wanted.properties)
+            clone_metadata = build_clone_metadata(source.metadata, snapshot_id, location, marks)
+            provider = load_location_provider(location, clone_metadata.properties)
             file = provider.new_table_metadata_file_location()
-            self._write_metadata_file(source, wanted, file, marks[TARGET_PROPERTY])
+            self._write_metadata_file(source, clone_metadata, file, marks[TARGET_PROPERTY])
             try:
                 with commit_window("Shadows.register"):
                     self._catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
-                found = self._existing(shadow, marks) or load_table(self._catalog, shadow)
-                return self._resume_clone(found, source, snapshot_id, marks)
+                existing = self._existing(shadow, marks) or load_table(self._catalog, shadow)
+                return self._resume_clone(existing, source, snapshot_id, marks)
             except Exception as error:
                 if not is_unsupported_by_server(error):
                     raise
                 because = f"the catalog refuses to register a table: {first_error_line(error)}"
-                return BuiltClone(self._catalog).build(shadow, wanted, because)
-            return self._verify_registered(shadow, wanted)
+                return BuiltClone(self._catalog).build(shadow, clone_metadata, because)
+            return self._verify_registered(shadow, clone_metadata)
 
     def _resume_clone(
         self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
     ) -> Table:
-        """Give back a clone that was there; before its first fence it is built on, or compared."""
+        """Return an existing clone; before its first fence it is completed, or compared."""
         if EPOCH_PROPERTY in found.metadata.properties:
             return found
         shadow = ".".join(found.name())
         if snapshot_id is not None:
             find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
-        wanted = build_clone_metadata(source.metadata, snapshot_id, source.location(), marks)
+        clone_metadata = build_clone_metadata(
+            source.metadata, snapshot_id, source.location(), marks
+        )
         if BEING_BUILT_PROPERTY in found.metadata.properties:
             with translate_errors():
-                return BuiltClone(self._catalog).build(shadow, wanted, "it was begun so")
-        require_clone(shadow, found.metadata, wanted)
+                return BuiltClone(self._catalog).build(shadow, clone_metadata, "it was begun so")
+        require_clone(shadow, found.metadata, clone_metadata)
         return found
 
     def _write_metadata_file(
@@ -333,32 +335,32 @@ class IcebergShadows(Shadows):
     def _verify_registered(self, shadow: str, wanted: TableMetadata) -> Table:
         """Compare what the catalog kept with what was registered.
 
-        SeaweedFS's REST catalog answers 200 and gives an empty table: an adopt from that would
+        SeaweedFS's REST catalog answers 200 and returns an empty table: an adopt from that would
         delete the target's partitions.
         """
-        kept = self._catalog.load_table(shadow)
-        if EPOCH_PROPERTY in kept.metadata.properties:
-            # Another process found it, and drives the run by now: it is not ours to drop.
-            return kept
+        registered = self._catalog.load_table(shadow)
+        if EPOCH_PROPERTY in registered.metadata.properties:
+            # Another process drives the run with this clone now, so it must not be dropped here.
+            return registered
         differing = [
             part
             for part, value in metadata_identity(wanted).items()
-            if metadata_identity(kept.metadata)[part] != value
+            if metadata_identity(registered.metadata)[part] != value
         ]
         if differing:
             with commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
             because = f"the catalog does not keep what is registered: {', '.join(differing)} differ"
             return BuiltClone(self._catalog).build(shadow, wanted, because)
-        return kept
+        return registered
 
     def _location(self, source: Table, shadow: str) -> str:
         namespace, _, name = shadow.rpartition(".")
-        given = self._catalog.load_namespace_properties(namespace).get("location")
+        namespace_location = self._catalog.load_namespace_properties(namespace).get("location")
         warehouse = self._catalog.properties.get("warehouse", "")
         target = source.location().rstrip("/")
-        if given:
-            location = f"{given.rstrip('/')}/{name}"
+        if namespace_location:
+            location = f"{namespace_location.rstrip('/')}/{name}"
         elif "://" in warehouse or warehouse.startswith(("/", "file:")):
             location = f"{warehouse.rstrip('/')}/{namespace}/{name}"
         else:

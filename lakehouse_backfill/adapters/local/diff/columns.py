@@ -1,8 +1,7 @@
 """The columns of a diff, and the SQL that makes both sides' values comparable.
 
-Inside DuckDB columns are called c0, c1, …: a user's names never reach SQL, and DuckDB's blindness
-to case cannot mix up two columns.
-
+Inside DuckDB columns are called c0, c1, …. So users' names never reach SQL, and DuckDB's
+case-insensitive names cannot confuse two columns.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _FAMILIES: tuple[tuple[type[IcebergType], ...], ...] = (
 
 @dataclass(frozen=True)
 class DiffColumn:
-    """One column by name: its type on each side (None: the side lacks it), and its use."""
+    """One column by name: its field on each side (None: the side lacks it), and its use."""
 
     name: str
     slot: str
@@ -64,12 +63,12 @@ class DiffColumn:
 
     @property
     def known_field(self) -> NestedField:
-        """The new side's field, else the old side's: a column stands on at least one."""
+        """The new side's field, else the old side's; at least one side has the column."""
         return cast(NestedField, self.new or self.old)
 
     @property
     def kind(self) -> Literal["number", "category", "other"]:
-        """What its distribution is described by."""
+        """The kind of distribution that describes the column."""
         types = [field.field_type for field in (self.old, self.new) if field is not None]
         if all(isinstance(each, NUMBER_TYPES) for each in types):
             return "number"
@@ -89,11 +88,11 @@ class DiffColumn:
         return any(isinstance(field.field_type, (FloatType, DoubleType)) for field in fields)
 
     def field(self, side: Literal["old", "new"]) -> NestedField | None:
-        """Give the side's own field."""
+        """Return the side's own field."""
         return self.old if side == "old" else self.new
 
     def comparable_sql(self, side: Literal["old", "new"], prefix: str = "") -> str:
-        """Give the SQL of the side's value, comparable with the other side's.
+        """Return the SQL of the side's value, comparable with the other side's.
 
         The value is read from the slot's column, whose name may have a prefix.
         """
@@ -111,17 +110,17 @@ def resolve_diff_columns(
     read: Iterable[str],
     tolerances: tuple[Tolerance, ...] = (),
 ) -> tuple[DiffColumn, ...]:
-    """List the columns of both sides in table order: the new side's, then those only old has.
+    """List the columns of both sides in table order: the new side's, then those only `old` has.
 
-    Columns of `ignore` are left out unless the condition reads them. Raises ConfigError when a
-    side lacks a key column or a tolerance is of no compared number column, Unsupported when a key
-    column cannot be compared.
+    Columns of `ignore` are left out unless the condition reads them. Raises ConfigError when a side
+    lacks a key column or a tolerance names no compared number column, Unsupported when a key column
+    cannot be compared.
     """
     sides = [{field.name: field for field in schema.fields} for schema in (old, new)]
-    wanted, limits = set(read), {one.column: one for one in tolerances}
+    condition_names, limits = set(read), {tolerance.column: tolerance for tolerance in tolerances}
     columns: list[DiffColumn] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
-        if name in ignore and name not in key and name not in wanted:
+        if name in ignore and name not in key and name not in condition_names:
             continue
         compared: Literal["compared", "condition"] = "condition" if name in ignore else "compared"
         use: Literal["key", "compared", "condition"] = "key" if name in key else compared
@@ -177,19 +176,21 @@ def _comparable_sql(sql: str, own: IcebergType, other: IcebergType, depth: int) 
         entry = f"struct_pack(key := {key}, value := {value})"
         entries = f"list_transform(map_entries({sql}), lambda {item}: {entry})"
         return f"CASE WHEN {sql} IS NOT NULL THEN list_sort({entries}) END"
-    # Values of different types never equal each other; their text says which type it was.
+    # Values of different types are never equal; the type's name is part of the text.
     tag = _sql_literal(f"{own}: ")
     return f"CASE WHEN {sql} IS NOT NULL THEN {tag} || CAST({sql} AS VARCHAR) END"
 
 
 def _struct_sql(sql: str, own: StructType, other: StructType, depth: int) -> str:
-    mine = {field.name: field.field_type for field in own.fields}
-    theirs = {field.name: field.field_type for field in other.fields}
+    own_types = {field.name: field.field_type for field in own.fields}
+    other_types = {field.name: field.field_type for field in other.fields}
     parts = []
-    for name in sorted({*mine, *theirs}):
-        if name in mine:
+    for name in sorted({*own_types, *other_types}):
+        if name in own_types:
             value = f"struct_extract({sql}, {_sql_literal(name)})"
-            value = _comparable_sql(value, mine[name], theirs.get(name, mine[name]), depth + 1)
+            value = _comparable_sql(
+                value, own_types[name], other_types.get(name, own_types[name]), depth + 1
+            )
         else:
             value = "NULL"
         parts.append(f"{_quoted_identifier(name)} := {value}")
@@ -224,21 +225,13 @@ def _sql_literal(text: str) -> str:
 
 
 SideName = Literal["old", "new"]
-
-
 ChangeKind = Literal["added", "removed", "changed"]
 
-
+#: The number of a row's partition.
 PARTITION_SLOT = "p"
-
-
 #: The number of a row within its side's batch.
 ROW_NUMBER_SLOT = "r"
-
-
-#: The code of c1's text is named kc1.
+#: The dictionary code of text column c1 is in column kc1.
 CODE_PREFIX = "k"
-
-
-#: A pair is the number of its old row above that of its new one.
+#: A pair is one integer: the old row's number shifted by this, plus the new row's number.
 ROW_NUMBER_BITS = 32

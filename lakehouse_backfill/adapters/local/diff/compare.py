@@ -1,16 +1,11 @@
-"""Compare one batch; add changes and samples; yield differing rows.
+"""Comparison of one batch of rows: in arrays where keys and columns allow it, else in DuckDB.
 
-Adding what a matched batch holds to a tally: its changes by partition and column, and samples.
+Values are equal as IS NOT DISTINCT FROM defines it: null equals null, NaN equals NaN, -0.0 equals
+0.0. Keys that a side holds more than once are never joined, as a join would multiply their rows.
+Their rows are compared as multisets, as are all rows when there is no key.
 
-Rows lie in `pairs` by key; in `bags` (made only where keys repeat, or there are none) as multisets.
-
-The rows that a comparison found to differ, one after the other.
-
-Comparing one batch of rows: in arrays where keys and columns allow it, else in DuckDB.
-
-Values are equal as IS NOT DISTINCT FROM says: null equals null, NaN equals NaN, -0.0 equals 0.0.
-Keys that a side holds more than once are never joined, which would multiply them: they are compared
-as multisets of rows, like everything when there is no key.
+Differing rows are in `pairs` by key, and in `bags` as multisets. `bags` exists only where keys
+repeat or there is no key.
 """
 
 from __future__ import annotations
@@ -55,14 +50,14 @@ if TYPE_CHECKING:
     import duckdb
 
 
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
+# ruff: noqa: S608 (the SQL uses our own slots c0, c1, … and a parsed, rewritten condition)
 
 
 _WHOLE_ROW_KINDS: tuple[tuple[ChangeKind, str], ...] = (("added", "n"), ("removed", "o"))
 
 
 class ChangeCollector:
-    """The rows of a batch that differ."""
+    """Adds the differing rows of a batch to a tally: change counts and samples."""
 
     def __init__(self, engine: LazyDuckDB, tally: Tally, matched: HashJoin) -> None:
         self._engine = engine
@@ -73,10 +68,10 @@ class ChangeCollector:
         self._compared = [column for column in tally.columns if column.use == "compared"]
 
     def count_changes(self) -> None:
-        """Count rows by partition and kind, and the changed ones by column."""
+        """Count rows by partition and kind, and changed rows by column."""
         partitions, kinds = self._pairs[PARTITION_SLOT].to_numpy(), self._kind_indices
-        for place, kind in enumerate(CHANGE_KINDS):
-            for partition, count in rows_by_number([partitions[kinds == place]]).items():
+        for index, kind in enumerate(CHANGE_KINDS):
+            for partition, count in rows_by_number([partitions[kinds == index]]).items():
                 self._add_count(partition, kind, count)
         is_changed = kinds == CHANGE_KINDS.index("changed")
         for slot in (column.slot for column in self._compared):
@@ -99,9 +94,9 @@ class ChangeCollector:
 
     @cached_property
     def _kind_indices(self) -> np.ndarray:
-        """Give the place of each pair's kind in KINDS."""
-        found = pc.index_in(self._pairs["kind"], pa.array(CHANGE_KINDS, self._pairs["kind"].type))
-        return np.asarray(found.to_numpy())
+        """Return the index of each pair's kind in CHANGE_KINDS."""
+        indices = pc.index_in(self._pairs["kind"], pa.array(CHANGE_KINDS, self._pairs["kind"].type))
+        return np.asarray(indices.to_numpy())
 
     def _count_bags(self) -> None:
         query = (
@@ -119,15 +114,15 @@ class ChangeCollector:
         limit = self._tally.missing_samples(kind)
         if limit <= 0:
             return
-        places = np.flatnonzero(self._kind_indices == CHANGE_KINDS.index(kind))
-        partitions = self._pairs[PARTITION_SLOT].to_numpy()[places]
-        if len(places) > limit:
-            # Partitions are few: what comes first lies in the first ones.
-            places = places[partitions <= np.partition(partitions, limit - 1)[limit - 1]]
-        narrow = self._pairs.select([PARTITION_SLOT, *(key.slot for key in self._keys)]).take(
-            places
+        positions = np.flatnonzero(self._kind_indices == CHANGE_KINDS.index(kind))
+        partitions = self._pairs[PARTITION_SLOT].to_numpy()[positions]
+        if len(positions) > limit:
+            # Partitions are few, so the first rows are in the first partitions.
+            positions = positions[partitions <= np.partition(partitions, limit - 1)[limit - 1]]
+        key_columns = self._pairs.select([PARTITION_SLOT, *(key.slot for key in self._keys)]).take(
+            positions
         )
-        for row in self._pairs.take(places[_sorted_positions(narrow)[:limit]]).to_pylist():
+        for row in self._pairs.take(positions[_sorted_positions(key_columns)[:limit]]).to_pylist():
             self._add_sample(row)
 
     def _add_sample(self, row: dict[str, Any]) -> None:
@@ -142,7 +137,7 @@ class ChangeCollector:
         )
 
     def _sample_whole_rows(self, kind: ChangeKind, side: str) -> None:
-        """Keep rows of one side, those of repeated keys as often as they are there."""
+        """Keep rows of one side; rows of repeated keys as often as they occur."""
         limit = self._tally.missing_samples(kind)
         if limit <= 0:
             return
@@ -171,7 +166,7 @@ class ChangeCollector:
 
 
 def _sorted_positions(rows: pa.Table) -> np.ndarray:
-    """Give the places of rows by their columns, nulls first and NaN last."""
+    """Return the positions of the rows in column order, nulls first and NaN last."""
     order = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if column.null_count:
@@ -181,16 +176,13 @@ def _sorted_positions(rows: pa.Table) -> np.ndarray:
     return np.asarray(pc.sort_indices(rows, sort_keys=order))
 
 
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
-
-
 _BATCH_ROWS = 20_000
 
 
 def iterate_differing_rows(
     db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool
 ) -> Iterator[DifferingRow]:
-    """Yield what the tables `pairs` and `bags` hold: changed, added and removed rows."""
+    """Yield the changed, added and removed rows of the tables `pairs` and `bags`."""
     keys = [column for column in tally.columns if column.use == "key"]
     values = [column for column in tally.columns if column.use == "compared"]
     for row in _iterate_rows(db, "pairs", [PARTITION_SLOT, *(key.slot for key in keys)]):
@@ -206,15 +198,15 @@ def iterate_differing_rows(
     if not has_bags:
         return
     for row in _iterate_rows(db, "bags", [PARTITION_SLOT, *(column.slot for column in columns)]):
-        whole = _values_by_name(row, columns)
+        values_by_name = _values_by_name(row, columns)
         label, key = (
             tally.labels[row[PARTITION_SLOT]],
-            _values_by_name(row, keys) if keys else whole,
+            _values_by_name(row, keys) if keys else values_by_name,
         )
         for _ in range(int(row["removed"])):
-            yield DifferingRow(partition=label, key=key, old=whole, new=None)
+            yield DifferingRow(partition=label, key=key, old=values_by_name, new=None)
         for _ in range(int(row["added"])):
-            yield DifferingRow(partition=label, key=key, old=None, new=whole)
+            yield DifferingRow(partition=label, key=key, old=None, new=values_by_name)
 
 
 def _values_by_name(
@@ -226,13 +218,10 @@ def _values_by_name(
 def _iterate_rows(
     db: duckdb.DuckDBPyConnection, name: str, order: list[str]
 ) -> Iterator[dict[str, Any]]:
-    by = ", ".join(f"{column} NULLS FIRST" for column in order)
-    reader = db.sql(f"SELECT * FROM {name} ORDER BY {by}").to_arrow_reader(_BATCH_ROWS)
+    order_by = ", ".join(f"{column} NULLS FIRST" for column in order)
+    reader = db.sql(f"SELECT * FROM {name} ORDER BY {order_by}").to_arrow_reader(_BATCH_ROWS)
     for batch in reader:
         yield from batch.to_pylist()
-
-
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
 
 
 _Sides = Mapping[SideName, pa.Table]
@@ -240,7 +229,7 @@ _SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 class BatchComparison:
-    """Compares batches of both sides; a tally has all that differs once it is closed."""
+    """Compares batches of both sides; the tally is complete after `close`."""
 
     def __init__(self, engine: LazyDuckDB, tally: Tally, condition: str | None) -> None:
         keep_freed_memory()
@@ -257,10 +246,10 @@ class BatchComparison:
         )
 
     def close(self) -> None:
-        """Hand over what is counted, and let go of the rows: an idle engine holds none."""
+        """Flush pending counts to the tally and release all rows; an idle engine holds none."""
         self._background.shutdown(cancel_futures=True)
-        for place, bins in self._pending.items():
-            bins.flush_to(self._tally.profiles[place].histogram)
+        for slot_and_side, bins in self._pending.items():
+            bins.flush_to(self._tally.profiles[slot_and_side].histogram)
         if not self._engine.is_started:
             return
         for name in ("old_rows", "new_rows", "shared_rows", "found", "pairs"):
@@ -269,7 +258,7 @@ class BatchComparison:
         self._db.execute("; ".join(f"DROP TABLE IF EXISTS {name}" for name in tables))
 
     def check_condition(self, old: pa.Table, new: pa.Table, text: str) -> None:
-        """Prove on empty tables that the condition is a boolean; raises ConfigError."""
+        """Evaluate the condition on empty tables; raise ConfigError unless it is boolean."""
         for name, rows in (("old_rows", old), ("new_rows", new)):
             self._db.register(name, rows)
             with self._translate_errors(text):
@@ -282,7 +271,7 @@ class BatchComparison:
                 )
 
     def count_shared_rows(self, rows: pa.Table) -> None:
-        """Count rows that both sides share, where the condition holds, as unchanged."""
+        """Count shared rows that meet the condition as unchanged."""
         self._db.register("shared_rows", rows)
         with self._translate_errors():
             counts = self._count_by_partition("shared_rows" + self._where)
@@ -292,39 +281,39 @@ class BatchComparison:
     def compare_batch(self, old: pa.Table, new: pa.Table) -> None:
         """Compare all rows of some partitions."""
         raw: dict[SideName, pa.Table] = {} if self._condition else {"old": old, "new": new}
-        plain = ArrowProfiler(self._tally, raw, self._pending)
-        # How values are spread is counted while rows are matched.
+        profiler = ArrowProfiler(self._tally, raw, self._pending)
+        # Distributions are counted in the background while rows are matched.
         with self._translate_errors():
-            counting = [
-                self._background.submit(plain.count_values),
-                self._background.submit(plain.count_numbers),
+            background_counts = [
+                self._background.submit(profiler.count_values),
+                self._background.submit(profiler.count_numbers),
             ]
             old, new = prepare_sides(old, new)
             pairs = None if self._needs_duckdb else sorted_pairs(old, new, self._tally.columns)
             if pairs is None:
-                found = self._match_by_join(old, new, raw)
+                candidates = self._match_by_join(old, new, raw)
             else:
                 self._count_rows(raw)
-                found = self._hash_join.take_pairs(pairs, old, new)
-            counting.append(self._background.submit(plain.profile_old_side, found))
+                candidates = self._hash_join.take_pairs(pairs, old, new)
+            background_counts.append(self._background.submit(profiler.profile_old_side, candidates))
             changes = ChangeCollector(self._engine, self._tally, self._hash_join)
             changes.count_changes()
             changes.collect_samples()
-            for each in counting:
-                each.result()
+            for count in background_counts:
+                count.result()
 
     def _match_by_join(self, old: pa.Table, new: pa.Table, raw: _Sides) -> _Sides | None:
-        """Match by a join; gives the rows that may differ, None when they are not known."""
+        """Match by a join; return the rows that may differ, None when they are not known."""
         self._create_view("old", old)
         self._create_view("new", new)
         pairs = self._hash_join.join_unique_keys(old.column_names, self._count_rows(raw))
-        found = self._hash_join.match_rows(pairs, old, new)
+        candidates = self._hash_join.match_rows(pairs, old, new)
         profile_in_duckdb(self._db, self._tally, raw)
         self._count_filled_columns()
-        return found
+        return candidates
 
     def iterate_differing(self, old: pa.Table, new: pa.Table) -> Iterator[DifferingRow]:
-        """Yield the rows of some partitions that differ, by partition and key."""
+        """Yield the differing rows of some partitions, by partition and key."""
         with self._translate_errors():
             old, new = prepare_sides(old, new)
             self._create_view("old", old)
@@ -354,7 +343,7 @@ class BatchComparison:
         )
 
     def _count_rows(self, raw: _Sides) -> tuple[int, int]:
-        """Add the rows of both views to the tally; gives how many they are."""
+        """Add the row counts of both views to the tally and return them."""
         old, new = (dict(self._partition_counts(side, raw)) for side in _SIDES)
         for partition, count in old.items():
             self._tally.counts_of(partition).old_rows += count
@@ -380,9 +369,9 @@ class BatchComparison:
         if not added:
             return
         counts = ", ".join(f"count({column.slot})" for column in added)
-        found = self._db.execute(f"SELECT {counts} FROM new_rows{self._where}").fetchall()[0]
+        filled = self._db.execute(f"SELECT {counts} FROM new_rows{self._where}").fetchall()[0]
         names = [column.name for column in added]
-        self._tally.filled_rows.update(dict(zip(names, map(int, found), strict=True)))
+        self._tally.filled_rows.update(dict(zip(names, map(int, filled), strict=True)))
 
     @contextmanager
     def _translate_errors(self, text: str | None = None) -> Iterator[None]:

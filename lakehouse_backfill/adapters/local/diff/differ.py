@@ -1,11 +1,7 @@
-"""The Differ port in this process.
+"""The Differ port in this process: Arrow, with DuckDB where rows must be joined; no JVM.
 
-What a diff would read, from metadata alone.
-
-Old against new over Arrow, with DuckDB where rows must be joined: in this process, no JVM.
-
-Cost follows the change: files that both sides share are skipped by metadata, and what is left is
-compared partition by partition, small ones together.
+The cost follows the change. Files that both sides share are skipped by metadata. The rest is
+compared partition by partition, with small partitions together.
 """
 
 from __future__ import annotations
@@ -44,17 +40,17 @@ if TYPE_CHECKING:
 
 
 def build_preview(asked: DiffPlan) -> DiffPreview:
-    """Add up what is shared, what is known to be equal, and what would be read."""
-    request, how, split = asked.request, asked.layout, asked.split
-    equal = request.known_equal if how.is_partition_aligned else frozenset()
+    """Sum what is shared, what is known to be equal, and what a diff would read."""
+    request, layout, split = asked.request, asked.layout, asked.split
+    equal = request.known_equal if layout.is_partition_aligned else frozenset()
     shared = [piece for piece in split.shared if piece.label not in equal]
-    known = [piece for piece in split.shared if piece.label in equal]
+    equal_shared = [piece for piece in split.shared if piece.label in equal]
     partitions = tuple(
-        one
-        for label in (asked.labels if how.is_partition_aligned else [None])
+        preview
+        for label in (asked.labels if layout.is_partition_aligned else [None])
         if (
-            one := _preview_partition(
-                label, split, is_equal=label in equal, all_of=not how.is_partition_aligned
+            preview := _preview_partition(
+                label, split, is_equal=label in equal, all_of=not layout.is_partition_aligned
             )
         )
     )
@@ -64,7 +60,7 @@ def build_preview(asked: DiffPlan) -> DiffPreview:
         key=request.key,
         identical=not split.old and not split.new,
         shared=_sum_load(shared),
-        equal_by_fingerprint=_sum_load(known),
+        equal_by_fingerprint=_sum_load(equal_shared),
         old_to_read=_sum_load(split.old),
         new_to_read=_sum_load(split.new),
         partitions=partitions,
@@ -75,11 +71,11 @@ def build_preview(asked: DiffPlan) -> DiffPreview:
 def _preview_partition(
     label: str | None, split: FileSplit, *, is_equal: bool, all_of: bool
 ) -> PartitionPreview | None:
-    old, new, same = (
+    old, new, shared = (
         [piece for piece in side if all_of or piece.label == label]
         for side in (split.old, split.new, split.shared)
     )
-    if not (old or new or same):
+    if not (old or new or shared):
         return None
     reads_nothing = not (old or new)
     proof: Literal["shared files", "fingerprints"] = "fingerprints" if is_equal else "shared files"
@@ -92,13 +88,13 @@ def _preview_partition(
 
 
 def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
-    found = FileTotals()
+    totals = FileTotals()
     for piece in pieces:
         file = piece.task.file
-        found += FileTotals(
+        totals += FileTotals(
             files=1, rows=int(file.record_count), bytes=int(file.file_size_in_bytes)
         )
-    return found
+    return totals
 
 
 BATCH_ROWS = 500_000
@@ -107,12 +103,15 @@ BATCH_ROWS = 500_000
 class LocalDiffer:
     """The Differ for changes that fit one machine.
 
-    What is compared, and how, is the contract for every engine:
+    This contract holds for every engine:
 
-    - Columns by name, over those of both sides; one that a side lacks is null there. Columns of
-      `ignore` take no part. Values of types that Iceberg cannot promote to each other differ.
-    - Null equals null, NaN equals NaN, -0.0 equals 0.0; decimals exactly; maps by their entries.
-    - Counts are by the row's own partition: a key that moved is removed there and added here.
+    - Columns are matched by name, over those of both sides; a column that a side lacks is null
+      there. Columns of `ignore` take no part. Values of types that Iceberg cannot promote to each
+      other differ.
+    - Null equals null, NaN equals NaN, -0.0 equals 0.0; decimals are compared exactly, maps by
+      their entries.
+    - Rows are counted in their own partition: a key that moved is removed in one and added in
+      another.
     - A key that one side holds more than once in a partition is counted in `duplicate_keys`, and
       its rows are compared as a multiset: added and removed only, never multiplied.
     - Files with the same path, the same delete files and the same reading on both sides are not
@@ -128,37 +127,38 @@ class LocalDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
-        asked = self.plan_diff(request)
-        tally = asked.new_tally()
-        unread = self.count_shared_rows(asked, tally)
-        if unread or asked.split.old or asked.split.new:
-            self._compare_batches(asked, tally, unread)
-        return build_diff(asked, tally, "local")
+        plan = self.plan_diff(request)
+        tally = plan.new_tally()
+        unread = self.count_shared_rows(plan, tally)
+        if unread or plan.split.old or plan.split.new:
+            self._compare_batches(plan, tally, unread)
+        return build_diff(plan, tally, "local")
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
-        """Yield every row that differs, whole; memory holds two groups of partitions at a time."""
-        plain = replace(request, where=None, tolerances=(), known_equal=frozenset())
-        asked = self.plan_diff(plain)
-        comparison = BatchComparison(self._engine, Tally(asked.labels, asked.columns, 0), None)
+        """Yield every differing row in full; memory holds two groups of partitions at a time."""
+        unconditional = replace(request, where=None, tolerances=(), known_equal=frozenset())
+        plan = self.plan_diff(unconditional)
+        comparison = BatchComparison(self._engine, Tally(plan.labels, plan.columns, 0), None)
         try:
-            for old, new in self._read_batches(asked, asked.columns):
+            for old, new in self._read_batches(plan, plan.columns):
                 yield from comparison.iterate_differing(old, new)
         finally:
             comparison.close()
 
     def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read."""
+        """Return from metadata how many bytes of files a diff would read."""
         return self.preview(request).bytes_to_read
 
     def preview(self, request: DiffRequest) -> DiffPreview:
-        """Tell from metadata what is the same on both sides, and what a diff would read.
+        """Return from metadata what is the same on both sides, and what a diff would read.
 
-        A condition leaves rows out only while they are read: for it shared files are read too.
+        A condition applies to rows while they are read, so with a condition shared files are read
+        too.
         """
         return build_preview(self.plan_diff(request))
 
     def plan_diff(self, request: DiffRequest) -> DiffPlan:
-        """List what is compared, and by what. Raises as `diff` does."""
+        """Return the plan of the diff. Raises as `diff` does."""
         rows = scope_row_ranges(request.scope) if request.scope else ()
         listed = self._listing.list_both(
             (request.old_table, request.old_snapshot_id),
@@ -168,9 +168,9 @@ class LocalDiffer:
         return DiffPlan.for_request(request, *listed, rows)
 
     def count_shared_rows(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
-        """Count the shared rows that metadata tells; gives the files whose rows must be counted.
+        """Count the shared rows that metadata gives; return the files whose rows must be read.
 
-        Raises ConfigError when the condition is none.
+        Raises ConfigError when the condition is not valid.
         """
         old, new = asked.side_readers()
         counted, unread = asked.split_shared_files()
@@ -188,14 +188,16 @@ class LocalDiffer:
     def _read_batches(
         self, asked: DiffPlan, columns: tuple[DiffColumn, ...]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Read whole partitions of both sides; the next ones while the last are compared."""
+        """Read whole partitions of both sides; read the next ones while the last are compared."""
         old, new = asked.side_readers()
         groups = batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
-            for mine, theirs in groups:
+            for old_pieces, new_pieces in groups:
                 last = reading
-                reading = ahead.submit(read_both_sides, (old, mine), (new, theirs), columns)
+                reading = ahead.submit(
+                    read_both_sides, (old, old_pieces), (new, new_pieces), columns
+                )
                 if last is not None:
                     yield last.result()
             if reading is not None:
@@ -207,8 +209,8 @@ class LocalDiffer:
             _, new = asked.side_readers()
             for group in batch_files(unread, self._batch_rows):
                 comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
-            for one, other in self._read_batches(asked, asked.columns):
-                comparison.compare_batch(one, other)
+            for old_rows, new_rows in self._read_batches(asked, asked.columns):
+                comparison.compare_batch(old_rows, new_rows)
         finally:
             comparison.close()
 
@@ -221,7 +223,7 @@ def _start_with_spill_folder() -> duckdb.DuckDBPyConnection:
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
-    """Give the diff that a tally of all that was asked adds up to."""
+    """Return the diff that a complete tally adds up to."""
     return Diff(
         old=asked.old.display_name,
         new=asked.new.display_name,

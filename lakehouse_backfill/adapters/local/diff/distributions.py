@@ -1,12 +1,8 @@
-"""Column distributions of a batch.
+"""Column distributions of a batch, measured in Arrow where possible and else in DuckDB.
 
-Measuring how columns are spread, as they lie in Arrow.
-
-What has not changed is spread alike on both sides. So the counts of one side follow from those of
-the other and from the rows that differ: exactly, as counts have no rounding (sums have: they are
-taken of each side).
-
-Measuring how each column is distributed on both sides of a batch.
+Rows that did not change have the same distribution on both sides. So the counts of one side follow
+exactly from those of the other side and from the rows that differ. Sums are rounded, so they are
+computed for each side.
 """
 
 from __future__ import annotations
@@ -39,15 +35,15 @@ if TYPE_CHECKING:
 
 
 _Sides = Mapping[SideName, pa.Table]
-#: What is counted of number columns, by slot and side, until all batches have come.
+#: Pending bins of number columns, by slot and side, until all batches are compared.
 BinAccumulators = defaultdict[tuple[str, SideName], BinAccumulator]
 
 
 class ArrowProfiler:
-    """Adds the distributions of those columns of a batch that can be counted in Arrow to a tally.
+    """Adds to a tally the distributions of those columns of a batch that Arrow can count.
 
-    `count_values` and `count_numbers` measure the new side and may run beside the search for rows
-    that differ; `finish` measures the old side by those.
+    `count_values` and `count_numbers` measure the new side and may run concurrently with the search
+    for rows that differ; `profile_old_side` derives the old side from those rows.
     """
 
     def __init__(self, tally: Tally, raw: _Sides, pending: BinAccumulators) -> None:
@@ -57,13 +53,13 @@ class ArrowProfiler:
         compared = [column for column in tally.columns if column.use == "compared"]
         self._numbers = [column for column in compared if column.kind == "number"]
         self._others = [column for column in compared if column.kind != "number"]
-        #: From where to where the numbers of both sides reach, by slot.
+        #: Lowest and highest number of both sides, by slot.
         self._ranges: dict[str, tuple[Any, Any]] = {}
         self._bins: dict[str, BinnedNumbers] = {}
         self._values: dict[str, Counter[str]] = {}
 
     def count_values(self) -> None:
-        """Count the values of the new side; of the old one nulls."""
+        """Count the values of the new side and the nulls of both sides."""
         for column in self._others:
             for side in self._countable_sides(column):
                 values = self._raw[side][column.slot]
@@ -72,21 +68,27 @@ class ArrowProfiler:
                 self._add_values(column, "new")
 
     def count_numbers(self) -> None:
-        """Measure the numbers of the new side; of the old one their moments."""
+        """Measure the numbers of the new side, and the moments of both sides."""
         for column in self._numbers:
-            read = {side: self._add_moments(column, side) for side in self._countable_sides(column)}
-            ends = [each for one in read.values() for each in (one.low, one.high)]
-            known = [end for end in ends if end is not None]
-            if known and self._tally.distributions:
-                low, high = self._ranges[column.slot] = min(known), max(known)
-                if "new" in read:
-                    self._bins[column.slot] = bin_numbers(read["new"], low, high)
+            numbers = {
+                side: self._add_moments(column, side) for side in self._countable_sides(column)
+            }
+            ends = [
+                bound
+                for side_numbers in numbers.values()
+                for bound in (side_numbers.low, side_numbers.high)
+            ]
+            known_ends = [end for end in ends if end is not None]
+            if known_ends and self._tally.distributions:
+                low, high = self._ranges[column.slot] = min(known_ends), max(known_ends)
+                if "new" in numbers:
+                    self._bins[column.slot] = bin_numbers(numbers["new"], low, high)
                     self._pending[column.slot, "new"].add(self._bins[column.slot])
 
     def profile_old_side(self, found: _Sides | None) -> None:
-        """Measure the old side: by all rows that differ, or by its own (None: they are not known).
+        """Measure the old side from the differing rows, or from its own rows when `found` is None.
 
-        Rows of `found` may be alike on both sides; those that are left out have to be.
+        `found` may include rows that are equal on both sides; rows that it omits must be equal.
         """
         if found is not None and sum(map(len, found.values())) > len(self._raw.get("old", ())):
             found = None
@@ -106,62 +108,62 @@ class ArrowProfiler:
         return [side for side in self._raw if is_countable_in_arrow(column, side)]
 
     def _add_moments(self, column: DiffColumn, side: SideName) -> counts.FiniteNumbers:
-        values, spread = self._raw[side][column.slot], self._tally.profile_of(column, side)
-        found, nulls = counts.read_numbers(values), values.null_count
-        spread.nulls += nulls
-        spread.moments += replace(found.moments, nulls=nulls)
-        return found
+        values, profile = self._raw[side][column.slot], self._tally.profile_of(column, side)
+        numbers, nulls = counts.read_numbers(values), values.null_count
+        profile.nulls += nulls
+        profile.moments += replace(numbers.moments, nulls=nulls)
+        return numbers
 
     def _profile_old_values(self, column: DiffColumn, found: _Sides | None) -> None:
-        spread, known = self._tally.profile_of(column, "old"), self._values.get(column.slot)
-        if found is None or known is None or spread.counts is None:
+        profile, new_counts = self._tally.profile_of(column, "old"), self._values.get(column.slot)
+        if found is None or new_counts is None or profile.counts is None:
             self._add_values(column, "old")
             return
-        gone, come = (
+        removed, added = (
             count_values(found["new"][column.slot]),
             count_values(found["old"][column.slot]),
         )
-        if gone is None or come is None:
+        if removed is None or added is None:
             self._add_values(column, "old")
         else:
-            spread.add_counts(apply_count_changes(known, gone, come))
+            profile.add_counts(apply_count_changes(new_counts, removed, added))
 
     def _profile_old_numbers(self, column: DiffColumn, found: _Sides | None) -> None:
-        known = self._bins.get(column.slot)
-        if found is None or known is None:
+        new_bins = self._bins.get(column.slot)
+        if found is None or new_bins is None:
             self._pending[column.slot, "old"].add(self._bin_column(column, self._raw["old"]))
         else:
-            gone, come = (self._bin_column(column, found[side]) for side in _NEW_AND_OLD)
-            self._pending[column.slot, "old"].add(known, gone.negated(), come)
+            removed, added = (self._bin_column(column, found[side]) for side in _NEW_AND_OLD)
+            self._pending[column.slot, "old"].add(new_bins, removed.negated(), added)
 
     def _bin_column(self, column: DiffColumn, rows: pa.Table) -> BinnedNumbers:
-        # Both sides of a batch are counted in the bins of what they span together.
+        # Both sides of a batch use the bins of their common range.
         return bin_numbers(counts.read_numbers(rows[column.slot]), *self._ranges[column.slot])
 
     def _add_values(self, column: DiffColumn, side: SideName) -> None:
-        spread = self._tally.profile_of(column, side)
-        if spread.counts is None:
+        profile = self._tally.profile_of(column, side)
+        if profile.counts is None:
             return
-        found = count_values(self._raw[side][column.slot])
-        if found is None:
-            spread.counts = None
+        value_counts = count_values(self._raw[side][column.slot])
+        if value_counts is None:
+            profile.counts = None
             return
-        spread.add_counts(found)
+        profile.add_counts(value_counts)
         if side == "new":
-            self._values[column.slot] = found
+            self._values[column.slot] = value_counts
 
 
 _NEW_AND_OLD: tuple[SideName, SideName] = ("new", "old")
 
 
 def _has_same_type(column: DiffColumn) -> bool:
-    """Tell whether equal values of both sides are counted alike."""
+    """Return whether equal values of both sides are counted alike."""
     if column.old is None or column.new is None:
         return False
     return bool(column.old.field_type == column.new.field_type)
 
 
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, … and of a parsed, rewritten condition)
+# ruff: noqa: S608 (the SQL uses our own slots c0, c1, … and a parsed, rewritten condition)
 
 
 def profile_in_duckdb(
@@ -169,26 +171,26 @@ def profile_in_duckdb(
 ) -> None:
     """Add the distributions of the rows of views `old` and `new` to the tally.
 
-    `raw` holds the sides whose views show all of their rows: what
-    `plain_spreads` counts there is left out.
+    `raw` holds the sides whose views show all of their rows; what `ArrowProfiler` counts there is
+    left out.
     """
     sides: tuple[SideName, SideName] = ("old", "new")
     for side in sides:
         compared = [column for column in tally.columns if column.use == "compared"]
-        left = [
+        remaining = [
             each for each in compared if side not in raw or not is_countable_in_arrow(each, side)
         ]
-        _add_nulls_and_moments(connection, tally, left, side)
-        others = [column for column in left if column.kind != "number"]
-        spreads = {column.slot: tally.profile_of(column, side) for column in others}
-        _stop_counting_wide_columns(connection, spreads, side)
-        _count_values(connection, spreads, side)
+        _add_nulls_and_moments(connection, tally, remaining, side)
+        others = [column for column in remaining if column.kind != "number"]
+        profiles = {column.slot: tally.profile_of(column, side) for column in others}
+        _stop_counting_wide_columns(connection, profiles, side)
+        _count_values(connection, profiles, side)
 
 
 def _add_nulls_and_moments(
     connection: duckdb.DuckDBPyConnection, tally: Tally, columns: list[DiffColumn], side: SideName
 ) -> None:
-    """Count nulls of all columns, and add up the number columns, in one pass."""
+    """Count the nulls of all columns and sum the number columns, in one pass."""
     if not columns:
         return
     parts = []
@@ -199,14 +201,14 @@ def _add_nulls_and_moments(
     row = list(connection.execute(f"SELECT {', '.join(parts)} FROM {side}").fetchall()[0])
     ranges: dict[str, tuple[ColumnProfile, Moments]] = {}
     for column in columns:
-        spread, nulls = tally.profile_of(column, side), row.pop(0)
-        spread.nulls += nulls
+        profile, nulls = tally.profile_of(column, side), row.pop(0)
+        profile.nulls += nulls
         if column.kind == "number":
             moments = Moments(nulls, *row[:5])
-            spread.moments += moments
+            profile.moments += moments
             del row[:5]
             if tally.distributions and moments.values:
-                ranges[column.slot] = (spread, moments)
+                ranges[column.slot] = (profile, moments)
     _count_bins(connection, ranges, side)
 
 
@@ -221,41 +223,41 @@ def _count_bins(
         factor = 2.0 ** -bin_exponent(moments.minimum, moments.maximum)
         lowest[slot] = math.floor(float(moments.minimum) * factor)
         value = f"CAST({slot} AS DOUBLE)"
-        # A product with a power of two is exact. From the lowest bin on there are 256: counting by
-        # a byte takes no hash table.
-        number = f"CAST(floor({value} * {factor!r}::DOUBLE) - {lowest[slot]} AS UTINYINT)"
+        # A product with a power of two is exact. There are 256 bins from the lowest one on, and
+        # counting by a byte takes no hash table.
+        bin_sql = f"CAST(floor({value} * {factor!r}::DOUBLE) - {lowest[slot]} AS UTINYINT)"
         queries.append(
-            f"(SELECT '{slot}' AS slot, {number} AS bin, count(*) AS rows FROM {side} "
+            f"(SELECT '{slot}' AS slot, {bin_sql} AS bin, count(*) AS rows FROM {side} "
             f"WHERE isfinite({value}) GROUP BY bin)"
         )
     if not queries:
         return
-    found: dict[str, dict[int, int]] = {slot: {} for slot in ranges}
-    for slot, number, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
-        found[slot][lowest[slot] + number] = rows
+    bins_by_slot: dict[str, dict[int, int]] = {slot: {} for slot in ranges}
+    for slot, bin_sql, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
+        bins_by_slot[slot][lowest[slot] + bin_sql] = rows
     scaled = _count_scaled_bins(connection, list(ranges), side)
-    for slot, bins in found.items():
-        spread, moments = ranges[slot]
-        spread.histogram.add(moments.minimum, moments.maximum, bins, scaled[slot])
+    for slot, bins in bins_by_slot.items():
+        profile, moments = ranges[slot]
+        profile.histogram.add(moments.minimum, moments.maximum, bins, scaled[slot])
 
 
 def _count_scaled_bins(
     connection: duckdb.DuckDBPyConnection, slots: list[str], side: SideName
 ) -> dict[str, dict[int, int]]:
-    """Count the finite numbers of each column in `rules.scaled_bins`, by the doubles' bits."""
+    """Count the finite numbers of each column in scaled bins, by the bits of the doubles."""
     doubles = {slot: f"CAST({slot} AS DOUBLE)" for slot in slots}
     chosen = ", ".join(
         f"CASE WHEN isfinite({value}) THEN {value} END AS {slot}" for slot, value in doubles.items()
     )
-    found = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
+    finite = connection.sql(f"SELECT {chosen} FROM {side}").to_arrow_table()
     return {
-        slot: count_scaled_bins([found[slot].drop_null().to_numpy()]).as_dict() for slot in slots
+        slot: count_scaled_bins([finite[slot].drop_null().to_numpy()]).as_dict() for slot in slots
     }
 
 
 def _moment_sql(column: DiffColumn) -> list[str]:
     value = f"CAST({column.slot} AS DOUBLE)"
-    # NaN and infinities are no part of a mean; only floating types have them.
+    # A mean excludes NaN and infinities; only floating types have them.
     finite = f"FILTER (isfinite({value}))" if column.is_floating else ""
     return [
         f"count({column.slot}) {finite}",
@@ -278,17 +280,17 @@ def _count_values(
     ]
     if not queries:
         return
-    found: dict[str, dict[str, int]] = {}
+    rows_by_slot: dict[str, dict[str, int]] = {}
     for slot, value, rows in connection.execute(" UNION ALL ".join(queries)).fetchall():
-        found.setdefault(slot, {})[value] = rows
-    for slot, values in found.items():
+        rows_by_slot.setdefault(slot, {})[value] = rows
+    for slot, values in rows_by_slot.items():
         spreads[slot].add_counts(values)
 
 
 def _stop_counting_wide_columns(
     connection: duckdb.DuckDBPyConnection, spreads: dict[str, ColumnProfile], side: SideName
 ) -> None:
-    """Stop counting columns whose first rows alone exceed the limit: counting them all is dear."""
+    """Stop counting columns whose first rows exceed the limit, as counting them all is slow."""
     slots = [slot for slot, spread in spreads.items() if spread.counts is not None]
     if not slots:
         return

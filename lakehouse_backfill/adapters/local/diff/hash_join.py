@@ -1,11 +1,11 @@
-"""Finding the rows of a batch that differ: by key and row hash first, then by their values.
+"""Matching of the rows of a batch by join: first by key and row hash, then by value.
 
-Only key, hash and row number of each row go through the join; whole rows are fetched for those that
-differ. The hash only picks candidates: a row is reported when its values differ. Two different rows
-of one key are taken for equal when their 64-bit hashes are, once in 2^64 changed rows.
+Only key, hash and row number of each row go through the join; whole rows are fetched for candidates
+only. The hash only picks candidates: a row is reported when its values differ. Two different rows
+of one key are taken for equal when their 64-bit hashes are equal, once in 2^64 changed rows.
 """
 
-# ruff: noqa: S608 (the SQL is made of our own slots c0, c1, …)
+# ruff: noqa: S608 (the SQL uses our own slots c0, c1, …)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -46,19 +46,25 @@ _MAX_64_BIT_DIGITS = 18
 
 
 def prepare_sides(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Number the rows of both sides; beside texts that are dictionaries lie codes of the values.
+    """Number the rows of both sides, and add code columns for texts that are dictionaries.
 
-    A code stands for the same text on both sides, and is compared much faster.
+    A code stands for the same text on both sides and is compared much faster.
     """
     old, new = _with_row_numbers(old), _with_row_numbers(new)
     for name in old.column_names:
-        one, other = old[name], new[name]
-        if one.type == other.type and pa.types.is_dictionary(one.type):
-            both = pa.chunked_array([*one.chunks, *other.chunks], one.type).unify_dictionaries()
+        old_texts, new_texts = old[name], new[name]
+        if old_texts.type == new_texts.type and pa.types.is_dictionary(old_texts.type):
+            both = pa.chunked_array(
+                [*old_texts.chunks, *new_texts.chunks], old_texts.type
+            ).unify_dictionaries()
             codes = [chunk.indices for chunk in both.chunks]
-            cut, kind = one.num_chunks, one.type.index_type
-            old = old.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[:cut], kind))
-            new = new.append_column(f"{CODE_PREFIX}{name}", pa.chunked_array(codes[cut:], kind))
+            old_chunks, kind = old_texts.num_chunks, old_texts.type.index_type
+            old = old.append_column(
+                f"{CODE_PREFIX}{name}", pa.chunked_array(codes[:old_chunks], kind)
+            )
+            new = new.append_column(
+                f"{CODE_PREFIX}{name}", pa.chunked_array(codes[old_chunks:], kind)
+            )
     return old, new
 
 
@@ -70,9 +76,9 @@ def _with_row_numbers(rows: pa.Table) -> pa.Table:
 class HashJoin:
     """Fills `pairs`, an Arrow table, and `bags` from the views `old` and `new` of a connection.
 
-    `pairs` holds the differing rows by key, with the values of both sides and which of them differ;
-    `bags`, where keys repeat or there are none, the rows of these with how often a side holds them
-    more than the other.
+    `pairs` holds the differing rows by key, with the values of both sides and flags for the values
+    that differ. `bags` exists where keys repeat or there is no key. It holds their rows, with how
+    many more of each row one side has than the other.
     """
 
     def __init__(self, engine: LazyDuckDB, tally: Tally) -> None:
@@ -82,7 +88,7 @@ class HashJoin:
         self._compared = [column for column in tally.columns if column.use == "compared"]
         self._join_slots = [PARTITION_SLOT, *(key.slot for key in self._keys)]
         self._encoded_slots: set[str] = set()
-        #: Whether the last match put rows into `bags`, which else is not there.
+        #: Whether the last match filled `bags`; otherwise that table does not exist.
         self.has_bags = False
         self.pairs = pa.table({})
 
@@ -91,104 +97,110 @@ class HashJoin:
         return self._engine.db
 
     def join_unique_keys(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
-        """Join both sides by key: the pairs that seem to differ; None when keys seem to repeat.
+        """Join both sides by key; return candidate pairs, or None when keys seem to repeat.
 
-        `prepared` names the columns that the views are made of; `rows` counts the rows of both.
+        `prepared` names the columns that the views are made of; `rows` are the row counts of both
+        sides.
         """
         self._encoded_slots = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
-        # -0.0 and 0.0 are one key, whatever their hashes.
+        # -0.0 and 0.0 are one key, but their hashes differ.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
-        # A key that both sides have, and one repeats, joins a row of the other more than once: no
-        # more of these pairs are made than unique keys could give.
+        # A key that both sides have and one side repeats joins a row of the other side more than
+        # once. The limit stops the join beyond the number of pairs that unique keys can give.
         pairs, joined = self._candidate_pairs("{side}", f" LIMIT {sum(rows) + 1}")
         return pairs if joined == rows else None
 
     def take_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
-        """Fill `pairs` from pairs of unique keys; gives the rows that were looked at."""
+        """Fill `pairs` from pairs of unique keys; return the rows that were compared."""
         self.has_bags = False
         return self._compare_pairs(pairs, old, new)
 
     def match_rows(
         self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table
     ) -> RowsBySide | None:
-        """Fill `pairs`, and `bags` where keys repeat, from what `join` gave.
+        """Fill `pairs`, and `bags` where keys repeat, from the result of `join_unique_keys`.
 
-        Gives the rows of each side that may differ; None when there are rows in `bags`.
+        Returns the rows of each side that may differ; None when there are rows in `bags`.
         """
         self.has_bags = False
-        found = None if pairs is None else self._pair_unique(pairs, old, new)
-        return self._pair_without_duplicates(old, new) if found is None else found
+        candidates = None if pairs is None else self._pair_unique(pairs, old, new)
+        return self._pair_without_duplicates(old, new) if candidates is None else candidates
 
     def register_pairs(self) -> None:
-        """Let queries of the connection name `pairs`."""
+        """Register `pairs` for queries of the connection."""
         self._db.register("pairs", self.pairs)
 
     def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide | None:
-        """Pair all rows by key; None when a side repeats one that the other lacks."""
-        found = self._compare_pairs(pairs, old, new)
-        alone = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
-        keys = alone.group_by(["kind", *self._join_slots]).aggregate([])
-        return found if keys.num_rows == alone.num_rows else None
+        """Pair all rows by key; return None when a side repeats a key that the other side lacks."""
+        compared = self._compare_pairs(pairs, old, new)
+        unpaired = self.pairs.filter(pc.not_equal(self.pairs["kind"], "changed"))
+        keys = unpaired.group_by(["kind", *self._join_slots]).aggregate([])
+        return compared if keys.num_rows == unpaired.num_rows else None
 
     def _pair_without_duplicates(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
-        nothing, everything = "(SELECT * FROM {side} LIMIT 0)", "{side}"
+        no_rows, all_rows = "(SELECT * FROM {side} LIMIT 0)", "{side}"
         duplicates = self._store_duplicate_keys() if self._keys else 0
         self._tally.duplicate_keys += duplicates
         if self._keys and not duplicates:
-            return self._compare_pairs(self._candidate_pairs(everything)[0], old, new)
+            return self._compare_pairs(self._candidate_pairs(all_rows)[0], old, new)
         self.has_bags = True
         if not self._keys:
-            self._compare_pairs(self._candidate_pairs(nothing)[0], old, new)
-            self._store_bags(everything)
+            self._compare_pairs(self._candidate_pairs(no_rows)[0], old, new)
+            self._store_bags(all_rows)
             return None
-        inside = _equal_keys_sql("r", "k", self._join_slots)
-        once = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {inside})"
-        self._compare_pairs(self._candidate_pairs(once)[0], old, new)
-        self._store_bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {inside})")
+        same_key = _equal_keys_sql("r", "k", self._join_slots)
+        without_duplicates = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {same_key})"
+        self._compare_pairs(self._candidate_pairs(without_duplicates)[0], old, new)
+        self._store_bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {same_key})")
         return None
 
     def _compare_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
-        """Fill `pairs` with those that differ in truth; gives the rows that were looked at."""
-        found: RowsBySide = {}
-        beside: dict[str, pa.ChunkedArray] = {}
+        """Fill `pairs` with those whose values differ; return the rows that were compared."""
+        compared: RowsBySide = {}
+        columns: dict[str, pa.ChunkedArray] = {}
         numbers = pairs >> ROW_NUMBER_BITS, pairs & _NEW_ROW_MASK
-        for side, prefix, rows, own in zip(_SIDES, _PREFIXES, (old, new), numbers, strict=True):
+        for side, prefix, rows, row_numbers in zip(
+            _SIDES, _PREFIXES, (old, new), numbers, strict=True
+        ):
             values = [name for name in rows.column_names if not name.startswith(CODE_PREFIX)]
-            found[side], places = _take_rows(rows.select(values), own)
-            placed = found[side].take(places)
-            names = [f"{prefix}{name}" for name in placed.column_names]
-            beside |= dict(zip(names, placed.columns, strict=True))
+            compared[side], places = _take_rows(rows.select(values), row_numbers)
+            in_pair_order = compared[side].take(places)
+            names = [f"{prefix}{name}" for name in in_pair_order.column_names]
+            columns |= dict(zip(names, in_pair_order.columns, strict=True))
         if are_arrow_comparable(self._tally.columns):
-            self.pairs = differing_pairs(beside, self._join_slots, self._compared)
+            self.pairs = differing_pairs(columns, self._join_slots, self._compared)
         else:
-            self._db.register("found", pa.table(beside))
+            self._db.register("found", pa.table(columns))
             self.pairs = self._compare_in_duckdb()
             self._db.unregister("found")
-        return found
+        return compared
 
     def _candidate_pairs(
         self, relation: str, limit: str = ""
     ) -> tuple[np.ndarray, tuple[int, int]]:
-        """Give the pairs that seem to differ, and how many pairs of all have each side.
+        """Return the candidate pairs, and how many of all pairs have an old and a new row.
 
-        A pair is the number of its old row above that of its new one; 0: it has none.
+        A pair is the old row's number shifted left by ROW_NUMBER_BITS, plus the new row's number; 0
+        stands for no row.
         """
         sides = [
-            f"(SELECT {', '.join([*self._join_slots, ROW_NUMBER_SLOT, *self._unhashed_slots()])}, {self._hash_sql()} AS h "
-            f"FROM {relation.format(side=side)})"
+            f"(SELECT {', '.join([*self._join_slots, ROW_NUMBER_SLOT, *self._unhashed_slots()])}, "
+            f"{self._hash_sql()} AS h FROM {relation.format(side=side)})"
             for side in _SIDES
         ]
         differing = ["o.h IS DISTINCT FROM n.h"]
         differing += [f"o.{slot} IS DISTINCT FROM n.{slot}" for slot in self._unhashed_slots()]
         joined = (
-            f"SELECT o.{ROW_NUMBER_SLOT} AS o, n.{ROW_NUMBER_SLOT} AS n, {' OR '.join(differing)} AS differs "
-            f"FROM {sides[0]} o FULL JOIN {sides[1]} n ON {_equal_keys_sql('o', 'n', self._join_slots)}{limit}"
+            f"SELECT o.{ROW_NUMBER_SLOT} AS o, n.{ROW_NUMBER_SLOT} AS n, "
+            f"{' OR '.join(differing)} AS differs "
+            f"FROM {sides[0]} o FULL JOIN {sides[1]} n "
+            f"ON {_equal_keys_sql('o', 'n', self._join_slots)}{limit}"
         )
         query = (
-            f"SELECT list(coalesce(o, 0)::BIGINT << {ROW_NUMBER_BITS} | coalesce(n, 0)) FILTER (differs) "
-            f"AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
+            f"SELECT list(coalesce(o, 0)::BIGINT << {ROW_NUMBER_BITS} | coalesce(n, 0)) "
+            f"FILTER (differs) AS pairs, count(o) AS old, count(n) AS new FROM ({joined})"
         )
         answer = self._db.sql(query).to_arrow_table()
         pairs = answer["pairs"].combine_chunks().flatten().to_numpy()
@@ -201,34 +213,40 @@ class HashJoin:
             for side, prefix in zip(_SIDES, _PREFIXES, strict=True)
             for column in columns
         ]
-        place = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._join_slots]
+        key_columns = [f"coalesce(o_{name}, n_{name}) AS {name}" for name in self._join_slots]
         flags = {c.slot: differs_sql(c, f"o_{c.slot}", f"n_{c.slot}") for c in self._compared}
-        flagged = [f"{each} AS d_{slot}" for slot, each in flags.items()]
-        kind = f"CASE WHEN o_{ROW_NUMBER_SLOT} IS NULL THEN 'added' WHEN n_{ROW_NUMBER_SLOT} IS NULL THEN 'removed' "
+        flagged = [f"{condition} AS d_{slot}" for slot, condition in flags.items()]
+        kind = (
+            f"CASE WHEN o_{ROW_NUMBER_SLOT} IS NULL THEN 'added' "
+            f"WHEN n_{ROW_NUMBER_SLOT} IS NULL THEN 'removed' "
+        )
         sides = [f"{prefix}{slot}" for prefix in _PREFIXES for slot in flags]
         return self._db.sql(
-            f"SELECT {kind} ELSE 'changed' END AS kind, {', '.join([*place, *sides, *flagged])} "
-            f"FROM (SELECT o_{PARTITION_SLOT}, n_{PARTITION_SLOT}, o_{ROW_NUMBER_SLOT}, n_{ROW_NUMBER_SLOT}, {', '.join(values)} "
-            "FROM found) "
-            f"WHERE o_{ROW_NUMBER_SLOT} IS NULL OR n_{ROW_NUMBER_SLOT} IS NULL OR {' OR '.join(flags.values()) or 'false'}"
+            f"SELECT {kind} ELSE 'changed' END AS kind, "
+            f"{', '.join([*key_columns, *sides, *flagged])} "
+            f"FROM (SELECT o_{PARTITION_SLOT}, n_{PARTITION_SLOT}, o_{ROW_NUMBER_SLOT}, "
+            f"n_{ROW_NUMBER_SLOT}, {', '.join(values)} FROM found) "
+            f"WHERE o_{ROW_NUMBER_SLOT} IS NULL OR n_{ROW_NUMBER_SLOT} IS NULL "
+            f"OR {' OR '.join(flags.values()) or 'false'}"
         ).to_arrow_table()
 
     def _store_duplicate_keys(self) -> int:
-        """Count the keys that a side holds more than once, and keep them."""
-        by = ", ".join(self._join_slots)
-        side = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
-        both = " UNION ".join(side.format(by=by, side=name) for name in _SIDES)
-        self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {both}")
+        """Store the keys that a side holds more than once, and return their number."""
+        key_columns = ", ".join(self._join_slots)
+        query = "SELECT {by} FROM {side} GROUP BY ALL HAVING count(*) > 1"
+        union = " UNION ".join(query.format(by=key_columns, side=name) for name in _SIDES)
+        self._db.execute(f"CREATE OR REPLACE TEMP TABLE duplicates AS {union}")
         return int(self._db.execute("SELECT count(*) FROM duplicates").fetchall()[0][0])
 
     def _store_bags(self, relation: str) -> None:
         old, new = (relation.format(side=side) for side in _SIDES)
-        by = ", ".join([PARTITION_SLOT, *(c.slot for c in [*self._keys, *self._compared])])
+        columns = ", ".join([PARTITION_SLOT, *(c.slot for c in [*self._keys, *self._compared])])
         self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {by}, "
+            f"CREATE OR REPLACE TEMP TABLE bags AS SELECT {columns}, "
             "greatest(sum(m) - sum(o), 0) AS added, greatest(sum(o) - sum(m), 0) AS removed "
-            f"FROM (SELECT {by}, 1 AS o, 0 AS m FROM {old} "
-            f"UNION ALL SELECT {by}, 0, 1 FROM {new}) GROUP BY {by} HAVING sum(o) <> sum(m)"
+            f"FROM (SELECT {columns}, 1 AS o, 0 AS m FROM {old} "
+            f"UNION ALL SELECT {columns}, 0, 1 FROM {new}) GROUP BY {columns} "
+            "HAVING sum(o) <> sum(m)"
         )
 
     def _hash_sql(self) -> str:
@@ -237,50 +255,51 @@ class HashJoin:
         return f"hash({', '.join(slots)})" if slots else "0"
 
     def _unhashed_slots(self) -> list[str]:
-        """Name the columns that are compared by value at once."""
+        """Return the columns that the join compares by value."""
         return [column.slot for column in self._compared if not _is_hashed(column)]
 
 
 def _is_hashed(column: DiffColumn) -> bool:
-    """Tell whether different values have different hashes, but for chance.
+    """Return whether different values of the column have different hashes, except by chance.
 
-    Of nested types, empty and missing ones may not; of two types, equal values may not. Nor have
-    128-bit numbers: DuckDB 2.0 joins the hashes of their halves by XOR, so that 0 and -1 share one.
+    Nested types are not hashed, as empty and missing values may share a hash. Columns of two types
+    are not, as equal values may have different hashes. 128-bit numbers are not, as DuckDB 2.0
+    combines the hashes of their halves by XOR, so that 0 and -1 share one.
     """
     types = {field.field_type for field in (column.old, column.new) if field is not None}
     return len(types) == 1 and all(each.is_primitive and not _is_128_bit(each) for each in types)
 
 
 def _is_128_bit(kind: IcebergType) -> bool:
-    """Tell whether DuckDB holds the values as 128-bit numbers."""
+    """Return whether DuckDB holds the values as 128-bit numbers."""
     is_wide_decimal = isinstance(kind, DecimalType) and kind.precision > _MAX_64_BIT_DIGITS
     return is_wide_decimal or isinstance(kind, UUIDType)
 
 
 def _take_rows(rows: pa.Table, numbers: np.ndarray) -> tuple[pa.Table, pa.Array]:
-    """Give the rows of these numbers in their own order, and for each number the row's place there.
+    """Return the rows of these numbers in row order, and each number's position among them.
 
-    Rows are numbered from 1 on: 0 stands for none. They are taken batch by batch, as a whole table
-    would be copied for it.
+    Rows are numbered from 1 on; 0 stands for none. They are taken batch by batch, as taking from a
+    whole table would copy it.
     """
     order = np.argsort(numbers, kind="stable")
-    wanted = numbers[order]
-    none = int(np.searchsorted(wanted, 1))
-    taken, start = [], 1
-    for batch in rows.to_batches() if none < len(wanted) else ():
+    ordered = numbers[order]
+    missing = int(np.searchsorted(ordered, 1))
+    batches, start = [], 1
+    for batch in rows.to_batches() if missing < len(ordered) else ():
         stop = start + batch.num_rows
-        first, last = np.searchsorted(wanted, (start, stop))
+        first, last = np.searchsorted(ordered, (start, stop))
         if first < last:
-            taken.append(batch.take(pa.array(wanted[first:last] - start)))
+            batches.append(batch.take(pa.array(ordered[first:last] - start)))
         start = stop
     places = np.empty(len(numbers), np.int64)
-    places[order] = np.arange(len(numbers)) - none
-    found = _with_large_types(pa.Table.from_batches(taken, rows.schema)).combine_chunks()
-    return found, pa.array(places, mask=numbers == 0)
+    places[order] = np.arange(len(numbers)) - missing
+    result = _with_large_types(pa.Table.from_batches(batches, rows.schema)).combine_chunks()
+    return result, pa.array(places, mask=numbers == 0)
 
 
 def _with_large_types(rows: pa.Table) -> pa.Table:
-    """Let texts and bytes of all rows be more than 2 GiB."""
+    """Cast texts and bytes to types that may exceed 2 GiB."""
     fields = [field.with_type(LARGE_TYPES.get(field.type, field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 

@@ -1,11 +1,8 @@
-"""How files group into partitions and batches; a batch as Arrow tables.
+"""Partitions and batches of the files of a diff, and a batch of files as Arrow tables.
 
-Which files of a diff are shared, and in which groups the others are read.
-
-A file is the same content on both sides when path, partition and delete files are equal, and when
-both schemas read the compared columns from it in the same way.
-
-Rows of a batch of files as one Arrow table per side: columns c0, c1, … and the partition p.
+A file has the same content on both sides when path, partition and delete files are equal, and both
+schemas read the compared columns from it in the same way. A batch is one Arrow table per side, with
+columns c0, c1, … and the partition p.
 """
 
 from __future__ import annotations
@@ -35,14 +32,14 @@ _SCOPED_TYPES = ("date", "timestamp", "timestamptz", "int", "long", "string")
 
 @dataclass(frozen=True)
 class FilePiece:
-    """One file of one side, with the label of its partition (None: not known for whole files)."""
+    """One file of one side and its partition label (None: the file has no single known label)."""
 
     task: FileScanTask
     label: str | None
 
     @property
     def rows(self) -> int:
-        """Rows of the file, deletes not counted."""
+        """Rows of the file, including deleted ones."""
         return int(self.task.file.record_count)
 
     @property
@@ -55,8 +52,9 @@ class FilePiece:
 class PartitionLayout:
     """How the files of a diff divide into partitions.
 
-    `field` is set when labels are those of one field; `is_split` tells whether every file lies in
-    one partition; else its rows have to say where they belong (`field`), or nobody can.
+    `field` is the field of the labels, if it is one field. `is_partition_aligned` is true when
+    every file is in one partition. Otherwise rows are labelled one by one by `field`; without a
+    field they have no label.
     """
 
     field: ScopeField | None
@@ -65,13 +63,15 @@ class PartitionLayout:
 
 def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> PartitionLayout:
     """Choose how rows are assigned to partitions: by the scope's field, else by the one spec."""
-    # What a file's partition is made of, its spec says.
+    # One file per spec is enough: the spec defines the partition fields.
     by_spec = [(side, {task.file.spec_id: task for task in side.tasks}) for side in (old, new)]
-    kinds = [(side, task) for side, tasks in by_spec for task in tasks.values()]
+    samples = [(side, task) for side, tasks in by_spec for task in tasks.values()]
     if scope is not None:
-        whole = all(_field_position(side, task, scope.field) is not None for side, task in kinds)
-        return PartitionLayout(scope.field, is_partition_aligned=whole)
-    shapes = {_spec_shape(side, task) for side, task in kinds}
+        is_aligned = all(
+            _field_position(side, task, scope.field) is not None for side, task in samples
+        )
+        return PartitionLayout(scope.field, is_partition_aligned=is_aligned)
+    shapes = {_spec_shape(side, task) for side, task in samples}
     shape = shapes.pop() if len(shapes) == 1 else ()
     if not shape:
         return PartitionLayout(None, is_partition_aligned=False)
@@ -81,9 +81,9 @@ def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> 
 
 
 def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -> list[FilePiece]:
-    """Label the files of a side; those of partitions outside the scope are left out."""
-    inside = set(scope.partitions) if scope is not None and how.is_partition_aligned else None
-    # Partitions are few beside files.
+    """Label the files of a side; files of partitions outside the scope are left out."""
+    scope_labels = set(scope.partitions) if scope is not None and how.is_partition_aligned else None
+    # Cached per partition, as there are far fewer partitions than files.
     labels: dict[Hashable, str | None] = {}
     labelled: list[FilePiece] = []
     for task in side.tasks:
@@ -91,7 +91,7 @@ def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -
         if partition not in labels:
             labels[partition] = _label_of_file(side, task, how)
         labelled.append(FilePiece(task, labels[partition]))
-    return [piece for piece in labelled if inside is None or piece.label in inside]
+    return [piece for piece in labelled if scope_labels is None or piece.label in scope_labels]
 
 
 class SchemaReading:
@@ -99,37 +99,44 @@ class SchemaReading:
 
     def __init__(self, old: Schema, new: Schema, columns: Iterable[str]) -> None:
         pairs = [(_find_column(old, name), _find_column(new, name)) for name in columns]
-        both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
-        self._same_ids = all(_column_ids(mine) == _column_ids(other) for mine, other in both)
-        # A column of one side only must be absent from the file: then both sides see null.
+        both = [
+            (old_column, new_column)
+            for old_column, new_column in pairs
+            if old_column is not None and new_column is not None
+        ]
+        self._same_ids = all(
+            _column_ids(old_column) == _column_ids(new_column) for old_column, new_column in both
+        )
+        # A column of one side only must be absent from the file, so that both sides see null.
         self._single = [
-            (mine or other, old if mine is None else new)
-            for mine, other in pairs
-            if mine is None or other is None
+            (old_column or new_column, old if old_column is None else new)
+            for old_column, new_column in pairs
+            if old_column is None or new_column is None
         ]
 
     def is_read_alike(self, task: FileScanTask) -> bool:
-        """Tell whether both sides see the same values in the file."""
+        """Return whether both sides see the same values in the file."""
         return self._same_ids and all(
             _is_absent_from_file(column, other, task) for column, other in self._single
         )
 
 
 class FileIdentity:
-    """Tells files of both sides apart by their rows: by path, partition, and deletes that apply.
+    """Identifies files of both sides by their rows: path, partition, and deletes that apply.
 
-    A file may lack the columns of identity partitions: their values come from its partition.
+    The partition counts, as a file may lack the columns of identity partitions: their values come
+    from its partition.
     """
 
     def __init__(self) -> None:
-        # A partition is slow to hash; they are few beside files.
+        # A partition is slow to hash, and there are far fewer partitions than files.
         self._partitions: dict[Hashable, int] = {}
 
     def identity_of(self, task: FileScanTask) -> Hashable:
-        """Give what is equal for two files of the same rows."""
+        """Return a key that is equal for two files of the same rows."""
         file = task.file
-        place = file.spec_id, file.partition
-        number = self._partitions.setdefault(place, len(self._partitions))
+        partition = file.spec_id, file.partition
+        number = self._partitions.setdefault(partition, len(self._partitions))
         deletes = frozenset(each.file_path for each in task.delete_files)
         return file.file_path, number, deletes
 
@@ -141,32 +148,32 @@ def batch_partitions(
     limit: float,
     size_of: Callable[[FilePiece], float] = lambda piece: piece.rows,
 ) -> Iterator[tuple[list[FilePiece], list[FilePiece]]]:
-    """Yield groups of whole partitions that are at most `limit` together, in partition order.
+    """Yield groups of whole partitions of at most `limit` together, in partition order.
 
-    A size is in rows, unless told otherwise. A partition that is larger comes alone; without known
-    partitions everything is one group.
+    Sizes are in rows, unless `size_of` is given. A larger partition is a group of its own. Without
+    known partitions everything is one group.
     """
     sides: tuple[list[FilePiece], list[FilePiece]] = ([], [])
     by_label: dict[str | None, tuple[list[FilePiece], list[FilePiece]]] = {}
     for index, side in enumerate((old, new)):
         for piece in side:
             by_label.setdefault(piece.label, ([], []))[index].append(piece)
-    held: float = 0
+    group_size: float = 0
     for label in sort_labels(by_label, how):
         group = by_label[label]
         size = sum(size_of(piece) for side in group for piece in side)
-        if held and held + size > limit:
+        if group_size and group_size + size > limit:
             yield sides
-            sides, held = ([], []), 0
-        for mine, theirs in zip(sides, group, strict=True):
-            mine.extend(theirs)
-        held += size
+            sides, group_size = ([], []), 0
+        for pieces, partition_pieces in zip(sides, group, strict=True):
+            pieces.extend(partition_pieces)
+        group_size += size
     if any(sides):
         yield sides
 
 
 def batch_files(pieces: list[FilePiece], limit: int) -> Iterator[list[FilePiece]]:
-    """Yield groups of at most `limit` rows, across partitions; a file of more rows comes alone."""
+    """Yield groups of at most `limit` rows, across partitions; a larger file is its own group."""
     group: list[FilePiece] = []
     rows = 0
     for piece in pieces:
@@ -180,7 +187,7 @@ def batch_files(pieces: list[FilePiece], limit: int) -> Iterator[list[FilePiece]
 
 
 def sort_labels(labels: Iterable[str | None], how: PartitionLayout) -> list[str | None]:
-    """Sort partition labels the way people read them."""
+    """Return partition labels in display order."""
     known = [label for label in labels if label is not None]
     unknown: list[str | None] = [None] if any(label is None for label in labels) else []
     return unknown + sorted(known, key=label_sort_key(how.field) if how.field else None)
@@ -192,7 +199,7 @@ def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout)
     if how.field is None:
         return str(side.spec_of(task).partition_to_path(task.file.partition, side.schema))
     position = _field_position(side, task, how.field)
-    # A split layout knows the field of every file.
+    # In an aligned layout every file's spec has the field.
     return (
         None
         if position is None
@@ -201,7 +208,7 @@ def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout)
 
 
 def stored_partition_label(field: ScopeField, value: Any) -> str:
-    """Give the label of a stored partition value (days, hours … since 1970 for times)."""
+    """Return the label of a stored partition value (days, hours … since 1970 for times)."""
     if value is None or field.type in ("string", "int", "long"):
         return partition_label(field, value)
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -262,21 +269,21 @@ def _column_ids(column: Any) -> list[tuple[int, str]]:
 def _is_absent_from_file(column: Any, other: Schema, task: FileScanTask) -> bool:
     if column.initial_default is not None or column.field_id <= other.highest_field_id:
         return False
-    held = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}
-    return column.field_id not in held
+    stored_ids = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}
+    return column.field_id not in stored_ids
 
 
-#: Those of a few diffs at a time.
+#: Enough for a few diffs at a time.
 _MAX_SIDE_READERS = 8
-#: Batches are small enough for all cores to have some, and for what is made of one to stay cached.
+#: Small enough to keep all cores busy, and for arrays derived from one batch to stay cached.
 _BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True)
 class SideReader:
-    """Where the rows of one side come from, and how they are numbered by partition.
+    """Reads the rows of one side and numbers their partitions.
 
-    `rows` limits what is read where files reach beyond the scope.
+    `row_filter` limits the rows where files reach beyond the scope.
     """
 
     side: SnapshotScan
@@ -287,13 +294,13 @@ class SideReader:
 
     def read_pieces(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
         """Read the pieces; a column that this side lacks is null, of the other side's type."""
-        own = [column.name for column in columns if column.field(self.name) is not None]
+        own_columns = [column.name for column in columns if column.field(self.name) is not None]
         field = self.layout.field
         by_row = field is not None and not self.layout.is_partition_aligned
-        if by_row and field is not None and field.column not in own:
-            own.append(field.column)
-        # A file without any wanted column still has rows to count.
-        wanted = own or [self.side.schema.fields[0].name] if pieces else []
+        if by_row and field is not None and field.column not in own_columns:
+            own_columns.append(field.column)
+        # Rows are counted even when no column is wanted, so one column is read.
+        wanted = own_columns or [self.side.schema.fields[0].name] if pieces else []
         tables = read_file_columns(
             self.side, [piece.task for piece in pieces], wanted, self.row_filter
         )
@@ -345,7 +352,7 @@ def read_both_sides(
 
 
 def _align_dictionaries(tables: list[pa.Table]) -> list[pa.Table]:
-    """Decode the dictionaries of a column that is not one in every table."""
+    """Decode a column's dictionaries unless it is a dictionary in every table."""
     is_mixed = [
         any(pa.types.is_dictionary(kind) for kind in kinds)
         and not all(pa.types.is_dictionary(kind) for kind in kinds)
@@ -367,7 +374,7 @@ def _decode_dictionaries(table: pa.Table, which: list[bool]) -> pa.Table:
 
 
 def arrow_type(column: DiffColumn, own: Any = None) -> pa.DataType:
-    """Give the Arrow type of the side's own field, else of the side that has the column."""
+    """Return the Arrow type of the side's own field, else of the side that has the column."""
     return Schema(own or column.known_field).as_arrow().field(0).type
 
 

@@ -1,11 +1,7 @@
-"""A diff in parts on many workers.
+"""A diff in parts on many workers: groups of whole partitions, each compared as in this process.
 
-A diff in parts: groups of whole partitions, each compared in whatever process it reaches.
-
-Keys are matched inside a partition only, so partitions need to know nothing of each other. What the
-parts have in common and each part are sent as bytes; what comes back are the sums of a tally.
-
-Old against new by many workers: each compares whole partitions, as this process would.
+Keys are matched inside a partition only, so parts are independent. The common plan and each part
+are sent as bytes; workers return the sums of a tally.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 _NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
 _ERROR_FIELDS = ("problem", "state", "fix", "field", "faults", "data")
 _FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
-#: What a table's metadata says of its past, which no reader of files asks for.
+#: The fields of a table's metadata about its history, which reading files does not need.
 _EMPTY_HISTORY: dict[str, Any] = {
     "snapshots": [],
     "snapshot_log": [],
@@ -69,26 +65,26 @@ class DiffPart:
 def divide_into_parts(
     asked: DiffPlan, unread: list[FilePiece], rows: int, size: int
 ) -> Iterator[DiffPart]:
-    """Divide what is to be read into parts of about so many rows, and of so many bytes at most.
+    """Divide the files to read into parts of about `rows` rows and at most `size` bytes.
 
-    A partition is never divided, so one that is larger is a part of its own.
+    A partition is never divided, so a larger partition is a part of its own.
     """
     for group in batch_files(unread, rows):
         yield DiffPart([], [], group)
     split = asked.split
-    shares = batch_partitions(
+    groups = batch_partitions(
         split.old,
         split.new,
         asked.layout,
         1,
         lambda each: max(each.rows / rows, each.size_bytes / size),
     )
-    for old, new in shares:
+    for old, new in groups:
         yield DiffPart(old, new, [])
 
 
 def serialise_plan(asked: DiffPlan) -> bytes:
-    """Give what all parts have in common, without its files. Raises Unsupported."""
+    """Serialise what all parts have in common, without files. Raises Unsupported."""
     old, new = _without_history(asked.old), _without_history(asked.new)
     try:
         return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
@@ -100,24 +96,24 @@ def serialise_plan(asked: DiffPlan) -> bytes:
 
 
 def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
-    """Compare parts; gives their sums, or the error that ended it, for `received`."""
-    asked: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `sent`, in this product)
-    tally = asked.new_tally()
-    comparison = BatchComparison(_worker_engine(), tally, asked.condition_sql)
+    """Compare parts; return for `merge_tallies` their sums, or the error that ended them."""
+    plan: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `serialise_plan`)
+    tally = plan.new_tally()
+    comparison = BatchComparison(_worker_engine(), tally, plan.condition_sql)
     try:
-        old, new = asked.side_readers()
-        for each in parts:
-            part: DiffPart = pickle.loads(each)  # noqa: S301 (made by PartsDiffer, in this product)
+        old, new = plan.side_readers()
+        for serialised in parts:
+            part: DiffPart = pickle.loads(serialised)  # noqa: S301 (made by ParallelDiffer)
             if part.shared:
-                comparison.count_shared_rows(new.read_pieces(part.shared, asked.condition_columns))
+                comparison.count_shared_rows(new.read_pieces(part.shared, plan.condition_columns))
             if part.old or part.new:
                 comparison.compare_batch(
-                    *read_both_sides((old, part.old), (new, part.new), asked.columns)
+                    *read_both_sides((old, part.old), (new, part.new), plan.columns)
                 )
     except BackfillError as error:
-        told = {name: getattr(error, name) for name in _ERROR_FIELDS}
-        return pickle.dumps((type(error), told))
-    except Exception as error:  # noqa: BLE001 (the asker says it, not a stack trace of Spark)
+        fields = {name: getattr(error, name) for name in _ERROR_FIELDS}
+        return pickle.dumps((type(error), fields))
+    except Exception as error:  # noqa: BLE001 (the caller reports it, not a stack trace of Spark)
         problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
         return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
     finally:
@@ -126,35 +122,36 @@ def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def merge_tallies(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
-    """Add the sums of so many parts to a tally; raises the error that a part ended with."""
-    came = 0
+    """Add the sums of all parts to a tally; raise the error that a part ended with."""
+    merged = 0
     for answer in answers:
-        found, told = pickle.loads(answer)  # noqa: S301 (made by `work`, in this product)
-        if not isinstance(found, Tally):
-            raise found(**told)
-        tally.merge(found)
-        came += told
-    if came != parts:
-        raise EnvironmentDown(f"{came} of {parts} parts came back from workers", fix=_FIX)
+        result, detail = pickle.loads(answer)  # noqa: S301 (made by `compare_parts`)
+        if not isinstance(result, Tally):
+            raise result(**detail)
+        tally.merge(result)
+        merged += detail
+    if merged != parts:
+        raise EnvironmentDown(f"{merged} of {parts} parts came back from workers", fix=_FIX)
 
 
 def _without_history(side: SnapshotScan) -> SnapshotScan:
-    """Give a side that can be sent: without files, the table's past and its catalog."""
+    """Return a side that can be sent: without files, the table's history and its catalog."""
     table = side.table
     if table is None:
         return side
     metadata = table.metadata.model_copy(update=_EMPTY_HISTORY)
-    lone = Table(
+    detached = Table(
         table.name(), metadata, table.metadata_location, table.io, NoopCatalog("sent with the part")
     )
-    return replace(side, table=lone, tasks=())
+    return replace(side, table=detached, tasks=())
 
 
 @lru_cache(1)
 def _worker_engine() -> LazyDuckDB:
-    """Give the engine of this process: others work beside it, and nobody ends it in peace.
+    """Return the engine of this worker process, with one thread, as other workers run alongside.
 
-    It makes its folder for spilling only when it spills; Spark removes that with its own.
+    The worker process may be killed at any time, so it cannot clean up after itself. The spill
+    folder is created on the first spill; Spark removes it with its own local folders.
     """
     folder = os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0]
     spill = Path(folder) / f"lhb-diff-{os.getpid()}"
@@ -162,14 +159,14 @@ def _worker_engine() -> LazyDuckDB:
 
 
 _MEBIBYTE = 1024 * 1024
-#: Fewer rows are compared faster than they are handed out.
+#: Fewer rows are compared faster than they are distributed.
 MIN_PART_ROWS = 50_000
-#: Workers that are done early take more.
+#: Several tasks per worker balance the load: workers that finish early take more.
 _TASKS_PER_WORKER = 4
 
 
 class ParallelDiffer:
-    """Compares partitions where they fit a worker; files are listed in this process."""
+    """Compares partitions on workers where each fits one; this process lists the files."""
 
     def __init__(
         self,
@@ -186,19 +183,19 @@ class ParallelDiffer:
     def diff(self, request: DiffRequest) -> Diff:
         """Compare as LocalDiffer does.
 
-        Raises Unsupported too where a partition is too large for a worker, or there are none.
+        Also raises Unsupported when a partition is too large for a worker, or there are no workers.
         """
-        asked = self._differ.plan_diff(request)
-        self._require_fitting_partitions(asked)
+        plan = self._differ.plan_diff(request)
+        self._require_fitting_partitions(plan)
         count = self._workers.count(compare_parts)
-        tally = asked.new_tally()
-        parts = list(self._divide_plan(asked, self._differ.count_shared_rows(asked, tally), count))
+        tally = plan.new_tally()
+        parts = list(self._divide_plan(plan, self._differ.count_shared_rows(plan, tally), count))
         tasks = list(_group_into_tasks(parts, count * _TASKS_PER_WORKER))
         merge_tallies(
-            self._workers.answers(compare_parts, serialise_plan(asked), tasks), tally, len(parts)
+            self._workers.answers(compare_parts, serialise_plan(plan), tasks), tally, len(parts)
         )
-        how = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
-        return build_diff(asked, tally, "spark").model_copy(update={"how": how})
+        division = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
+        return build_diff(plan, tally, "spark").model_copy(update={"how": division})
 
     def _require_fitting_partitions(self, asked: DiffPlan) -> None:
         sizes: Counter[str | None] = Counter()
@@ -212,21 +209,21 @@ class ParallelDiffer:
         self, asked: DiffPlan, unread: list[FilePiece], count: int
     ) -> Iterator[DiffPart]:
         rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
-        wanted = max(self._min_part_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
-        return divide_into_parts(asked, unread, wanted, max(self._limit_bytes, 1))
+        part_rows = max(self._min_part_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
+        return divide_into_parts(asked, unread, part_rows, max(self._limit_bytes, 1))
 
 
 def _partition_too_large(label: str | None, size: int, limit: int) -> Unsupported:
-    what = f"partition {label}" if label else "a table without partitions"
+    subject = f"partition {label}" if label else "a table without partitions"
     return Unsupported(
-        f"{what} has {size / _MEBIBYTE:,.1f} MiB to compare, more than a worker takes "
+        f"{subject} has {size / _MEBIBYTE:,.1f} MiB to compare, more than a worker takes "
         f"({limit / _MEBIBYTE:,.0f})",
         fix="set task_diff_limit_mib in the profile, or compare by a shuffle",
     )
 
 
 def _group_into_tasks(parts: list[DiffPart], wanted: int) -> Iterator[list[bytes]]:
-    """Divide the parts, in their order, into tasks of as many parts."""
+    """Divide the parts, in order, into tasks of equally many parts."""
     size = -(-len(parts) // wanted)
     for first in range(0, len(parts), size or 1):
         yield [pickle.dumps(part) for part in parts[first : first + size]]

@@ -1,8 +1,7 @@
-"""What a diff must read: files, shared files, labels.
+"""The plan of a diff: the files, columns and partition labels that it compares.
 
-Which files of two sides a diff has to read, and which rows metadata alone accounts for.
-
-What a diff is asked to compare: files and columns of both sides, and what they share.
+Decides from metadata alone which files both sides share, which files must be read, and which rows
+metadata counts.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Files of both sides: shared ones, and those that have to be read on each side."""
+    """Files of both sides: the shared ones, and those that must be read on each side."""
 
     shared: list[FilePiece]
     old: list[FilePiece]
@@ -56,26 +55,28 @@ def split_files(
     columns: tuple[DiffColumn, ...],
     known_equal: frozenset[str] = frozenset(),
 ) -> FileSplit:
-    """Leave out files that both sides read alike, and partitions that are known to be equal."""
+    """Return the files to read: without shared files and partitions known to be equal."""
     contents = FileIdentity()
-    mine, theirs = (
+    old_pieces, new_pieces = (
         [(contents.identity_of(piece.task), piece) for piece in label_files(side, how, scope)]
         for side in (old, new)
     )
     equal = known_equal if how.is_partition_aligned else frozenset()
-    in_old, in_new = (Counter(key for key, _ in each) for each in (mine, theirs))
-    # A file that one side lists more often than the other has more rows there.
+    in_old, in_new = (Counter(key for key, _ in keyed) for keyed in (old_pieces, new_pieces))
+    # A file may be listed more than once; only equal counts hold the same rows.
     common = {key: count for key, count in in_old.items() if in_new[key] == count}
     reading = SchemaReading(old.schema, new.schema, [column.name for column in columns])
-    skipped = {key for key, piece in theirs if key in common and reading.is_read_alike(piece.task)}
+    skipped = {
+        key for key, piece in new_pieces if key in common and reading.is_read_alike(piece.task)
+    }
     shared = sum(common.values())
-    same = [key in skipped or piece.label in equal for key, piece in theirs]
+    same = [key in skipped or piece.label in equal for key, piece in new_pieces]
     return FileSplit(
-        shared=[piece for (_, piece), is_same in zip(theirs, same, strict=True) if is_same],
-        old=[piece for key, piece in mine if key not in skipped and piece.label not in equal],
-        new=[piece for (_, piece), is_same in zip(theirs, same, strict=True) if not is_same],
+        shared=[piece for (_, piece), is_same in zip(new_pieces, same, strict=True) if is_same],
+        old=[piece for key, piece in old_pieces if key not in skipped and piece.label not in equal],
+        new=[piece for (_, piece), is_same in zip(new_pieces, same, strict=True) if not is_same],
         files=SharedFiles(
-            shared=shared, old_only=len(mine) - shared, new_only=len(theirs) - shared
+            shared=shared, old_only=len(old_pieces) - shared, new_only=len(new_pieces) - shared
         ),
     )
 
@@ -83,30 +84,30 @@ def split_files(
 def partition_labels(
     split: FileSplit, how: PartitionLayout, scope: Scope | None
 ) -> list[str | None]:
-    """Give the partitions of the diff in order; they are numbered by their place."""
+    """Return the partitions of the diff in order; a partition's number is its index."""
     if scope is not None:
         return sort_labels(scope.partitions, how)
-    found = {piece.label for piece in (*split.shared, *split.old, *split.new)}
-    return sort_labels(found, how) or [None]
+    labels = {piece.label for piece in (*split.shared, *split.old, *split.new)}
+    return sort_labels(labels, how) or [None]
 
 
 def is_counted_by_metadata(piece: FilePiece, how: PartitionLayout, where: str | None) -> bool:
-    """Tell whether metadata alone says how many rows that are meant the file holds."""
+    """Return whether metadata alone gives the number of the file's rows in the diff."""
     return not (where or piece.task.delete_files) and (
         how.is_partition_aligned or how.field is None
     )
 
 
 def columns_in_condition(where: str | None, old: SnapshotScan, new: SnapshotScan) -> frozenset[str]:
-    """Name the columns that the condition reads, in the tables' own spelling."""
-    asked = {name.lower() for name in condition_columns(where)} if where else set()
+    """Return the columns that the condition reads, in the tables' own spelling."""
+    condition_names = {name.lower() for name in condition_columns(where)} if where else set()
     names = {field.name for side in (old, new) for field in side.schema.fields}
-    return frozenset(name for name in names if name.lower() in asked)
+    return frozenset(name for name in names if name.lower() in condition_names)
 
 
 @dataclass(frozen=True)
 class DiffPlan:
-    """A request, and what metadata alone says about it."""
+    """A diff request, and what metadata alone gives for it."""
 
     request: DiffRequest
     old: SnapshotScan
@@ -121,21 +122,26 @@ class DiffPlan:
     def for_request(
         cls, request: DiffRequest, old: SnapshotScan, new: SnapshotScan, rows: tuple[RowRange, ...]
     ) -> DiffPlan:
-        """Work out what is compared; columns that the run adds are read, but not compared.
+        """Build the plan; columns that the run adds are read, but not compared.
 
-        Raises ConfigError and Unsupported as `columns_of_diff` does.
+        Raises ConfigError and Unsupported as `resolve_diff_columns` does.
         """
         old = _as_new_schema(request, old, new)
-        asked = columns_in_condition(request.where, old, new)
+        condition_names = columns_in_condition(request.where, old, new)
         added = added_column_names(request.change)
         ignore = (*request.ignore, *added)
         columns = resolve_diff_columns(
-            old.schema, new.schema, request.key, ignore, asked | set(added), request.tolerances
+            old.schema,
+            new.schema,
+            request.key,
+            ignore,
+            condition_names | set(added),
+            request.tolerances,
         )
-        how = choose_layout(old, new, request.scope)
-        split = split_files(old, new, how, request.scope, columns, request.known_equal)
-        labels = partition_labels(split, how, request.scope)
-        return cls(request, old, new, columns, how, split, labels, rows)
+        layout = choose_layout(old, new, request.scope)
+        split = split_files(old, new, layout, request.scope, columns, request.known_equal)
+        labels = partition_labels(split, layout, request.scope)
+        return cls(request, old, new, columns, layout, split, labels, rows)
 
     @property
     def condition_column_names(self) -> frozenset[str]:
@@ -144,13 +150,13 @@ class DiffPlan:
 
     @property
     def condition_sql(self) -> str | None:
-        """The condition as DuckDB reads it, on the slots of the columns."""
+        """The condition in DuckDB's SQL, on the slots of the columns."""
         where = self.request.where
         slots = {column.name: column.slot for column in self.columns}
         return render_condition(where, slots, "duckdb") if where else None
 
     def new_tally(self) -> Tally:
-        """Give a tally of nothing yet."""
+        """Return an empty tally."""
         return Tally(
             self.labels,
             self.columns,
@@ -161,12 +167,12 @@ class DiffPlan:
 
     @property
     def condition_columns(self) -> tuple[DiffColumn, ...]:
-        """The columns that are read of files whose rows are only counted: the condition's."""
-        asked = self.condition_column_names
-        return tuple(column for column in self.columns if column.name in asked)
+        """The condition's columns: only these are read of files whose rows are only counted."""
+        names = self.condition_column_names
+        return tuple(column for column in self.columns if column.name in names)
 
     def side_readers(self) -> tuple[SideReader, SideReader]:
-        """Give where the rows of both sides come from."""
+        """Return the readers of the old and the new side."""
         numbers = {label: index for index, label in enumerate(self.labels)}
         limit: BooleanExpression | None = (
             None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
@@ -175,7 +181,7 @@ class DiffPlan:
         return old, SideReader(self.new, "new", self.layout, numbers, limit)
 
     def split_shared_files(self) -> tuple[list[FilePiece], list[FilePiece]]:
-        """Give the shared files whose rows metadata counts, and those that have to be read."""
+        """Return the shared files that metadata counts, and those that must be read."""
         counted: list[FilePiece] = []
         unread: list[FilePiece] = []
         for piece in self.split.shared:
@@ -185,12 +191,12 @@ class DiffPlan:
 
 
 def _as_new_schema(request: DiffRequest, old: SnapshotScan, new: SnapshotScan) -> SnapshotScan:
-    """Give the old side under the names and types of the new one, where a change is restated.
+    """Return the old side under the new side's names and types, when the request has a change.
 
-    Files are read by column id, so they can be read as the columns are now.
+    Files are read by column id, so they can be read with the current columns.
     """
     if not request.change or old.table is None:
         return old
-    held = old.schema.field_ids
-    fields = [field for field in new.schema.fields if field.field_id in held]
+    old_ids = old.schema.field_ids
+    fields = [field for field in new.schema.fields if field.field_id in old_ids]
     return replace(old, schema=Schema(*fields))

@@ -1,13 +1,10 @@
-"""Match whole-number keys by sorting in Arrow.
+"""Matching of rows by whole-number keys, by sorting in Arrow arrays.
 
-Stretches of paired rows that follow each other on both sides: compared as they lie.
+A join takes twice as long. Rows are compared by value, without a hash or a database.
 
-Rows are mostly written in the order of their key. Copying the texts of both sides beside each
-other takes four times as long as comparing them.
-
-Matching rows by keys of whole numbers: sorted in arrays, where a join takes twice as long.
-
-Rows are compared by value, and neither a hash nor a database takes part.
+Rows are mostly written in key order. So paired rows form runs that are consecutive on both sides,
+which are compared in place. Copying the texts of both sides into pair order takes four times as
+long as comparing them.
 """
 
 from __future__ import annotations
@@ -35,22 +32,23 @@ from lakehouse_backfill.adapters.local.diff.values import (
     differing_values,
 )
 
-#: Pieces of some hundred rows break even: the same time goes by for each, whatever its size.
+#: Slices of some hundred rows break even, as each slice has the same fixed cost.
 _MIN_ROWS_PER_SLICE = 256
 _Columns = tuple[pa.ChunkedArray, pa.ChunkedArray]
 _Rows = tuple[np.ndarray, np.ndarray]
 
 
 def run_starts(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Tell which pairs of rows do not follow the pair before them on both sides."""
+    """Return the pairs of rows that do not follow the pair before them on both sides."""
     apart = (mine[1:] - mine[:-1] != 1) | (theirs[1:] - theirs[:-1] != 1)
     return np.concatenate(([0], np.flatnonzero(apart) + 1))
 
 
 def aligned_slices(sides: _Columns, starts: np.ndarray, rows: _Rows) -> _Columns | None:
-    """Give the values of paired rows, pair by pair, without copying them.
+    """Return the values of paired rows, pair by pair, without copying them.
 
-    `starts` is what `begins` gave for the rows; None where that would be in too many pieces.
+    `starts` is the result of `run_starts` for the rows. Returns None when that takes too many
+    slices.
     """
     if len(starts) * _MIN_ROWS_PER_SLICE > len(rows[0]):
         return None
@@ -68,37 +66,37 @@ def aligned_slices(sides: _Columns, starts: np.ndarray, rows: _Rows) -> _Columns
 
 
 def _chunk_starts(chunks: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Tell which pairs inside a stretch are the first of a chunk on this side."""
+    """Return the pairs inside a run that are the first of a chunk on this side."""
     first, last = rows[starts], rows[np.append(starts[1:], len(rows)) - 1]
     low, high = (np.searchsorted(chunks, ends, side="right") for ends in (first, last))
     which = np.repeat(np.arange(len(starts)), high - low)
     before = np.cumsum(high - low) - (high - low)
-    begun = chunks[np.arange(len(which)) - before[which] + low[which]]
-    found: np.ndarray = starts[which] + begun - first[which]
-    return found
+    chunk_offsets = chunks[np.arange(len(which)) - before[which] + low[which]]
+    result: np.ndarray = starts[which] + chunk_offsets - first[which]
+    return result
 
 
 def _slice_chunks(
     side: pa.ChunkedArray, chunks: np.ndarray, first: np.ndarray, sizes: np.ndarray
 ) -> pa.ChunkedArray:
-    at = np.searchsorted(chunks, first, side="right") - 1
-    spans = zip(at.tolist(), (first - chunks[at]).tolist(), sizes.tolist(), strict=True)
-    held = side.chunks
-    return pa.chunked_array([held[i].slice(start, size) for i, start, size in spans], side.type)
+    indices = np.searchsorted(chunks, first, side="right") - 1
+    spans = zip(indices.tolist(), (first - chunks[indices]).tolist(), sizes.tolist(), strict=True)
+    arrays = side.chunks
+    return pa.chunked_array([arrays[i].slice(start, size) for i, start, size in spans], side.type)
 
 
 _INTEGER_KEY_TYPES = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
 _MAX_KEY_BITS = 63
-#: Keys with fewer descents than one in so many rows are as good as sorted.
+#: Keys with fewer descents than one in this many rows count as nearly sorted.
 _NEARLY_SORTED_RATIO = 64
 _MAX_BYTES = 1 << 30
-#: Texts may be long: so many are copied at a time.
+#: Texts may be long, so only this many are copied at a time.
 _TEXTS_PER_COPY = 65_536
 _SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 def are_sortable(columns: tuple[DiffColumn, ...]) -> bool:
-    """Tell whether keys are whole numbers, and arrays are all that the columns need."""
+    """Return whether keys are whole numbers and Arrow can compare and count all columns."""
     keys = [column.old.field_type for column in columns if column.use == "key" and column.old]
     compared = [column for column in columns if column.use == "compared"]
     return (
@@ -112,38 +110,37 @@ def are_sortable(columns: tuple[DiffColumn, ...]) -> bool:
 def sorted_pairs(
     old: pa.Table, new: pa.Table, columns: tuple[DiffColumn, ...]
 ) -> np.ndarray | None:
-    """Give the pairs of rows that differ, in order: row numbers from 1 on, 0 for none.
+    """Return the pairs of rows that differ, in order: row numbers from 1 on, 0 for none.
 
-    None where a side has a key more than once, where a key is null, where keys of both sides
-    together spread over more than 2^63 places, and where rows are so wide that copies of columns
-    would not pay.
+    None when a side has a key more than once, when a key is null, when the combined keys of both
+    sides need more than 63 bits, and when the rows are too wide for copies of columns to pay off.
     """
     if old.nbytes + new.nbytes > _MAX_BYTES:
         return None
     by = [PARTITION_SLOT, *(column.slot for column in columns if column.use == "key")]
     keys = _combined_keys([rows.select(by) for rows in (old, new)]) or []
-    ordered = [found for each in keys if (found := _sorted_unique_keys(each)) is not None]
+    ordered = [unique for each in keys if (unique := _sorted_unique_keys(each)) is not None]
     if len(ordered) < len(_SIDES):
         return None
-    (first, order), (second, other) = ordered
-    places = np.searchsorted(first, second)
-    np.minimum(places, max(len(first) - 1, 0), out=places)
-    is_both = first[places] == second if len(first) else np.zeros(len(second), bool)
-    is_gone = np.ones(len(first), bool)
-    is_gone[places[is_both]] = False
-    mine, theirs = order[places[is_both]], other[is_both]
-    flags = _differing_flags(old, new, columns, mine, theirs)
+    (old_keys, old_order), (new_keys, new_order) = ordered
+    places = np.searchsorted(old_keys, new_keys)
+    np.minimum(places, max(len(old_keys) - 1, 0), out=places)
+    is_both = old_keys[places] == new_keys if len(old_keys) else np.zeros(len(new_keys), bool)
+    is_removed = np.ones(len(old_keys), bool)
+    is_removed[places[is_both]] = False
+    old_rows, new_rows = old_order[places[is_both]], new_order[is_both]
+    flags = _differing_flags(old, new, columns, old_rows, new_rows)
     pairs = (
-        (mine[flags] + 1 << ROW_NUMBER_BITS) | (theirs[flags] + 1),
-        order[is_gone] + 1 << ROW_NUMBER_BITS,
-        other[~is_both] + 1,
+        (old_rows[flags] + 1 << ROW_NUMBER_BITS) | (new_rows[flags] + 1),
+        old_order[is_removed] + 1 << ROW_NUMBER_BITS,
+        new_order[~is_both] + 1,
     )
     return np.sort(np.concatenate(pairs))
 
 
 def _combined_keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
-    """Give one number for each row's key, which keeps their order; None where that cannot be."""
-    found = [np.zeros(rows.num_rows, np.int64) for rows in sides]
+    """Return one number for each row's key, in key order; None when that is impossible."""
+    combined = [np.zeros(rows.num_rows, np.int64) for rows in sides]
     places = 1
     for name in sides[0].column_names:
         parts = [_stored_numbers(rows[name]) for rows in sides]
@@ -153,38 +150,38 @@ def _combined_keys(sides: Sequence[pa.Table]) -> list[np.ndarray] | None:
         places *= high - low + 1
         if places.bit_length() > _MAX_KEY_BITS:
             return None
-        for keys, side in zip(found, parts, strict=True):
+        for keys, side in zip(combined, parts, strict=True):
             _append_key_column(keys, side, low, high - low + 1)
-    return found
+    return combined
 
 
 def _append_key_column(keys: np.ndarray, parts: list[np.ndarray], low: int, width: int) -> None:
-    """Make the next column the last digit of the keys: part by part, as these stay cached."""
+    """Append a column to the keys as their last digit, part by part to stay in the cache."""
     start = 0
     for part in parts:
-        those = keys[start : start + len(part)]
-        those *= width
-        those += part
-        those -= low
+        key_slice = keys[start : start + len(part)]
+        key_slice *= width
+        key_slice += part
+        key_slice -= low
         start += len(part)
 
 
 def _stored_numbers(values: pa.ChunkedArray) -> list[np.ndarray]:
-    """Give the numbers that values without nulls are stored as."""
+    """Return the stored integers of values without nulls."""
     kind = pa.int32() if values.type.bit_width == 32 else pa.int64()
     return [chunk.view(kind).to_numpy() for chunk in values.chunks if not chunk.null_count]
 
 
 def _sorted_unique_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Give the keys from the least on, and their places; None where one repeats."""
+    """Return the keys in ascending order and their positions; None when a key repeats."""
     descents = np.count_nonzero(keys[1:] <= keys[:-1])
     if not descents:
         return keys, np.arange(len(keys))
-    # One way is quicker where runs are sorted already, the other one where nothing is.
+    # A stable sort is faster on nearly sorted keys, quicksort on unsorted ones.
     kind: Any = "stable" if descents * _NEARLY_SORTED_RATIO < len(keys) else "quicksort"
     order = np.argsort(keys, kind=kind)
-    found = keys[order]
-    return (found, order) if bool((found[1:] != found[:-1]).all()) else None
+    ordered = keys[order]
+    return (ordered, order) if bool((ordered[1:] != ordered[:-1]).all()) else None
 
 
 def _differing_flags(
@@ -194,20 +191,20 @@ def _differing_flags(
     mine: np.ndarray,
     theirs: np.ndarray,
 ) -> np.ndarray:
-    """Tell for each pair of rows whether a compared column differs."""
+    """Return for each pair of rows whether a compared column differs."""
     places = pa.array(mine), pa.array(theirs)
     starts = run_starts(mine, theirs)
-    found = pa.chunked_array([pa.repeat(pa.scalar(value=False), len(mine))])
+    differs = pa.chunked_array([pa.repeat(pa.scalar(value=False), len(mine))])
     for column in (column for column in columns if column.use == "compared"):
         name = (
             coded if (coded := f"{CODE_PREFIX}{column.slot}") in old.column_names else column.slot
         )
         sides = old[name], new[name]
         pieces = aligned_slices(sides, starts, (mine, theirs)) if _are_texts(sides) else None
-        found = pc.or_(
-            found, _compare_copied(sides, places) if pieces is None else differing_values(*pieces)
+        differs = pc.or_(
+            differs, _compare_copied(sides, places) if pieces is None else differing_values(*pieces)
         )
-    flags: np.ndarray = found.combine_chunks().to_numpy(zero_copy_only=False)
+    flags: np.ndarray = differs.combine_chunks().to_numpy(zero_copy_only=False)
     return flags
 
 
@@ -219,7 +216,7 @@ def _are_texts(sides: tuple[pa.ChunkedArray, pa.ChunkedArray]) -> bool:
 def _compare_copied(
     sides: tuple[pa.ChunkedArray, pa.ChunkedArray], places: tuple[pa.Array, pa.Array]
 ) -> pa.ChunkedArray:
-    """Compare the values in these places, copied beside each other."""
+    """Compare the values at these positions, after copying them into pair order."""
     whole = [as_large_type(each).combine_chunks() for each in sides]
     size = _TEXTS_PER_COPY if pa.types.is_large_string(whole[0].type) else max(len(places[0]), 1)
     parts = []

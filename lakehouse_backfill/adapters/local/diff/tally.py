@@ -1,4 +1,4 @@
-"""What a diff adds up over its batches: rows by partition, changes and distributions by column."""
+"""Running totals of a diff: rows by partition, changes and distributions by column, samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PartitionCounts:
     changed: int = 0
 
     def merge(self, other: PartitionCounts) -> None:
-        """Add other rows."""
+        """Add the counts of other rows."""
         self.old_rows += other.old_rows
         self.new_rows += other.new_rows
         self.added += other.added
@@ -51,7 +51,7 @@ class PartitionCounts:
         self.changed += other.changed
 
     def as_partition_diff(self, label: str | None) -> PartitionDiff:
-        """Give the counts with the rest of the old side as unchanged."""
+        """Return the counts, with the remaining old rows as unchanged."""
         unchanged = self.old_rows - self.removed - self.changed
         return PartitionDiff(
             partition=label,
@@ -66,7 +66,7 @@ class PartitionCounts:
 
 @dataclass
 class ColumnProfile:
-    """The distribution of one column on one side; `counts` is None above the limit."""
+    """The distribution of one column on one side; `counts` is None above MAX_CATEGORIES."""
 
     moments: Moments = field(default_factory=Moments)
     nulls: int = 0
@@ -74,7 +74,7 @@ class ColumnProfile:
     histogram: Histogram = field(default_factory=Histogram)
 
     def add_counts(self, values: Mapping[str, int]) -> None:
-        """Add counted values; beyond the limit nothing is counted any more."""
+        """Add counted values; stop counting above the limit."""
         if self.counts is None:
             return
         self.counts.update(values)
@@ -89,25 +89,25 @@ class ColumnProfile:
             self.counts = None
         else:
             self.add_counts(other.counts)
-        more = other.histogram
-        self.histogram.add(more.low, more.high, more.bins, more.scaled)
+        histogram = other.histogram
+        self.histogram.add(histogram.low, histogram.high, histogram.bins, histogram.scaled)
 
     @property
     def categories(self) -> dict[str, int]:
-        """Counts by category, null being one."""
+        """Counts by category; null is a category."""
         named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
         return {**named, _NULL: self.nulls} if self.nulls else named
 
     @property
     def description(self) -> dict[str, Any]:
-        """`nulls` and `distinct`; distinct is None for more than a thousand values."""
+        """`nulls` and `distinct`; `distinct` is None above a thousand values."""
         distinct = None if self.counts is None else len(self.counts)
         return {"nulls": self.nulls, "distinct": distinct}
 
 
 @dataclass
 class Tally:
-    """Sums over batches; partitions are numbered by their place in `labels`."""
+    """Sums over batches; a partition's number is its index in `labels`."""
 
     labels: list[str | None]
     columns: tuple[DiffColumn, ...]
@@ -118,23 +118,23 @@ class Tally:
     profiles: dict[tuple[str, SideName], ColumnProfile] = field(default_factory=dict)
     samples: dict[ChangeKind, list[DiffSample]] = field(default_factory=dict)
     duplicate_keys: int = 0
-    #: Columns that only the new side has, of which rows with a value are counted.
+    #: Columns that only the new side has; their rows with a value are counted.
     added_columns: tuple[str, ...] = ()
     filled_rows: Counter[str] = field(default_factory=Counter)
-    #: Whether it is told how values are spread.
+    #: Whether distributions are reported.
     distributions: bool = True
 
     def counts_of(self, partition: int) -> PartitionCounts:
-        """Give the counts of a partition, made on first use."""
+        """Return the counts of a partition, created on first use."""
         return self.partition_counts.setdefault(partition, PartitionCounts())
 
     def merge(self, other: Tally) -> None:
-        """Add what was counted elsewhere; of samples the first ones stay, so the order matters."""
+        """Add another tally; the first samples are kept, so the order of merges matters."""
         for partition, rows in other.partition_counts.items():
             self.counts_of(partition).merge(rows)
         self.changed_cells.update(other.changed_cells)
-        for place, spread in other.profiles.items():
-            self.profiles.setdefault(place, ColumnProfile()).merge(spread)
+        for slot_and_side, profile in other.profiles.items():
+            self.profiles.setdefault(slot_and_side, ColumnProfile()).merge(profile)
         for kind, samples in other.samples.items():
             self.samples.setdefault(kind, []).extend(samples[: self.missing_samples(kind)])
         self.duplicate_keys += other.duplicate_keys
@@ -146,49 +146,49 @@ class Tally:
         self.counts_of(partition).new_rows += rows
 
     def profile_of(self, column: DiffColumn, side: SideName) -> ColumnProfile:
-        """Give the distribution of a column's side, made on first use."""
+        """Return the distribution of a column on one side, created on first use."""
         return self.profiles.setdefault((column.slot, side), ColumnProfile())
 
     def missing_samples(self, kind: ChangeKind) -> int:
-        """Tell how many samples of a kind are still wanted."""
+        """Return how many samples of a kind are still missing."""
         return self.sample_limit - len(self.samples.get(kind, []))
 
     def add_sample(self, kind: ChangeKind, key: dict[str, Any], old: Any, new: Any) -> None:
         """Keep one differing row, unless there are enough."""
         if self.missing_samples(kind) > 0:
-            one = DiffSample(
+            sample = DiffSample(
                 kind=kind, key=to_json_value(key), old=to_json_value(old), new=to_json_value(new)
             )
-            self.samples.setdefault(kind, []).append(one)
+            self.samples.setdefault(kind, []).append(sample)
 
     def partition_diffs(self) -> tuple[PartitionDiff, ...]:
-        """Give the partitions that hold rows on a side, in order."""
-        held = sorted(
+        """Return the partitions that hold rows on a side, in order."""
+        filled = sorted(
             index for index, rows in self.partition_counts.items() if rows.old_rows or rows.new_rows
         )
         return tuple(
-            self.partition_counts[index].as_partition_diff(self.labels[index]) for index in held
+            self.partition_counts[index].as_partition_diff(self.labels[index]) for index in filled
         )
 
     def summary(self) -> PartitionDiff:
-        """Give the sums over the partitions."""
+        """Return the sums over the partitions."""
         total = PartitionCounts()
         for rows in self.partition_counts.values():
             total.merge(rows)
         return total.as_partition_diff(None)
 
     def all_samples(self) -> tuple[DiffSample, ...]:
-        """Give added, removed, changed samples, in this order."""
+        """Return the added, removed and changed samples, in this order."""
         kinds: tuple[ChangeKind, ...] = ("added", "removed", "changed")
         return tuple(sample for kind in kinds for sample in self.samples.get(kind, []))
 
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
-        """Describe the compared columns, in table order."""
+        """Return the compared columns in table order."""
         compared = (column for column in self.columns if column.use == "compared")
         return limit_columns_with_bars(tuple(map(self._column_diff, compared)))
 
     def cell_diffs(self) -> tuple[CellDiff, ...]:
-        """Give what changed by partition and column, in the order of both; never zero."""
+        """Return the non-zero change counts by partition and column, in the order of both."""
         return tuple(
             CellDiff(partition=label, column=column.name, changed=changed)
             for index, label in enumerate(self.labels)
@@ -197,7 +197,7 @@ class Tally:
         )
 
     def added_column_counts(self) -> tuple[AddedColumn, ...]:
-        """Give the columns that come, each with the compared rows that hold a value."""
+        """Return the added columns, each with the compared rows that hold a value."""
         return tuple(
             AddedColumn(name=name, rows=self.filled_rows[name]) for name in self.added_columns
         )
@@ -221,7 +221,7 @@ class Tally:
     def _distribution(
         self, column: DiffColumn, old: ColumnProfile, new: ColumnProfile, changed: int
     ) -> Distribution | None:
-        # Nothing is drawn of a column in which nothing moved.
+        # A column without any change gets no bars.
         draw = bool(
             changed or any(row.added or row.removed for row in self.partition_counts.values())
         )

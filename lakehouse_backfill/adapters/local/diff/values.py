@@ -1,11 +1,7 @@
-"""When two values differ: exactly or by tolerance, in DuckDB and in Arrow.
+"""Value comparison: exact or by a column's tolerance, as DuckDB SQL and in Arrow.
 
-Telling which values of paired rows differ, as they lie in Arrow.
-
-DuckDB tells the same of all types, but planning its query takes longer than comparing some thousand
-pairs here.
-
-When two values differ: exactly, or by more than a column's tolerance.
+DuckDB compares values of every type. For some thousand pairs Arrow is faster, as planning a DuckDB
+query takes longer than comparing them.
 """
 
 from __future__ import annotations
@@ -35,45 +31,45 @@ from pyiceberg.types import (
 from lakehouse_backfill.adapters.local.diff.columns import ROW_NUMBER_SLOT, ChangeKind, DiffColumn
 from lakehouse_backfill.core.comparison.conditions import EXACT_DIGITS, format_decimal
 
-#: The kinds of pairs, in the order in which they are told.
+#: The kinds of pairs, in report order.
 CHANGE_KINDS: tuple[ChangeKind, ...] = ("added", "removed", "changed")
 _ADDED, _REMOVED, _CHANGED = range(3)
 _EXACT_TYPES = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
 _TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
 _FLOATING = (FloatType, DoubleType)
-#: Types of texts and bytes, and those of which more than 2 GiB are taken.
+#: Types of texts and bytes, each with its type that may exceed 2 GiB.
 LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def are_arrow_comparable(columns: tuple[DiffColumn, ...]) -> bool:
-    """Tell whether Arrow compares the values of all columns as DuckDB does."""
+    """Return whether Arrow compares the values of all columns as DuckDB does."""
     return all(map(_is_arrow_comparable, columns))
 
 
 def differing_pairs(
     beside: Mapping[str, Any], by: list[str], compared: list[DiffColumn]
 ) -> pa.Table:
-    """Give those pairs that differ: their kind, partition and key, the values, and which differ.
+    """Return the pairs that differ: kind, partition and key, values, and which values differ.
 
-    `beside` holds what `o_` and `n_` name of both sides; a row without counterpart is null there.
+    `beside` holds the `o_` and `n_` columns of both sides; a side that lacks the row is null there.
     """
     lacks_old, lacks_new = (
         beside[f"{side}_{ROW_NUMBER_SLOT}"].is_null().to_numpy(zero_copy_only=False)
         for side in ("o", "n")
     )
     kinds = np.where(lacks_old, _ADDED, np.where(lacks_new, _REMOVED, _CHANGED))
-    found: dict[str, Any] = {"kind": pa.array(CHANGE_KINDS).take(pa.array(kinds))}
+    result: dict[str, Any] = {"kind": pa.array(CHANGE_KINDS).take(pa.array(kinds))}
     differing = lacks_old | lacks_new
     for name in by:
         old, new = (as_large_type(beside[f"{side}_{name}"]) for side in ("o", "n"))
-        found[name] = pc.coalesce(old, new)
+        result[name] = pc.coalesce(old, new)
     for column in compared:
         old, new = (as_large_type(beside[f"{side}_{column.slot}"]) for side in ("o", "n"))
         flags = differing_values(old, new)
-        found |= {f"o_{column.slot}": old, f"n_{column.slot}": new}
-        found[f"d_{column.slot}"] = flags
+        result |= {f"o_{column.slot}": old, f"n_{column.slot}": new}
+        result[f"d_{column.slot}"] = flags
         differing |= flags.to_numpy(zero_copy_only=False)
-    return pa.table(found).filter(pa.array(differing))
+    return pa.table(result).filter(pa.array(differing))
 
 
 def _is_arrow_comparable(column: DiffColumn) -> bool:
@@ -89,15 +85,15 @@ def _is_arrow_comparable(column: DiffColumn) -> bool:
 
 
 def as_large_type(values: Any) -> Any:
-    """Give texts and bytes as one type, dictionary or not, of which more than 2 GiB are taken."""
+    """Return texts and bytes as a decoded type that may exceed 2 GiB."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    wide = LARGE_TYPES.get(values.type)
-    return values if wide is None else values.cast(wide)
+    large_type = LARGE_TYPES.get(values.type)
+    return values if large_type is None else values.cast(large_type)
 
 
 def differing_values(old: Any, new: Any) -> Any:
-    """Tell for each pair of one type whether it differs: nulls do not, NaN, or -0.0 and 0.0."""
+    """Return for each pair whether it differs; two nulls, two NaN, and -0.0 and 0.0 are equal."""
     same = pc.equal(old, new)
     if pa.types.is_floating(old.type):
         same = pc.or_kleene(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))
@@ -110,22 +106,29 @@ _INTEGER_TYPES = (IntegerType, LongType)
 
 
 def differs_sql(column: DiffColumn, old: str, new: str) -> str:
-    """Give the SQL that tells whether the values of a pair differ; null differs from any value."""
+    """Return the SQL condition that the values of a pair differ; null differs from any value."""
     exactly = f"{old} IS DISTINCT FROM {new}"
     tolerance = column.tolerance
     if tolerance is None:
         return exactly
     limit = format_decimal(tolerance.limit)
     if tolerance.is_relative:
-        one, other = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
-        bound = f"CAST('{limit}' AS DOUBLE) * greatest(abs({one}), abs({other}))"
-        within = _if_finite_sql(one, other, f"abs({one} - {other}) <= {bound}")
+        old_number, new_number = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
+        bound = f"CAST('{limit}' AS DOUBLE) * greatest(abs({old_number}), abs({new_number}))"
+        within = _if_finite_sql(
+            old_number, new_number, f"abs({old_number} - {new_number}) <= {bound}"
+        )
     elif (kind := _exact_difference_type(column)) is not None:
-        one, other = (f"CAST({each} AS {kind})" for each in (old, new))
-        within = f"abs({one} - {other}) <= CAST('{limit}' AS DECIMAL(38, {_decimal_places(limit)}))"
+        old_number, new_number = (f"CAST({each} AS {kind})" for each in (old, new))
+        within = (
+            f"abs({old_number} - {new_number}) <= "
+            f"CAST('{limit}' AS DECIMAL(38, {_decimal_places(limit)}))"
+        )
     else:
-        one, other = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
-        within = _if_finite_sql(one, other, f"abs({one} - {other}) <= CAST('{limit}' AS DOUBLE)")
+        old_number, new_number = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
+        within = _if_finite_sql(
+            old_number, new_number, f"abs({old_number} - {new_number}) <= CAST('{limit}' AS DOUBLE)"
+        )
     return f"({exactly} AND NOT coalesce({within}, false))"
 
 
@@ -138,9 +141,9 @@ def _decimal_places(digits: str) -> int:
 
 
 def _exact_difference_type(column: DiffColumn) -> str | None:
-    """Give the type in which both sides' values are subtracted without loss; None: there is none.
+    """Return the type in which both sides' values are subtracted without loss, or None.
 
-    A difference of decimals needs a digit more than they have.
+    A difference of decimals needs one digit more than they have.
     """
     types: list[IcebergType] = [
         field.field_type for field in (column.old, column.new) if field is not None

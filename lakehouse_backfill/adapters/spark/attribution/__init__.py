@@ -1,1 +1,1 @@
-"""Recompute partitions with single inputs swapped."""
+"""Recompute partitions with single inputs swapped, to explain differences."""

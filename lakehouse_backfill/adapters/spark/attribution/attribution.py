@@ -1,8 +1,6 @@
-"""Recompute with single inputs swapped.
+"""Computes a partition again with single inputs swapped: the Attributing port.
 
-The inputs of two pins, mixed: each part as it is at the old pin, or at the new one.
-
-Computes a partition again with single inputs swapped: the Attributing port.
+Each part of an input is read at the old pin or at the new one.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ _ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_nt
 
 
 class SwappedInputs:
-    """What differs between the pins, and inputs with only some of that swapped.
+    """Differences between old and new pins, and inputs with only some of them swapped.
 
-    An input that only one of the runs reads belongs to its code: it has no other pin.
+    An input that only one of the runs reads has no other pin: it belongs to the run's code.
     """
 
     def __init__(
@@ -60,44 +58,44 @@ class SwappedInputs:
 
     @property
     def factors(self) -> tuple[Factor, ...]:
-        """Name what can be swapped, in the order of the inputs."""
+        """The factors that can be swapped, in the order of the inputs."""
         return tuple(self._factors)
 
     @property
     def changes(self) -> tuple[InputChange, ...]:
-        """Say in numbers what came to each input of which the pin moved."""
+        """The counts of changed rows of each input with a changed pin."""
         return tuple(self._changes)
 
     def plan_with_pins(self, plan: Plan, swapped: Sequence[Factor]) -> Plan:
-        """Give the plan with the reference data that is new pinned, as its context names it."""
-        wanted = {each.input for each in swapped if each.cause == "reference"}
-        pins = tuple(self._state_pin(pin, wanted) for pin in plan.resolved.sources)
+        """Return the plan with new pins for swapped reference data, which its job context shows."""
+        swapped_inputs = {each.input for each in swapped if each.cause == "reference"}
+        pins = tuple(self._state_pin(pin, swapped_inputs) for pin in plan.resolved.sources)
         resolved = plan.resolved.model_copy(update={"sources": pins})
         return plan.model_copy(update={"resolved": resolved})
 
     def frames(self, plan: Plan, swapped: Sequence[Factor]) -> dict[str, DataFrame]:
-        """Give every input that the plan reads; old ones, but for what is swapped."""
+        """Return every input that the plan reads: old rows, except for swapped factors."""
         return {pin.name: self._input_frame(pin, swapped) for pin in plan.resolved.sources}
 
     def release(self) -> None:
-        """Let go of what is kept in memory."""
+        """Release cached frames."""
         for parts in self._parts.values():
             parts.rows.unpersist()
 
     def _state_pin(self, pin: SourcePin, new: set[str | None]) -> SourcePin:
-        """Give the pin that a state reads; an input that only one run has keeps its own."""
+        """Return the pin that a state reads; an input of only one run keeps its own."""
         pins = self._new if pin.name in new else self._old
         return pins.get(pin.name, pin) if pin.role == "reference" else pin
 
     def _input_frame(self, pin: SourcePin, swapped: Sequence[Factor]) -> DataFrame:
-        mine = {each.cause for each in swapped if each.input == pin.name}
-        known = self._parts.get(pin.name)
-        if known is not None:
-            return _restrict_to_pin(known.state_rows(mine), pin, self._scope)
-        pins = self._new if mine else self._old
+        causes = {each.cause for each in swapped if each.input == pin.name}
+        parts = self._parts.get(pin.name)
+        if parts is not None:
+            return _restrict_to_pin(parts.state_rows(causes), pin, self._scope)
+        pins = self._new if causes else self._old
         chosen = pins.get(pin.name, pin)
-        read = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
-        return self._inputs.read_for_scope(read, self._scope)
+        read_pin = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
+        return self._inputs.read_for_scope(read_pin, self._scope)
 
     def _compare_pins(
         self,
@@ -131,7 +129,7 @@ class SwappedInputs:
         )  # fmt: skip
 
     def _window(self, pin: SourcePin, pins: tuple[SourcePin, SourcePin]) -> DataFrame:
-        """Give what either of the two runs would read of the input at a pin."""
+        """Read, at a pin, the rows of the input that either of the two runs reads."""
         old, new = pins
         if old.range is None or new.range is None:
             return self._inputs.read_whole(pin)
@@ -152,7 +150,7 @@ class SwappedInputs:
 
 
 def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
-    """Give of rows that were read for two pins what one of them reads."""
+    """Restrict rows that were read for two pins to those that one pin reads."""
     if pin.range is None:
         return frame
     name = pin.range.column
@@ -163,7 +161,7 @@ def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFram
 
 @dataclass(frozen=True)
 class _CodeSide:
-    """Who computes, into which columns."""
+    """The plan whose code computes, and the columns of its output."""
 
     plan: Plan
     target: StructType
@@ -171,12 +169,12 @@ class _CodeSide:
 
 
 class SparkAttributing:
-    """Runs archived code on chosen pins; what it computes is compared, never stored."""
+    """Runs archived code on chosen pins; the results are compared, never stored."""
 
     def __init__(
         self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
     ) -> None:
-        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
         self._spark = spark
         self._catalog = catalog
         self._transform_runner = TransformRunner(spark, code, PinnedInputs(spark, catalog))
@@ -186,8 +184,8 @@ class SparkAttributing:
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
         """Compute the states of a partition and compare them by key.
 
-        A state that cannot be computed (old code on a new input) is left out, and a note says so.
-        Raises what the code raises on inputs on which it ran before.
+        A state that cannot be computed (old code on a new input) is omitted, with a note. Errors
+        of the all-old and the all-new state are raised: this code ran on these inputs before.
         """
         scope = Scope(field=request.new.resolved.scope.field, partitions=(request.partition,))
         with ExitStack() as stack:
@@ -204,8 +202,8 @@ class SparkAttributing:
             frames, notes = self._states(request, scope, factors, inputs, (old, new), stack)
             compared = self._comparable_states(request, frames)
             with spark_errors(f"comparing the states of {request.partition}"):
-                found = row_changes.find_patterns(compared)
-        return InputSwapResult(factors, tuple(frames), found, inputs.changes, tuple(notes))
+                patterns = row_changes.find_patterns(compared)
+        return InputSwapResult(factors, tuple(frames), patterns, inputs.changes, tuple(notes))
 
     def _side(self, plan: Plan, like: TableState, *, is_old: bool) -> _CodeSide:
         target = dataframes.read_table(
@@ -223,13 +221,15 @@ class SparkAttributing:
         sides: tuple[_CodeSide, _CodeSide],
         stack: ExitStack,
     ) -> tuple[dict[ComparedState, DataFrame], list[str]]:
-        """Give the frame of each state, oldest first, and what could not be computed."""
+        """Return the frame of each state, oldest first, and notes on states that failed."""
         has_code = any(factor.cause == "code" for factor in factors)
         whole = frozenset(range(len(factors)))
-        found = {ComparedState("replaced"): self._stored_rows(request, request.replaced, scope)}
+        states = {ComparedState("replaced"): self._stored_rows(request, request.replaced, scope)}
         notes: list[str] = []
         if request.published is not None:
-            found[ComparedState("published")] = self._stored_rows(request, request.published, scope)
+            states[ComparedState("published")] = self._stored_rows(
+                request, request.published, scope
+            )
         for state in attribution.states_to_compute(len(factors)):
             side = sides[0] if has_code and 0 not in state.swapped else sides[1]
             swapped = tuple(factors[place] for place in sorted(state.swapped))
@@ -241,12 +241,12 @@ class SparkAttributing:
                 notes.append(f"{state.words(factors)} could not be computed: {error.problem}")
                 continue
             change = plan.declared_schema_change(request.new) if side.is_old else ()
-            found[state] = dataframes.apply_schema_change(rows, change)
-        start, final = found[ComparedState("computed")], found[ComparedState("computed", whole)]
-        found |= self._without_excluded(ComparedState("was_kept"), request.old, start)
-        found |= self._without_excluded(ComparedState("kept"), request.new, final)
-        found[ComparedState("candidate")] = self._read(request.candidate, scope)
-        return found, notes
+            states[state] = dataframes.apply_schema_change(rows, change)
+        start, final = states[ComparedState("computed")], states[ComparedState("computed", whole)]
+        states |= self._without_excluded(ComparedState("was_kept"), request.old, start)
+        states |= self._without_excluded(ComparedState("kept"), request.new, final)
+        states[ComparedState("candidate")] = self._read(request.candidate, scope)
+        return states, notes
 
     def _computed_rows(
         self,
@@ -256,7 +256,7 @@ class SparkAttributing:
         swapped: tuple[Factor, ...],
         stack: ExitStack,
     ) -> DataFrame:
-        """Give what a side's code makes of its inputs with those of `swapped` new."""
+        """Run a side's code on its inputs, with the factors of `swapped` at the new pins."""
         plan = inputs.plan_with_pins(side.plan, swapped)
         frames = inputs.frames(side.plan, swapped)
         with spark_errors(f"computing {scope.partitions[0]} again"):
@@ -269,14 +269,14 @@ class SparkAttributing:
     def _without_excluded(
         self, state: ComparedState, plan: Plan | None, rows: DataFrame
     ) -> dict[ComparedState, DataFrame]:
-        """Give what is left of a run's rows without those that it had to leave out, if any."""
-        left_out = catch_up.excluded_rows(plan.resolved) if plan else None
-        if left_out is None or left_out.is_empty:
+        """Return a run's rows without those that it must exclude; empty when it excludes none."""
+        excluded = catch_up.excluded_rows(plan.resolved) if plan else None
+        if excluded is None or excluded.is_empty:
             return {}
-        return {state: self._deleted_row_filter.drop_excluded(rows, left_out)}
+        return {state: self._deleted_row_filter.drop_excluded(rows, excluded)}
 
     def _stored_rows(self, request: InputSwapRequest, state: TableState, scope: Scope) -> DataFrame:
-        """Give stored rows under the candidate's columns."""
+        """Read stored rows under the candidate's columns."""
         if state.snapshot_id is None:
             schema = dataframes.read_table(
                 self._spark, self._catalog, request.candidate.table, request.candidate.snapshot_id
@@ -293,14 +293,16 @@ class SparkAttributing:
     def _comparable_states(
         self, request: InputSwapRequest, frames: Mapping[ComparedState, DataFrame]
     ) -> row_changes.ComparedStates:
-        """Cut all states to the columns that each of them has; lineage tells of runs, not rows."""
+        """Restrict all states to their common columns, without lineage columns."""
         common = [
             name
             for name in frames[ComparedState("candidate")].columns
             if name not in LINEAGE_NAMES and all(name in frame.columns for frame in frames.values())
         ]
-        cut = [frame.select(*(quoted_column(name) for name in common)) for frame in frames.values()]
+        restricted = [
+            frame.select(*(quoted_column(name) for name in common)) for frame in frames.values()
+        ]
         key = request.new.resolved.contract.key
         return row_changes.ComparedStates(
-            cut, key if set(key) <= set(common) else (), request.samples
+            restricted, key if set(key) <= set(common) else (), request.samples
         )

@@ -1,12 +1,10 @@
-"""Late, changed, deleted rows between two pins; rows through a list of states.
+"""Row changes between two pins of an input, and across a list of states.
 
-What came to an input between two pins: late rows, changed rows, deleted rows.
+Rows between two pins are late, changed or deleted. They are compared as multisets, so an input
+needs no key. With a key, a removed and an added row of the same key are one change. Without a key,
+only append commits, and inputs without removed rows, separate late rows from changed rows.
 
-Rows are compared as multisets, so an input needs no key. With one, a row that went and a row of
-the same key that came are one change; without, only commits that append, and inputs from which
-nothing went, tell late rows from changed ones.
-
-How rows go through a list of states: where each is absent, and where it is the same again.
+Across states, a row's pattern shows where it is absent and where it has an earlier value again.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-#: Which part of the input a row is in; the parts of a replaced row's two versions differ.
+#: The part of the input that a row is in; a changed row's two versions are in two parts.
 PART_COLUMN = "lhb_part"
 SHARED_PART, LATE_PART, DELETED_PART, CHANGED_OLD_PART, CHANGED_NEW_PART = (
     "both",
@@ -48,7 +46,7 @@ _ROW_HASH, _OCCURRENCE, _OLD_ROW, _NEW_ROW, _MATCHED = (
     "lhb_replaced",
 )
 _REMOVED, _ADDED = "gone", "came"
-#: The parts that a factor swaps: those that go, and those that come.
+#: The parts that a factor swaps: (removed part, added part).
 PARTS_BY_CAUSE: dict[Cause, tuple[str | None, str | None]] = {
     "late_input": (None, LATE_PART),
     "deletion": (DELETED_PART, None),
@@ -58,7 +56,7 @@ PARTS_BY_CAUSE: dict[Cause, tuple[str | None, str | None]] = {
 
 @dataclass(frozen=True)
 class InputParts:
-    """All rows of both pins, each with its part; persisted by who asked for it."""
+    """All rows of both pins, each with its part; the owner must unpersist `rows`."""
 
     rows: DataFrame
     counts: dict[str, int]
@@ -66,7 +64,7 @@ class InputParts:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Name the factors that hold a row."""
+        """The causes that have at least one row."""
         return tuple(
             cause
             for cause, parts in PARTS_BY_CAUSE.items()
@@ -74,15 +72,15 @@ class InputParts:
         )
 
     def state_rows(self, swapped: Collection[Cause]) -> DataFrame:
-        """Give the input with only some factors as they are at the new pin."""
-        wanted = {SHARED_PART}
-        for cause, (goes, comes) in PARTS_BY_CAUSE.items():
-            part = comes if cause in swapped else goes
-            wanted |= {part} if part else set()
-        return self.rows.where(quoted_column(PART_COLUMN).isin(sorted(wanted))).drop(PART_COLUMN)
+        """Return the input with only the swapped causes at the new pin."""
+        parts = {SHARED_PART}
+        for cause, (removed_part, added_part) in PARTS_BY_CAUSE.items():
+            part = added_part if cause in swapped else removed_part
+            parts |= {part} if part else set()
+        return self.rows.where(quoted_column(PART_COLUMN).isin(sorted(parts))).drop(PART_COLUMN)
 
     def input_change(self, old: SourcePin, new: SourcePin) -> InputChange:
-        """Say in numbers what came."""
+        """Return the counts of late, changed and deleted rows."""
         return InputChange(
             input=new.name,
             table=new.table,
@@ -99,7 +97,7 @@ class InputParts:
 
 
 def has_same_columns(old: DataFrame, new: DataFrame) -> bool:
-    """Tell whether rows of the two pins can be compared as they are."""
+    """Return whether rows of the two pins can be compared without conversion."""
     return row_hash.shape_digest(old.schema) == row_hash.shape_digest(new.schema)
 
 
@@ -110,37 +108,37 @@ def split_input(
     frames: tuple[DataFrame, DataFrame],
     key: Sequence[str],
 ) -> InputParts:
-    """Tell the parts of an input that has the same columns at both pins; the rows stay persisted.
+    """Split an input that has the same columns at both pins into parts.
 
-    Raises Unsupported for columns that have no row hash.
+    The rows stay persisted. Raises Unsupported for columns that have no row hash.
     """
     with spark_errors(f"comparing {pins[0].table} at two pins"):
-        sided = _pair_rows(*frames)
-        moved = _count_parts(sided)
-        if not (moved.get(_REMOVED) or moved.get(_ADDED)):
-            return InputParts(sided, {}, "the rows are equal")
+        paired = _pair_rows(*frames)
+        counts_by_side = _count_parts(paired)
+        if not (counts_by_side.get(_REMOVED) or counts_by_side.get(_ADDED)):
+            return InputParts(paired, {}, "the rows are equal")
         if key and set(key) <= set(frames[0].columns):
-            told, rows = f"the key {', '.join(key)}", _split_by_key(sided, key)
-        elif not moved.get(_REMOVED):
-            told, rows = (
+            determined_by, rows = f"the key {', '.join(key)}", _split_by_key(paired, key)
+        elif not counts_by_side.get(_REMOVED):
+            determined_by, rows = (
                 "nothing went, so all that came is late",
-                _relabel_parts(sided, LATE_PART, DELETED_PART),
+                _relabel_parts(paired, LATE_PART, DELETED_PART),
             )
-        elif not moved.get(_ADDED):
-            told, rows = (
+        elif not counts_by_side.get(_ADDED):
+            determined_by, rows = (
                 "nothing came, so all that went is deleted",
-                _relabel_parts(sided, LATE_PART, DELETED_PART),
+                _relabel_parts(paired, LATE_PART, DELETED_PART),
             )
         else:
-            told, rows = _split_by_appends(spark, catalog, pins, sided)
+            determined_by, rows = _split_by_appends(spark, catalog, pins, paired)
         rows = rows.persist()
         counts = _count_parts(rows)
-        sided.unpersist()
-        return InputParts(rows, counts, told)
+        paired.unpersist()
+        return InputParts(rows, counts, determined_by)
 
 
 def _pair_rows(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Pair equal rows, each as often as both sides hold it; the others went or came."""
+    """Pair equal rows, duplicates included; unpaired rows were removed or added."""
     from pyspark.sql import functions as F
 
     names = new.columns
@@ -185,21 +183,21 @@ def _relabel_parts(rows: DataFrame, came: str, gone: str) -> DataFrame:
 
 
 def _split_by_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """A key that both went and came was changed; the rest is late or deleted."""
+    """Label rows: a key that was removed and added is changed, others are late or deleted."""
     from pyspark.sql import functions as F
 
     names = [f"lhb_k{place}" for place in range(len(key))]
-    went, came = (
+    removed_keys, added_keys = (
         rows.where(quoted_column(PART_COLUMN) == part).select(
             *(quoted_column(name).alias(short) for name, short in zip(key, names, strict=True))
         )
         for part in (_REMOVED, _ADDED)
     )
-    replaced = went.intersect(came).withColumn(_MATCHED, F.lit(1))
+    changed_keys = removed_keys.intersect(added_keys).withColumn(_MATCHED, F.lit(1))
     condition: Column = F.lit(True)  # noqa: FBT003 (a Spark literal)
     for name, short in zip(key, names, strict=True):
         condition = condition & quoted_column(name).eqNullSafe(quoted_column(short))
-    joined = rows.join(replaced, condition, "left").drop(*names)
+    joined = rows.join(changed_keys, condition, "left").drop(*names)
     return _label_changes(joined, quoted_column(_MATCHED).isNotNull()).drop(_MATCHED)
 
 
@@ -223,16 +221,16 @@ def _label_changes(rows: DataFrame, is_change: Column) -> DataFrame:
 def _split_by_appends(
     spark: SparkSession, catalog: str, pins: tuple[SourcePin, SourcePin], rows: DataFrame
 ) -> tuple[str, DataFrame]:
-    """Rows that commits of kind append brought are late; the others that came are changes.
+    """Label rows: those of append commits are late, other added rows are changes.
 
-    What went is deleted when nothing came otherwise; else it cannot be told from changes.
+    Removed rows are deleted when there are no other added rows; else they count as changed.
     """
     from pyspark.sql import functions as F
 
     appended = _appended_hashes(spark, catalog, pins, rows)
     if appended is None:
-        told = "no key and no history of appends: all of it counts as changed upstream"
-        return told, _relabel_parts(rows, CHANGED_NEW_PART, CHANGED_OLD_PART)
+        determined_by = "no key and no history of appends: all of it counts as changed upstream"
+        return determined_by, _relabel_parts(rows, CHANGED_NEW_PART, CHANGED_OLD_PART)
     names = [name for name in rows.columns if name != PART_COLUMN]
     hashed = rows.withColumn(
         _ROW_HASH, row_hash.row_hash_column(rows.select(*map(quoted_column, names)).schema)
@@ -240,43 +238,45 @@ def _split_by_appends(
     marked = hashed.join(appended.withColumn(_MATCHED, F.lit(1)), _ROW_HASH, "left").drop(_ROW_HASH)
     is_late = (quoted_column(PART_COLUMN) == _ADDED) & quoted_column(_MATCHED).isNotNull()
     others = marked.where((quoted_column(PART_COLUMN) == _ADDED) & ~is_late).limit(1).count()
-    gone = F.lit(CHANGED_OLD_PART if others else DELETED_PART)
+    removed_label = F.lit(CHANGED_OLD_PART if others else DELETED_PART)
     part = quoted_column(PART_COLUMN)
     named = (
         F.when(is_late, F.lit(LATE_PART))
         .when(part == _ADDED, F.lit(CHANGED_NEW_PART))
-        .when(part == _REMOVED, gone)
+        .when(part == _REMOVED, removed_label)
         .otherwise(part)
     )
-    told = "no key: late is what commits of kind append brought"
-    return told, marked.withColumn(PART_COLUMN, named).drop(_MATCHED)
+    determined_by = "no key: late is what commits of kind append brought"
+    return determined_by, marked.withColumn(PART_COLUMN, named).drop(_MATCHED)
 
 
 def _appended_hashes(
     spark: SparkSession, catalog: str, pins: tuple[SourcePin, SourcePin], rows: DataFrame
 ) -> DataFrame | None:
-    """Give the hashes of the rows that appends between the pins brought; None: nobody can say."""
+    """Return the hashes of rows that appends between the pins added; None when unknown."""
     from pyspark.errors import IllegalArgumentException
 
     names = [name for name in rows.columns if name != PART_COLUMN]
     try:
-        read = (
+        appends = (
             spark.read.option("start-snapshot-id", str(pins[0].snapshot_id))
             .option("end-snapshot-id", str(pins[1].snapshot_id))
             .table(quoted_table_name(catalog, pins[1].table))
         )
-        # Iceberg reads appends with the columns of now, not of a pin.
-        if not set(names) <= set(read.columns):
+        # Iceberg reads appends in the table's current columns, not in those of a pin.
+        if not set(names) <= set(appends.columns):
             return None
-        found = read.select(*map(quoted_column, names))
-        if row_hash.shape_digest(found.schema) != row_hash.shape_digest(
+        appended = appends.select(*map(quoted_column, names))
+        if row_hash.shape_digest(appended.schema) != row_hash.shape_digest(
             rows.select(*map(quoted_column, names)).schema
         ):
             return None
-        hashes = found.select(row_hash.row_hash_column(found.schema).alias(_ROW_HASH)).distinct()
-        hashes.limit(1).count()  # only when it is planned does Iceberg look for the commits
+        hashes = appended.select(
+            row_hash.row_hash_column(appended.schema).alias(_ROW_HASH)
+        ).distinct()
+        hashes.limit(1).count()  # Iceberg resolves the commits only when the query is planned.
     except IllegalArgumentException:
-        # The pins are not in one line of commits, or history between them is gone.
+        # One pin is no ancestor of the other, or snapshots between them have expired.
         return None
     return hashes
 
@@ -288,7 +288,7 @@ _ABSENT = -1
 
 @dataclass(frozen=True)
 class ComparedStates:
-    """Frames with the same columns, oldest first; without a key a row is its own key."""
+    """Frames with the same columns, oldest first; without a key the row hash is the key."""
 
     frames: Sequence[DataFrame]
     key: tuple[str, ...]
@@ -296,9 +296,9 @@ class ComparedStates:
 
 
 def find_patterns(compared: ComparedStates) -> tuple[RowPattern, ...]:
-    """Compare the first state with the last, and say of the rows that differ where they changed.
+    """Return, for keys that differ between first and last state, the states where they changed.
 
-    A key that a state holds more than once is compared as the multiset of its rows.
+    A key with several rows in a state is compared as a multiset of rows.
     """
     changed = _changed_keys(compared).persist()
     try:
@@ -321,7 +321,7 @@ def _key_aliases(compared: ComparedStates) -> list[str]:
 
 
 def _key_and_hash(frame: DataFrame, compared: ComparedStates) -> list[Column]:
-    """Give the key's columns under short names, and the row's hash."""
+    """Return the key's columns under short names, and the row's hash."""
     hashed = row_hash.row_hash_column(frame.schema)
     named = [quoted_column(name) for name in compared.key] or [hashed]
     keys = [value.alias(short) for value, short in zip(named, _key_aliases(compared), strict=True)]
@@ -329,23 +329,23 @@ def _key_and_hash(frame: DataFrame, compared: ComparedStates) -> list[Column]:
 
 
 def _changed_keys(compared: ComparedStates) -> DataFrame:
-    """Give the keys that differ between the first and the last state, with their pattern."""
+    """Return the keys that differ between the first and the last state, with their pattern."""
     from pyspark.sql import functions as F
 
     rows: DataFrame | None = None
     for place, frame in enumerate(compared.frames):
-        one = frame.select(F.lit(place).alias(_STATE), *_key_and_hash(frame, compared))
-        rows = one if rows is None else rows.unionByName(one)
+        state_rows = frame.select(F.lit(place).alias(_STATE), *_key_and_hash(frame, compared))
+        rows = state_rows if rows is None else rows.unionByName(state_rows)
     if rows is None:
         raise ValueError("there are no states to compare")
     values = [_hash_in_state(place) for place in range(len(compared.frames))]
     grouped = rows.groupBy(*_key_aliases(compared)).agg(F.array(*values).alias(_PATTERN))
-    found = quoted_column(_PATTERN)
-    ends = found.getItem(0).eqNullSafe(found.getItem(len(compared.frames) - 1))
+    pattern = quoted_column(_PATTERN)
+    ends = pattern.getItem(0).eqNullSafe(pattern.getItem(len(compared.frames) - 1))
     places = F.transform(
-        found,
+        pattern,
         lambda value: F.when(value.isNull(), F.lit(_ABSENT)).otherwise(
-            (F.array_position(found, value) - 1).cast("int")
+            (F.array_position(pattern, value) - 1).cast("int")
         ),
     )
     text = F.concat_ws(",", places.cast("array<string>"))
@@ -353,7 +353,7 @@ def _changed_keys(compared: ComparedStates) -> DataFrame:
 
 
 def _hash_in_state(place: int) -> Column:
-    """Give what a key is in one state: null where it is absent."""
+    """Build a column with the hash of a key's rows in one state; null where it is absent."""
     from pyspark.sql import functions as F
 
     hashes = F.collect_list(F.when(quoted_column(_STATE) == place, quoted_column(_HASH)))
@@ -361,7 +361,7 @@ def _hash_in_state(place: int) -> Column:
 
 
 def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
-    """Put the whole rows of both ends beside the changed keys; of a repeated key, one of each."""
+    """Join the whole rows of both ends to the changed keys; one row of a repeated key."""
     from pyspark.sql import functions as F
 
     keys = _key_aliases(compared)
@@ -392,7 +392,7 @@ def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int,
     names = [name for name in compared.frames[-1].columns if name not in compared.key]
     old, new = quoted_column(f"{_OLD}_hashes"), quoted_column(f"{_NEW}_hashes")
     places = {name: place for place, name in enumerate(compared.frames[-1].columns)}
-    found = joined.groupBy(_PATTERN).agg(
+    grouped = joined.groupBy(_PATTERN).agg(
         F.count(F.lit(1)).alias("n"),
         *(
             F.count(F.when(old.getItem(places[name]) != new.getItem(places[name]), 1)).alias(
@@ -405,12 +405,12 @@ def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int,
         row[_PATTERN]: (
             int(row["n"]), {name: int(row[f"c{i}"]) for i, name in enumerate(names) if row[f"c{i}"]}
         )
-        for row in found.collect()
+        for row in grouped.collect()
     }  # fmt: skip
 
 
 def _samples(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[DiffSample, ...]]:
-    """Give the first rows of each pattern, in the order of their keys."""
+    """Return the first rows of each pattern, in the order of their keys."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -420,11 +420,13 @@ def _samples(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[Dif
     first = joined.withColumn(_PLACE, F.row_number().over(by)).where(
         quoted_column(_PLACE) <= compared.samples
     )
-    found: dict[str, list[DiffSample]] = {}
-    chosen = first.orderBy(_PATTERN, _PLACE).select(_PATTERN, _OLD, _NEW)
-    for row in chosen.toArrow().to_pylist():
-        found.setdefault(row[_PATTERN], []).append(_row_sample(row[_OLD], row[_NEW], compared))
-    return {text: tuple(rows) for text, rows in found.items()}
+    rows_by_pattern: dict[str, list[DiffSample]] = {}
+    ordered = first.orderBy(_PATTERN, _PLACE).select(_PATTERN, _OLD, _NEW)
+    for row in ordered.toArrow().to_pylist():
+        rows_by_pattern.setdefault(row[_PATTERN], []).append(
+            _row_sample(row[_OLD], row[_NEW], compared)
+        )
+    return {text: tuple(rows) for text, rows in rows_by_pattern.items()}
 
 
 def _row_sample(

@@ -1,7 +1,7 @@
-"""Iceberg's own library, through the Java process of the Spark session.
+"""Access to Iceberg's Java library through the Java process of the Spark session.
 
-With `session.py` the only module that knows the session's gateway: a Spark Connect client has
-none, and is refused with what to do.
+With `session/session.py` the only module that uses the session's Java gateway. A Spark Connect
+client has no gateway and is refused, with a fix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGE = "org.apache.iceberg"
-#: Ends of the names of Java's exceptions -> what they mean here.
+#: (end of the name of a Java exception, our error, fix).
 _ERRORS_BY_EXCEPTION: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("CommitFailedException", TooBusy, "try again"),
     ("NoSuchTableException", NotFound, "check the name and the profile: lakehouse-backfill doctor"),
@@ -43,7 +43,7 @@ _LOCKED = ("database is locked", "SQLITE_BUSY")
 
 
 class JavaApi:
-    """Tables of one catalog as Iceberg's own library holds them; the JVM starts on first use."""
+    """Iceberg's Java library for the tables of one catalog; the JVM starts on first use."""
 
     def __init__(self, spark: Callable[[], SparkSession], catalog: str) -> None:
         self._open_session = spark
@@ -56,42 +56,42 @@ class JavaApi:
 
     @cached_property
     def jvm(self) -> Any:
-        """The names of the Java process."""
+        """Py4J's view of the Java process."""
         return self._classic_session._jvm
 
     @cached_property
     def catalog(self) -> Any:
-        """The catalog of the session, as Iceberg's library knows it."""
+        """Iceberg's Java object for the session's catalog."""
         util = self.iceberg.spark.Spark3Util
         with java_errors(f"opening catalog {self._catalog_name}"):
             return util.loadIcebergCatalog(self._classic_session._jsparkSession, self._catalog_name)
 
     def load_table(self, table: str) -> Any:
-        """Load a table afresh; raises NotFound, CatalogDown."""
+        """Load a table without a cache; raises NotFound, CatalogDown."""
         with java_errors(f"loading {table}"):
             loaded = self.catalog.loadTable(self.iceberg.catalog.TableIdentifier.parse(table))
             loaded.refresh()
             return loaded
 
     def string_map(self, values: dict[str, str]) -> Any:
-        """Give a Java map."""
-        found = self.jvm.java.util.HashMap()
+        """Return a Java map."""
+        java_map = self.jvm.java.util.HashMap()
         for key, value in values.items():
-            found.put(key, value)
-        return found
+            java_map.put(key, value)
+        return java_map
 
     def any_range_expression(self, ranges: Sequence[RowRange]) -> Any:
-        """Give the expression that is true for rows of any of the ranges; none: for all rows."""
-        every = [self._range_expression(one) for one in ranges]
-        if not every:
+        """Build an expression for rows in any of the ranges; without ranges, for all rows."""
+        expressions = [self._range_expression(each) for each in ranges]
+        if not expressions:
             return self._expressions.alwaysTrue()
-        found = every[0]
-        for one in every[1:]:
-            found = getattr(self._expressions, "or")(found, one)
-        return found
+        combined = expressions[0]
+        for each in expressions[1:]:
+            combined = getattr(self._expressions, "or")(combined, each)
+        return combined
 
     def call_protected(self, on: Any, name: str, *given: tuple[str, Any]) -> None:
-        """Call a method that Iceberg keeps for its own snapshot producers; types by name."""
+        """Call a protected method of Iceberg's snapshot producers; `given` are (type, value)."""
         loader = on.getClass().getClassLoader()
         types = self._java_array(
             self.jvm.java.lang.Class, [self._java_class(t, loader) for t, _ in given]
@@ -122,13 +122,13 @@ class JavaApi:
             return make.isNull(name)
         if rows.equals is not None:
             return make.equal(name, _literal(rows.equals))
-        found = make.alwaysTrue()
+        expression = make.alwaysTrue()
         if rows.lower is not None:
-            found = make.greaterThanOrEqual(name, _literal(rows.lower))
+            expression = make.greaterThanOrEqual(name, _literal(rows.lower))
         if rows.upper is not None:
             below = make.lessThan(name, _literal(rows.upper))
-            found = getattr(make, "and")(found, below)
-        return found
+            expression = getattr(make, "and")(expression, below)
+        return expression
 
     def _java_class(self, name: str, loader: Any) -> Any:
         if name == "long":
@@ -136,20 +136,20 @@ class JavaApi:
         return self.jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", False, loader)  # noqa: FBT003
 
     def _java_array(self, kind: Any, values: Sequence[Any]) -> Any:
-        found = self._classic_session.sparkContext._gateway.new_array(kind, len(values))
+        array = self._classic_session.sparkContext._gateway.new_array(kind, len(values))
         for at, value in enumerate(values):
-            found[at] = value
-        return found
+            array[at] = value
+        return array
 
 
 @contextmanager
 def closing_iterable(iterable: Any) -> Iterator[Iterable[Any]]:
-    """Iterate over one of Iceberg's closeable iterables, and close it."""
+    """Yield an iterator over one of Iceberg's closeable iterables, and close it afterwards."""
 
     def each() -> Iterator[Any]:
-        found = iterable.iterator()
-        while found.hasNext():
-            yield found.next()
+        iterator = iterable.iterator()
+        while iterator.hasNext():
+            yield iterator.next()
 
     try:
         yield each()
@@ -159,7 +159,7 @@ def closing_iterable(iterable: Any) -> Iterator[Iterable[Any]]:
 
 @contextmanager
 def java_errors(doing: str) -> Iterator[None]:
-    """Raise our errors for Java's; TooBusy only for a commit that certainly did not land."""
+    """Translate Java's errors into ours; TooBusy only for a commit that certainly failed."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -172,8 +172,8 @@ def java_errors(doing: str) -> Iterator[None]:
 
 def _translate(error: Any, doing: str) -> BackfillError:
     thrown = error.java_exception
-    name, said = str(thrown.getClass().getName()), str(thrown.getMessage())
-    problem = f"{doing}: {name.rpartition('.')[2]}: {_line(said)}"
+    name, message = str(thrown.getClass().getName()), str(thrown.getMessage())
+    problem = f"{doing}: {name.rpartition('.')[2]}: {_line(message)}"
     if any(word in str(error) for word in _LOCKED):
         return TooBusy(problem, fix="try again")
     for end, kind, fix in _ERRORS_BY_EXCEPTION:
@@ -187,7 +187,7 @@ def _line(text: object) -> str:
 
 
 def _literal(value: Bound) -> Any:
-    """Give a value that Iceberg converts to the column's type when it binds the expression."""
+    """Return a value that Iceberg converts to the column's type when it binds the expression."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return value.isoformat(timespec="microseconds")

@@ -1,14 +1,9 @@
-"""Commits through the Java API: swaps by Iceberg's snapshot producer, clones, tags.
+"""Commits through Iceberg's Java API: swaps of files, clones, tags, fences and columns.
 
-Finding files in a table's snapshots as objects of Iceberg's own library.
-
-One swap of files by Iceberg's own snapshot producer, over as many attempts as it takes.
-
-Commits through Iceberg's Java API: the way for tables that PyIceberg cannot write.
-
-Each is one conditional commit on the state that was inspected: `TableOperations.commit` takes the
-metadata it was made from, and fails when the table is any other by now. Iceberg's own retry would
-come between the inspection and the commit, so it is not used.
+This write path serves tables that PyIceberg cannot write. Each operation is one conditional commit
+on the inspected state: `TableOperations.commit` takes the metadata that the change was built from,
+and fails when the table has changed since. Iceberg's own retry is not used: it would run between
+the inspection and the commit.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from lakehouse_backfill.ports.table_writer import TableCommitter
 
 
 class JavaFileLookup:
-    """Looks files up by path, delete files by path and offset."""
+    """Finds files of a snapshot by path, delete files by path and offset."""
 
     def __init__(self, api: JavaApi) -> None:
         self._api = api
@@ -42,9 +37,10 @@ class JavaFileLookup:
     def data_files(
         self, table: Any, snapshot_id: int, paths: Iterable[str], ranges: Sequence[RowRange]
     ) -> dict[str, Any]:
-        """Give those of the data files that the snapshot lists, with all their statistics.
+        """Return the data files that the snapshot lists, with all their statistics.
 
-        Manifests are pruned by the rows first; a file without rows shows only without pruning.
+        The first scan prunes manifests by `ranges`. A second scan without pruning finds files
+        without rows.
         """
         wanted = set(paths)
         found: dict[str, Any] = {}
@@ -54,7 +50,7 @@ class JavaFileLookup:
         return found
 
     def delete_files(self, table: Any, snapshot_id: int, names: Iterable[str]) -> dict[str, Any]:
-        """Give those of the delete files that the snapshot lists."""
+        """Return the delete files that the snapshot lists."""
         wanted = set(names)
         found: dict[str, Any] = {}
         if not wanted:
@@ -66,7 +62,9 @@ class JavaFileLookup:
                     manifest, table.io(), table.specs()
                 )
                 with closing_iterable(reader) as files:
-                    found.update({n: f for f in files if (n := delete_file_name(f)) in wanted})
+                    found.update(
+                        {name: file for file in files if (name := delete_file_name(file)) in wanted}
+                    )
         return found
 
     def _scan_data_files(
@@ -81,13 +79,13 @@ class JavaFileLookup:
 
 
 def delete_file_name(file: Any) -> str:
-    """Name a delete file: many deletion vectors lie in one Puffin file, each at its offset."""
+    """Return a unique name: one Puffin file has many deletion vectors, each at its offset."""
     offset = file.contentOffset()
     return str(file.location()) if offset is None else f"{file.location()}#{offset}"
 
 
 def require_all_listed(found: dict[str, Any], wanted: Iterable[str], table: str) -> None:
-    """Raise NotFound for files that nobody lists."""
+    """Raise NotFound when a wanted file is not among the found files."""
     missing = [path for path in wanted if path not in found]
     if missing:
         raise NotFound(
@@ -98,11 +96,11 @@ def require_all_listed(found: dict[str, Any], wanted: Iterable[str], table: str)
 
 
 class JavaSwap:
-    """The producer of one set of files out and in: it keeps the manifests that it rewrote.
+    """Iceberg's snapshot producer for one swap of files; attempts reuse rewritten manifests.
 
-    Deletion vectors of removed data files go with them, as the format asks (Iceberg spec, deletion
-    vectors). Files that come in with a sequence number keep it: deletes that came before apply to
-    them as they did.
+    Deletion vectors of removed data files are removed too, as the format requires (Iceberg spec,
+    deletion vectors). Added files with a sequence number keep it, so earlier deletes still apply to
+    them.
     """
 
     def __init__(self, api: JavaApi, order: SwapCommit) -> None:
@@ -114,67 +112,69 @@ class JavaSwap:
 
     @property
     def operations(self) -> Any:
-        """The table's operations: what it was at the last refresh."""
+        """The table's operations, with its metadata at the last refresh."""
         return self._table.operations()
 
     def is_same_swap(self, order: SwapCommit) -> bool:
-        """Tell whether the order swaps the same files of the same table for the same act."""
+        """Return whether the order swaps the same files of the same table with the same token."""
         return _swap_identity(order) == _swap_identity(self._order)
 
     def refresh(self) -> None:
-        """Load the table's newest metadata."""
+        """Load the newest metadata of the table."""
         self._table.refresh()
 
     def write_snapshot(self, order: SwapCommit) -> Any:
-        """Write manifests and manifest list on the head as it is now; nobody sees them yet."""
+        """Write manifests and manifest list on the current head; they are not visible yet."""
         for key, value in order.summary.items():
             self._producer.set(key, value)
-        # Readers and writers judge a snapshot by its operation. One that only adds would be an
-        # append, one that puts files back a delete; whoever moved partitions overwrote them.
-        text = json.loads(self._api.iceberg.SnapshotParser.toJson(self._producer.apply()))
-        text["summary"]["operation"] = order.operation
+        # Readers and writers depend on a snapshot's operation. Iceberg would report an append for
+        # files that are only added, and a delete for a revert; the order has the right operation.
+        snapshot = json.loads(self._api.iceberg.SnapshotParser.toJson(self._producer.apply()))
+        snapshot["summary"]["operation"] = order.operation
         if order.columns is not None:
-            text["schema-id"] = order.columns.schema_id
-        self._require_file_counts(text["summary"])
-        return self._api.iceberg.SnapshotParser.fromJson(json.dumps(text))
+            snapshot["schema-id"] = order.columns.schema_id
+        self._require_file_counts(snapshot["summary"])
+        return self._api.iceberg.SnapshotParser.fromJson(json.dumps(snapshot))
 
     @cached_property
     def _producer(self) -> Any:
         order, overwrite = self._order, self._table.newOverwrite()
         self._remove_files(overwrite)
-        found = self._find_added_files()
+        added_files = self._find_added_files()
         for file in order.added:
             if file.sequence_number is None:
-                overwrite.addFile(found[file.path])
-        self._readd_files(overwrite, found)
+                overwrite.addFile(added_files[file.path])
+        self._readd_files(overwrite, added_files)
         return overwrite
 
     def _remove_files(self, overwrite: Any) -> None:
         order, table = self._order, self._order.base.table
         if order.base.head_id is None:
             return
-        gone = self._file_lookup.data_files(
+        removed_files = self._file_lookup.data_files(
             self._table, order.base.head_id, order.removed, order.ranges
         )
-        require_all_listed(gone, order.removed, table)
+        require_all_listed(removed_files, order.removed, table)
         names = order.removed_deletes
-        hidden = self._file_lookup.delete_files(self._table, order.base.head_id, names)
-        require_all_listed(hidden, names, table)
+        removed_deletes = self._file_lookup.delete_files(self._table, order.base.head_id, names)
+        require_all_listed(removed_deletes, names, table)
         sets = self._api.iceberg.util
         data, deletes = sets.DataFileSet.create(), sets.DeleteFileSet.create()
-        for file in gone.values():
+        for file in removed_files.values():
             data.add(file)
-        for file in hidden.values():
+        for file in removed_deletes.values():
             deletes.add(file)
         overwrite.deleteFiles(data, deletes)
 
     def _readd_files(self, overwrite: Any, found: dict[str, Any]) -> None:
-        """Add files with their old sequence numbers, in a manifest of each spec."""
+        """Add files with their old sequence numbers, in one manifest per partition spec."""
         by_spec: dict[int, list[tuple[Any, int]]] = {}
         for file in self._order.added:
             if file.sequence_number is not None:
-                one = found[file.path]
-                by_spec.setdefault(int(one.specId()), []).append((one, file.sequence_number))
+                java_file = found[file.path]
+                by_spec.setdefault(int(java_file.specId()), []).append(
+                    (java_file, file.sequence_number)
+                )
         for spec_id, files in by_spec.items():
             manifest = self._write_manifest(spec_id, files)
             self._api.call_protected(overwrite, "add", ("ManifestFile", manifest))
@@ -195,22 +195,22 @@ class JavaSwap:
         return writer.toManifestFile()
 
     def _find_added_files(self) -> dict[str, Any]:
-        """Find the files that come in, each in the first source that lists it."""
-        wanted = [file.path for file in self._order.added]
-        found: dict[str, Any] = {}
+        """Find the files to add, each in the first source that lists it."""
+        paths = [file.path for file in self._order.added]
+        files_by_path: dict[str, Any] = {}
         for name, snapshot_id in self._order.sources:
-            missing = [path for path in wanted if path not in found]
+            missing = [path for path in paths if path not in files_by_path]
             if not missing:
                 break
             table = self._api.load_table(name)
-            found.update(
+            files_by_path.update(
                 self._file_lookup.data_files(table, snapshot_id, missing, self._order.ranges)
             )
-        require_all_listed(found, wanted, self._order.base.table)
-        return found
+        require_all_listed(files_by_path, paths, self._order.base.table)
+        return files_by_path
 
     def _require_file_counts(self, summary: dict[str, str]) -> None:
-        """Compare what Iceberg counted with what was ordered, before anything is committed."""
+        """Raise Conflict, before the commit, when Iceberg's file counts differ from the order's."""
         counted = [int(summary.get(f"{word}-data-files", "0")) for word in ("added", "deleted")]
         ordered = [len(self._order.added), len(self._order.removed)]
         if counted != ordered:
@@ -234,7 +234,7 @@ def _swap_identity(order: SwapCommit) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class PreparedCommit:
-    """Metadata that was worked out from `base`, not committed yet."""
+    """Metadata built from `base`, not committed yet."""
 
     table: str
     operations: Any
@@ -242,13 +242,13 @@ class PreparedCommit:
     metadata: Any
 
     def commit(self) -> None:
-        """Commit once, whatever the user's table says about retries."""
+        """Commit once; the table's retry properties do not apply."""
         with java_errors(f"committing to {self.table}"), commit_window("Publisher.swap"):
             self.operations.commit(self.base, self.metadata)
 
 
 class JavaCommits(TableCommitter):
-    """Single commits on the tables of one catalog."""
+    """Single conditional commits, without retries, on the tables of one catalog."""
 
     writes_rows = False
 
@@ -257,7 +257,7 @@ class JavaCommits(TableCommitter):
         self._swap: JavaSwap | None = None
 
     def prepare(self, order: SwapCommit) -> PreparedCommit:
-        """Write the manifests of a swap; those of an earlier attempt at the same are used again."""
+        """Write the manifests of a swap; reuse those of an earlier attempt at the same swap."""
         if self._swap is None or not self._swap.is_same_swap(order):
             self._swap = JavaSwap(self._api, order)
         with java_errors(f"preparing a commit on {order.base.table}"):
@@ -286,7 +286,7 @@ class JavaCommits(TableCommitter):
     def take_out(
         self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
     ) -> None:
-        """Drop tags and snapshots, while the table has exactly the references `refs`."""
+        """Drop tags and snapshots; raise TooBusy unless the table's references equal `refs`."""
 
         def change(builder: Any) -> Any:
             for name in tags:
@@ -297,14 +297,14 @@ class JavaCommits(TableCommitter):
             return builder.removeSnapshots(ids)
 
         def require_same(base: Any) -> None:
-            held = {str(name): int(ref.snapshotId()) for name, ref in base.refs().items()}
-            if held != refs:
+            current_refs = {str(name): int(ref.snapshotId()) for name, ref in base.refs().items()}
+            if current_refs != refs:
                 raise TooBusy(f"{table}: its tags and branches changed", fix="try again")
 
         self._commit(table, "Upkeep.let_go", change, None, require_same)
 
     def write_clone(self, order: CloneCommit) -> None:
-        """Write the metadata file of a clone, checked by Iceberg's own reader before."""
+        """Write the metadata file of a clone, after Iceberg's own parser has checked it."""
         parser = self._api.iceberg.TableMetadataParser
         with java_errors(f"writing the clone of {order.table}"):
             io = self._api.load_table(order.table).io()
@@ -314,7 +314,7 @@ class JavaCommits(TableCommitter):
                 parser.write(metadata, io.newOutputFile(order.file))
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
-        """Give the table another UUID and set properties, unless its UUID is not `found_uuid`."""
+        """Assign a new UUID and properties; raise TooBusy unless the UUID is `found_uuid`."""
 
         def change(builder: Any) -> Any:
             return builder.assignUUID(uuid).setProperties(self._api.string_map(properties))
@@ -322,7 +322,7 @@ class JavaCommits(TableCommitter):
         self._commit(table, "Shadows.fence", change, found_uuid)
 
     def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:
-        """Give the table other columns, unless its UUID is not `found_uuid`."""
+        """Set the table's columns; raise TooBusy unless its UUID is `found_uuid`."""
         self._commit(table, "Shadows.evolve", lambda b: self._with_columns(b, columns), found_uuid)
 
     def _commit(
@@ -353,13 +353,13 @@ class JavaCommits(TableCommitter):
             tags[order.after] = int(snapshot.snapshotId())
         for name, snapshot_id in tags.items():
             builder = builder.setRef(name, self._tag_reference(snapshot_id, order.tag_age_ms))
-        found = builder.setProperties(self._api.string_map(order.properties)).build()
-        if order.columns and int(found.currentSchemaId()) != order.columns.schema_id:
+        metadata = builder.setProperties(self._api.string_map(order.properties)).build()
+        if order.columns and int(metadata.currentSchemaId()) != order.columns.schema_id:
             raise TooBusy(f"{order.base.table} has other schemas by now", fix="try again")
-        return found
+        return metadata
 
     def _with_columns(self, builder: Any, columns: NewSchema) -> Any:
-        """A schema that the table had before is used again, under its old number."""
+        """Set the schema; one that the table had before is used again, with its old id."""
         schema = self._api.iceberg.SchemaParser.fromJson(columns.schema)
         return builder.setCurrentSchema(schema, columns.last_column_id)
 
@@ -370,7 +370,7 @@ class JavaCommits(TableCommitter):
 
 def _require_as_inspected(metadata: Any, wanted: InspectedState) -> None:
     head = metadata.currentSnapshot()
-    found = InspectedState(
+    current = InspectedState(
         table=wanted.table,
         uuid=str(metadata.uuid()),
         head_id=None if head is None else int(head.snapshotId()),
@@ -378,5 +378,5 @@ def _require_as_inspected(metadata: Any, wanted: InspectedState) -> None:
         spec_id=int(metadata.defaultSpecId()),
         last_column_id=int(metadata.lastColumnId()),
     )
-    if found != wanted:
+    if current != wanted:
         raise TooBusy(f"{wanted.table} moved since it was inspected", fix="try again")

@@ -1,8 +1,8 @@
-"""The way by rows: Spark writes a candidate's rows into the target, by its public API alone.
+"""Row rewrite: Spark writes a candidate's rows into the target, by its public API alone.
 
-For tables that PyIceberg cannot write, where no JVM is in reach (Spark Connect). Of what the other
-ways do in one commit, only the snapshot with its summary is one here; the Iceberg adapter does
-the rest from what the summary says.
+This write path serves tables that PyIceberg cannot write when no JVM is available (Spark Connect).
+Its commit has only the snapshot with its summary. The Iceberg adapter does the remaining changes,
+which other write paths do in the same commit, from the summary.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from lakehouse_backfill.ports.table_writer import RowVerifier, SwapCommitter, Ta
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: What Iceberg says when another writer changed the partitions first, so that nothing landed.
+#: Messages of Iceberg when another writer changed the partitions first; nothing was committed.
 _CONFLICT_MESSAGES = (
     "Found conflicting files",
     "Found new conflicting delete",
     "Cannot determine history",
 )
-#: What Iceberg and Spark say when a table is not the one that they held.
+#: Messages of Iceberg and Spark when a table has another UUID than the loaded one.
 _TABLE_CHANGED_MESSAGES = (
     "UUID does not match",
     "TABLE_ID_MISMATCH",
@@ -59,7 +59,7 @@ _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 
 @dataclass(frozen=True)
 class PreparedRewrite:
-    """Rows that were worked out, not written yet."""
+    """Rows of a swap, not written yet."""
 
     table: str
     quoted_name: str
@@ -69,7 +69,7 @@ class PreparedRewrite:
     summary: dict[str, str]
 
     def commit(self) -> None:
-        """Write the rows in place of what the partitions hold, in one validated commit."""
+        """Replace the partitions' rows in one validated commit; raise TooBusy on a conflict."""
         writer = self.frame.writeTo(self.quoted_name).option("isolation-level", "serializable")
         if self.head_id is not None:
             writer = writer.option("validate-from-snapshot-id", str(self.head_id))
@@ -89,7 +89,7 @@ class PreparedRewrite:
 
 
 class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
-    """Swaps by rows, and tags by SQL, on the tables of one catalog."""
+    """Swaps by rewriting rows, and tags by SQL, on the tables of one catalog."""
 
     writes_rows = True
 
@@ -98,21 +98,23 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
         self._catalog = catalog
 
     def prepare(self, order: SwapCommit) -> PreparedRewrite:
-        """Work out the rows of a swap: exactly those of its partitions, under the target's columns.
+        """Prepare the rows of a swap: exactly those of its partitions, in the target's columns.
 
-        Raises TooBusy when the table moved since it was inspected, or was fenced by another
-        process; Unsupported for what needs a commit of another kind.
+        Raises TooBusy when the table changed since it was inspected, or when another process fenced
+        it; Unsupported for an append, and for rows in other columns.
         """
         if order.operation == "append":
             raise _unsupported_order(order, "an append, which streaming readers follow")
         name = quoted_table_name(self._catalog, order.base.table)
         with spark_errors(f"preparing {order.base.table}"):
-            held = self._refresh_and_pin(name)
+            identity = self._refresh_and_pin(name)
             _require_as_inspected(self._table_properties(name), order.base)
             frames = [
-                self._content_rows(one, held) for one in order.contents if one.table is not None
+                self._content_rows(content, identity)
+                for content in order.contents
+                if content.table is not None
             ]
-            frame = reduce(lambda left, right: left.unionByName(right), frames, held)
+            frame = reduce(lambda left, right: left.unionByName(right), frames, identity)
         left = PendingRewrite(contents=order.contents, before=_before_tag(order), after=order.after)
         return PreparedRewrite(
             table=order.base.table,
@@ -124,42 +126,44 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
         )
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
-        """Set the tag, or drop it (None); ages are kept in whole days, the longest as it is."""
+        """Set the tag, or drop it (None); the age is rounded up to whole days."""
         alter = f"ALTER TABLE {quoted_table_name(self._catalog, table)}"
-        # Days that are too many for milliseconds mean the longest age there is.
+        # Days that overflow in milliseconds are stored as the longest possible age.
         days = max_age_ms // _DAY_MS + 1
-        done = (
+        create = (
             f"CREATE OR REPLACE TAG {quote_identifier(name)} AS OF VERSION {int(snapshot_id or 0)}"
         )
-        text = f"{alter} {done} RETAIN {days} DAYS"
+        statement = f"{alter} {create} RETAIN {days} DAYS"
         if snapshot_id is None:
-            text = f"{alter} DROP TAG {quote_identifier(name)}"
+            statement = f"{alter} DROP TAG {quote_identifier(name)}"
         with (
             spark_errors(f"tagging {table}"),
             write_guard.allow_own_writes(),
             commit_window("Pins.tag"),
         ):
-            self._open_session().sql(text)
+            self._open_session().sql(statement)
 
     def require_equal(
         self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
     ) -> None:
         """Compare count and checksum of the rows; raises OutcomeUnknown when they differ."""
-        for one in contents:
+        for content in contents:
             with spark_errors(f"proving {table}"):
-                wanted = self._content_checksum(one, one.table, one.snapshot_id, table)
-                found = self._content_checksum(one, table, snapshot_id, table)
-            if (wanted.rows, wanted.text) != (found.rows, found.text):
+                candidate = self._content_checksum(
+                    content, content.table, content.snapshot_id, table
+                )
+                stored = self._content_checksum(content, table, snapshot_id, table)
+            if (candidate.rows, candidate.text) != (stored.rows, stored.text):
                 raise OutcomeUnknown(
-                    f"{table}@{snapshot_id} holds {found.rows} rows ({found.text}) of "
-                    f"{partitions.describe_labels(one.scope.partitions)}, the candidate {wanted.rows} "
-                    f"({wanted.text})",
+                    f"{table}@{snapshot_id} holds {stored.rows} rows ({stored.text}) of "
+                    f"{partitions.describe_labels(content.scope.partitions)}, the candidate "
+                    f"{candidate.rows} ({candidate.text})",
                     state="the snapshot is visible, and not accepted",
                     fix="look at who wrote to the table, and set it back by hand",
                 )
 
     def _refresh_and_pin(self, name: str) -> DataFrame:
-        """Hold the table as it is now: a server may cache what it loaded before."""
+        """Refresh the table, which a server may have cached, and pin its identity."""
         spark = self._open_session()
         with write_guard.allow_own_writes():
             spark.catalog.refreshTable(name)
@@ -167,11 +171,11 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
 
     def _table_properties(self, name: str) -> dict[str, str]:
         with write_guard.allow_own_writes():
-            shown = self._open_session().sql(f"SHOW TBLPROPERTIES {name}").collect()
-        return {row["key"]: row["value"] for row in shown}
+            rows = self._open_session().sql(f"SHOW TBLPROPERTIES {name}").collect()
+        return {row["key"]: row["value"] for row in rows}
 
     def _content_rows(self, one: PartitionContent, target: DataFrame) -> DataFrame:
-        """Read the rows, and no other: Spark would append those of other partitions."""
+        """Read only the rows of the partitions: Spark would append rows of other partitions."""
         table = str(one.table)
         frame = dataframes.read_table(self._open_session(), self._catalog, table, one.snapshot_id)
         if [(f.name, f.dataType) for f in frame.schema] != [
@@ -197,16 +201,16 @@ class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
             frame = dataframes.empty_frame(spark, schema)
         else:
             frame = dataframes.read_scope(spark, self._catalog, table, snapshot_id, one.scope)
-        found = frame.agg(*row_hash.checksum_aggregates(frame.schema)).collect()[0].asDict()
-        return row_hash.to_checksum(found, row_hash.shape_digest(frame.schema))
+        aggregates = frame.agg(*row_hash.checksum_aggregates(frame.schema)).collect()[0].asDict()
+        return row_hash.to_checksum(aggregates, row_hash.shape_digest(frame.schema))
 
 
 def _require_as_inspected(shown: Mapping[str, str], base: InspectedState) -> None:
-    """Compare head and fence; Spark shows no UUID but the one that a fence has left."""
+    """Compare head and fence; Spark only shows the UUID that a fence has stored."""
     head = "none" if base.head_id is None else str(base.head_id)
-    # A clone has no epoch until it is fenced itself, and may name the fence of what it is of.
-    fenced = shown.get(FENCE_UUID_PROPERTY) if EPOCH_PROPERTY in shown else None
-    if fenced not in (None, base.uuid):
+    # A clone has no epoch until it is fenced itself; it may have the fence of its original.
+    fence_uuid = shown.get(FENCE_UUID_PROPERTY) if EPOCH_PROPERTY in shown else None
+    if fence_uuid not in (None, base.uuid):
         raise TooBusy(f"{base.table} was fenced since it was inspected", fix="try again")
     if shown["current-snapshot-id"] != head:
         raise TooBusy(f"{base.table} moved since it was inspected", fix="try again")
@@ -217,7 +221,7 @@ def _before_tag(order: SwapCommit) -> str | None:
 
 
 def _ranges(contents: tuple[PartitionContent, ...]) -> list[RowRange]:
-    return [rows for one in contents for rows in partitions.scope_row_ranges(one.scope)]
+    return [rows for content in contents for rows in partitions.scope_row_ranges(content.scope)]
 
 
 def _unsupported_order(order: SwapCommit, what: str) -> Unsupported:

@@ -1,8 +1,6 @@
-"""The Differ port by a shuffle; all differing rows.
+"""Compares two snapshots by a shuffle, for changes that do not fit one machine: the Differ port.
 
-Every row that differs between two snapshots, for changes that do not fit one machine.
-
-Old against new on Spark, for changes that do not fit one machine: the Differ port.
+It can also yield every differing row.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from lakehouse_backfill.adapters.spark.diff.rows import (
     narrow,
     samples,
 )
-from lakehouse_backfill.adapters.spark.diff.sides import HASH, LABEL, DiffColumn, DiffSides
+from lakehouse_backfill.adapters.spark.diff.sides import HASH, LABEL, DiffSides, SparkDiffColumn
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CellDiff, Diff, PartitionDiff
@@ -75,7 +73,7 @@ def _labels(found: DataFrame) -> list[Any]:
     return [row[LABEL] for row in rows]
 
 
-def _ordered(found: DataFrame, raw: Any, keys: list[DiffColumn]) -> list[dict[str, Any]]:
+def _ordered(found: DataFrame, raw: Any, keys: list[SparkDiffColumn]) -> list[dict[str, Any]]:
     """Give one partition's rows by Arrow, whose values are those of the local engine."""
     from pyspark.sql import functions as F
 
@@ -141,7 +139,7 @@ def _all(conditions: list[Column]) -> Column:
     return first
 
 
-def _named(row: Any, columns: list[DiffColumn]) -> dict[str, Any] | None:
+def _named(row: Any, columns: list[SparkDiffColumn]) -> dict[str, Any] | None:
     if row is None:
         return None
     return {column.name: to_json_value(row[column.slot]) for column in columns}

@@ -1,8 +1,6 @@
-"""Column distributions on Spark (goes with the shuffle engine).
+"""Distributions of a diff's columns: two passes over the new side, one over the old side.
 
-Counting the values of a diff's columns: texts as they are, numbers by bins, in one shuffle.
-
-How columns are spread on both sides of a diff: two passes over the new side, one of the old.
+Texts are counted by value, numbers by bins, all columns in one shuffle.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.diff.rows import TIMES, Found, Wide
-from lakehouse_backfill.adapters.spark.diff.sides import DiffColumn
+from lakehouse_backfill.adapters.spark.diff.sides import SparkDiffColumn
 from lakehouse_backfill.core.comparison import distributions
 from lakehouse_backfill.core.comparison.distributions import (
     MAX_CATEGORIES,
@@ -78,7 +76,7 @@ class _Cell:
 class Counting:
     """Counts texts by value and numbers by bins, all columns in one shuffle."""
 
-    def __init__(self, texts: list[DiffColumn], ranges: dict[str, tuple[Any, Any]]) -> None:
+    def __init__(self, texts: list[SparkDiffColumn], ranges: dict[str, tuple[Any, Any]]) -> None:
         self._texts = [each.slot for each in texts]
         self._ranges = ranges
         self._exponents = {slot: bin_exponent(*ends) for slot, ends in ranges.items()}
@@ -127,7 +125,7 @@ class Counting:
             spreads[slot].histogram.add(*ends, equal, scaled)
 
 
-def _values_of(column: DiffColumn) -> _Cell:
+def _values_of(column: SparkDiffColumn) -> _Cell:
     if {each.typeName() for each in (column.old, column.new) if each is not None} == {"date"}:
         # Numbers are counted faster than texts.
         return _Cell(column.slot, _VALUES, factor=1.0, is_date=True)
@@ -165,7 +163,7 @@ def _scaled(double: Column) -> Column:
     return F.when(size < 2.0**least, F.lit(0).cast("bigint")).otherwise(signed)
 
 
-def text_of(column: DiffColumn) -> Column:
+def text_of(column: SparkDiffColumn) -> Column:
     """Give a text that is different for different values."""
     from pyspark.sql import functions as F
 
@@ -209,7 +207,7 @@ def column_diffs(
 
 
 def _described(
-    column: DiffColumn, old: Spread, new: Spread, changed: int, moved: Moved
+    column: SparkDiffColumn, old: Spread, new: Spread, changed: int, moved: Moved
 ) -> ColumnDiff:
     shift = None
     if column.kind == "number":
@@ -237,7 +235,7 @@ def _described(
 
 
 def _distribution(
-    column: DiffColumn, old: Spread, new: Spread, *, draw: bool
+    column: SparkDiffColumn, old: Spread, new: Spread, *, draw: bool
 ) -> Distribution | None:
     if column.kind == "number":
         return distributions.number_distribution(
@@ -294,16 +292,16 @@ class _Measuring:
         return found
 
 
-def _aggregated(frame: DataFrame, columns: list[DiffColumn]) -> dict[str, Any]:
+def _aggregated(frame: DataFrame, columns: list[SparkDiffColumn]) -> dict[str, Any]:
     wanted = [aggregate for each in columns for aggregate in _aggregates(each)]
     return dict(frame.agg(*wanted).collect()[0].asDict())
 
 
-def _is_narrow(column: DiffColumn, row: dict[str, Any]) -> bool:
+def _is_narrow(column: SparkDiffColumn, row: dict[str, Any]) -> bool:
     return (row[f"{column.slot}_distinct"] or 0) <= _SURELY_WIDE
 
 
-def _aggregates(column: DiffColumn) -> list[Column]:
+def _aggregates(column: SparkDiffColumn) -> list[Column]:
     from pyspark.sql import functions as F
 
     slot = column.slot
@@ -327,7 +325,7 @@ def _aggregates(column: DiffColumn) -> list[Column]:
     ]
 
 
-def _of_row(column: DiffColumn, row: dict[str, Any]) -> Spread:
+def _of_row(column: SparkDiffColumn, row: dict[str, Any]) -> Spread:
     slot = column.slot
     nulls = row[f"{slot}_nulls"]
     if column.kind != "number":

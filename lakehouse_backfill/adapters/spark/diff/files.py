@@ -1,9 +1,4 @@
-"""Shared files and partition layout (goes: taken from local.diff.plan).
-
-How rows and files of a diff are assigned to partitions, read from Iceberg's metadata tables.
-
-Which files both sides of a diff share, from Iceberg's metadata tables, and what they hold.
-"""
+"""Files that both sides of a diff share, and the partition layout, from Iceberg's metadata."""
 
 from __future__ import annotations
 

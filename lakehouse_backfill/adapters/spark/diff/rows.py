@@ -1,15 +1,8 @@
-"""Key and hash comparison, differing rows, samples (goes with the shuffle engine).
+"""Comparison by key and row hash, shared by the diff and the edge check; differing rows, samples.
 
-Old against new by key and row hash: what the diff and the edge check share.
-
-Wide rows are never shuffled: only partition, key and one 64-bit hash. Rows of a key that stands
-more than once are compared as a multiset inside the key, so that a join never multiplies them.
-
-The rows of both sides that have no equal on the other: few, beside those that were compared.
-
-When two numbers differ by more than their column's tolerance, as the local engine says it.
-
-Differing rows as examples, and how many rows each column changed in.
+Wide rows are never shuffled: only partition, key and one 64-bit hash. Rows of a repeated key are
+compared as a multiset within the key, so a join never multiplies them. Whole rows are only joined
+back for rows without an equal on the other side.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quote_identifier, quoted_column
 from lakehouse_backfill.adapters.spark.diff import sides
-from lakehouse_backfill.adapters.spark.diff.sides import HASH, LABEL, DiffColumn, common_type
+from lakehouse_backfill.adapters.spark.diff.sides import HASH, LABEL, SparkDiffColumn, common_type
 from lakehouse_backfill.core.comparison.conditions import EXACT_DIGITS, format_decimal
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.serialization import to_json_value
@@ -136,15 +129,15 @@ class Wide:
 
     old: DataFrame
     new: DataFrame
-    columns: tuple[DiffColumn, ...]
+    columns: tuple[SparkDiffColumn, ...]
 
     @property
-    def key(self) -> list[DiffColumn]:
+    def key(self) -> list[SparkDiffColumn]:
         """The key's columns."""
         return [each for each in self.columns if each.use == "key"]
 
     @property
-    def compared(self) -> list[DiffColumn]:
+    def compared(self) -> list[SparkDiffColumn]:
         """The compared columns."""
         return [each for each in self.columns if each.use == "compared"]
 
@@ -221,7 +214,7 @@ def _whole(
 _WHOLE = ("byte", "short", "integer", "long")
 
 
-def differs(column: DiffColumn, old: Column, new: Column) -> Column:
+def differs(column: SparkDiffColumn, old: Column, new: Column) -> Column:
     """Tell whether the values of a pair differ; null differs from any value."""
     from pyspark.sql import functions as F
 
@@ -248,7 +241,7 @@ def _is_finite(value: Column) -> Column:
     return ~F.isnan(value) & (F.abs(value) < F.lit(float("inf")))
 
 
-def _exact(column: DiffColumn) -> str | None:
+def _exact(column: SparkDiffColumn) -> str | None:
     """Give the type in which both sides' values are subtracted without loss; None: there is none.
 
     A difference of decimals needs a digit more than they have.
@@ -368,7 +361,7 @@ def _renamed(wide: Wide, side: DataFrame, prefix: str) -> DataFrame:
     )
 
 
-def _differs(column: DiffColumn) -> Column:
+def _differs(column: SparkDiffColumn) -> Column:
     """Tell whether a pair's values differ; nested ones by their canonical hash, as whole rows are.
 
     As JSON, moments would lose their microseconds, and -0.0 would not be 0.0.
@@ -383,7 +376,7 @@ def _differs(column: DiffColumn) -> Column:
     return ~old.eqNullSafe(new)
 
 
-def _hashed(column: DiffColumn, name: str) -> Column:
+def _hashed(column: SparkDiffColumn, name: str) -> Column:
     """Hash one side's value in the type that both sides are compared in."""
     from pyspark.sql import types as T
 

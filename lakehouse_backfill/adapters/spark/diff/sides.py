@@ -1,8 +1,6 @@
-"""Both sides under the same comparable columns (goes: columns from local.diff).
+"""The two sides of a diff, under the same short column names and in comparable types.
 
-The columns of a diff: both sides under the same short names, in comparable types.
-
-The two sides of a diff: what of them has to be read, under the same names.
+Only rows that the shared files do not already decide are read.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _NESTED = ("struct", "array", "map")
 
 
 @dataclass(frozen=True)
-class DiffColumn:
+class SparkDiffColumn:
     """One column by name: its short name in compared frames, its type there, and its use."""
 
     name: str
@@ -86,7 +84,7 @@ class DiffColumn:
 def columns_of_diff(
     old: StructType, new: StructType, key: tuple[str, ...], ignore: Collection[str],
     read: Collection[str], tolerances: tuple[Tolerance, ...] = (),
-) -> tuple[DiffColumn, ...]:  # fmt: skip
+) -> tuple[SparkDiffColumn, ...]:  # fmt: skip
     """List the columns of both sides: in the order of the new side, then those only old has.
 
     Raises ConfigError when a side lacks a key column or a tolerance is of no compared number
@@ -97,20 +95,23 @@ def columns_of_diff(
     for name in key:
         _require_key(name, sides)
     limits = {one.column: one for one in tolerances}
-    columns: list[DiffColumn] = []
+    columns: list[SparkDiffColumn] = []
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         if name in ignore and name not in key and name not in read:
             continue
         use: Use = "key" if name in key else "condition" if name in ignore else "compared"
         types = sides[0].get(name), sides[1].get(name)
-        columns.append(DiffColumn(name, f"c{len(columns)}", use, *types, limits.get(name)))
+        columns.append(SparkDiffColumn(name, f"c{len(columns)}", use, *types, limits.get(name)))
     kinds = {column.name: column.kind for column in columns if column.use == "compared"}
     require_applicable_tolerances(tolerances, kinds, key)
     return tuple(columns)
 
 
 def aligned(
-    frame: DataFrame, side: Literal["old", "new"], columns: tuple[DiffColumn, ...], *extra: Column
+    frame: DataFrame,
+    side: Literal["old", "new"],
+    columns: tuple[SparkDiffColumn, ...],
+    *extra: Column,
 ) -> DataFrame:
     """Give a side's rows under the short names, plus extra columns."""
     chosen = [each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns]
@@ -253,10 +254,13 @@ class DiffSides:
         self._old = self._side("old", request.old_table, request.old_snapshot_id)
         self._new = self._side("new", request.new_table, request.new_snapshot_id)
         self.columns = columns_of_diff(
-            self._old.schema, self._new.schema, request.key,
-            (*request.ignore, *added_column_names(request.change)), self._asked() | set(added_column_names(request.change)),
+            self._old.schema,
+            self._new.schema,
+            request.key,
+            (*request.ignore, *added_column_names(request.change)),
+            self._asked() | set(added_column_names(request.change)),
             request.tolerances,
-        )  # fmt: skip
+        )
         both = [(side.table, side.snapshot_id, side.schema) for side in (self._old, self._new)]
         self.layout = files.find(spark, catalog, both, request.scope)
         self.split = self._split_files()

@@ -1,1 +1,1 @@
-"""Checksums, sums and totals of partitions."""
+"""Checksums, sums and totals of partitions; counts of inputs and chunks."""

@@ -1,4 +1,4 @@
-"""Looks at pinned inputs and at single chunks: the Inspecting port."""
+"""Counts rows of pinned inputs and of single chunks: the Inspecting port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_nt
 
 
 class SparkInspecting:
-    """Small answers about many rows; nothing large is collected or cached."""
+    """Aggregates about many rows; nothing large is collected or cached."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
@@ -28,9 +28,10 @@ class SparkInspecting:
         self._inputs = PinnedInputs(spark, catalog)
 
     def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
-        """Label the hours, days or months of which an input holds a row, where the run reads it.
+        """Return the labels of hours, days or months with a row, in the part that the run reads.
 
-        One aggregate over one column. Raises ConfigError for hours of a column that holds dates.
+        The cost is one aggregate over one column. Raises NotFound for an input without a range,
+        ConfigError for hours of a date column.
         """
         pin = find_pin(plan, name)
         if pin.range is None:
@@ -46,42 +47,44 @@ class SparkInspecting:
             {"column": pin.range.column, "transform": unit, "type": kind}
         )
         with spark_errors(f"looking for gaps in {name}"):
-            found = frame.select(dataframes.raw_label(field).alias(_LABEL)).distinct().collect()
-        return tuple(sorted(dataframes.format_label(field, row[_LABEL]) for row in found))
+            labels = frame.select(dataframes.raw_label(field).alias(_LABEL)).distinct().collect()
+        return tuple(sorted(dataframes.format_label(field, row[_LABEL]) for row in labels))
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count the rows that the shadow holds of a chunk, and look at their keys.
+        """Count a chunk's rows in the shadow, null keys and duplicate keys.
 
-        Key columns are all that is read. One pass when the key holds the partition's column.
+        Only key columns are read, in one pass when the key contains the partition column.
         """
         frame, field = self.rows(plan, chunk, snapshot_id), plan.resolved.scope.field
         key = plan.resolved.contract.key
         with spark_errors(f"checking chunk {chunk.chunk_id}"):
             if not key or field.column in key:
-                found = _key_facts_by_partition(frame, field, key)
-                twice = sum(row[_TWICE] for row in found)
+                by_partition = _key_facts_by_partition(frame, field, key)
+                duplicates = sum(row[_TWICE] for row in by_partition)
             else:
-                found = _key_facts_by_partition(frame, field, key, keys_lie_inside=False)
-                twice = _duplicates(frame, key)
-        nulls = {name: sum(row[f"{_NULLS}{at}"] for row in found) for at, name in enumerate(key)}
+                by_partition = _key_facts_by_partition(frame, field, key, keys_lie_inside=False)
+                duplicates = _duplicates(frame, key)
+        nulls = {
+            name: sum(row[f"{_NULLS}{at}"] for row in by_partition) for at, name in enumerate(key)
+        }
         return ChunkFacts(
-            rows={dataframes.format_label(field, row[_LABEL]): row[_ROWS] for row in found},
+            rows={dataframes.format_label(field, row[_LABEL]): row[_ROWS] for row in by_partition},
             null_keys={name: count for name, count in nulls.items() if count},
-            duplicate_keys=twice,
+            duplicate_keys=duplicates,
         )
 
     def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
-        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
+        """Return the rows of a table at a snapshot, all or of some partitions, for the suites."""
         if scope is None:
             return dataframes.read_table(self._spark, self._catalog, table, snapshot_id)
         return dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
 
     def visible(self, table: str, snapshot_id: int, scope: Scope) -> DataFrame:
-        """The rows of some partitions of a table as its readers see them, for the suites."""
+        """Return the rows of some partitions of a table as its readers see them, for the suites."""
         return dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
 
     def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> DataFrame:
-        """The rows that the shadow holds of a chunk, for the suites."""
+        """Return a chunk's rows in the shadow, for the suites."""
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
         return dataframes.read_scope(
             self._spark, self._catalog, plan.shadow_table, snapshot_id, scope
@@ -91,14 +94,15 @@ class SparkInspecting:
 def _key_facts_by_partition(
     frame: DataFrame, field: ScopeField, key: tuple[str, ...], *, keys_lie_inside: bool = True
 ) -> list[Any]:
-    """Give one row for each partition: its rows, nulls by key column, keys that stand twice.
+    """Return one row per partition: its rows, nulls by key column, duplicate keys.
 
-    Where no key reaches over two partitions, counting rows by key first tells all of it.
+    With `keys_lie_inside`, no key spans two partitions: the rows are counted by key first, and
+    duplicates are exact.
     """
     from pyspark.sql import functions as F
 
-    named = [quoted_column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
-    rows = frame.select(dataframes.raw_label(field).alias(_LABEL), *named)
+    key_columns = [quoted_column(name).alias(f"lhb_key_{at}") for at, name in enumerate(key)]
+    rows = frame.select(dataframes.raw_label(field).alias(_LABEL), *key_columns)
     count = F.lit(1)
     if keys_lie_inside and key:
         rows = rows.groupBy(*rows.columns).agg(F.count(F.lit(1)).alias(_ROWS))
@@ -109,8 +113,8 @@ def _key_facts_by_partition(
         )
         for at in range(len(key))
     ]
-    twice = F.sum(F.when(count > 1, 1).otherwise(0)).alias(_TWICE)
-    return rows.groupBy(_LABEL).agg(F.sum(count).alias(_ROWS), twice, *nulls).collect()
+    duplicates = F.sum(F.when(count > 1, 1).otherwise(0)).alias(_TWICE)
+    return rows.groupBy(_LABEL).agg(F.sum(count).alias(_ROWS), duplicates, *nulls).collect()
 
 
 def _duplicates(frame: DataFrame, key: tuple[str, ...]) -> int:

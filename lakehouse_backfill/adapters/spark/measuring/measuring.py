@@ -1,9 +1,4 @@
-"""The Measuring port; source totals.
-
-Totals of sources by the product's partitions, beside those of the candidate (Q4).
-
-Reads snapshots for the gates: the Measuring port.
-"""
+"""Reads snapshots for the gates: the Measuring port, with totals of sources (Q4)."""
 
 from __future__ import annotations
 
@@ -57,7 +52,7 @@ _TIMES = ("date", "timestamp", "timestamptz")
 
 
 class _SourceGrouping(NamedTuple):
-    """What is grouped in one pass over a source."""
+    """The source and columns of one grouping; one pass computes it."""
 
     source: str
     partition: str
@@ -65,7 +60,7 @@ class _SourceGrouping(NamedTuple):
 
 
 class SourceSums:
-    """Adds up pinned sources by partition, each grouping in one job."""
+    """Totals of pinned sources by partition; one job per grouping."""
 
     def __init__(self, inputs: PinnedInputs) -> None:
         self._inputs = inputs
@@ -77,20 +72,20 @@ class SourceSums:
         measures: tuple[Measure, ...],
         totals: tuple[MeasureTotal, ...],
     ) -> dict[SourceTotal, CheckResult]:
-        """Compare the totals by partition with those of the candidate; raises ConfigError."""
+        """Compare totals by partition with those of the candidate (Q4); raises ConfigError."""
         by_reading: dict[_SourceGrouping, list[SourceTotal]] = {}
         for total in wanted:
             if total.partition is not None:
                 reading = _SourceGrouping(total.source, total.partition, total.counts_by)
                 by_reading.setdefault(reading, []).append(total)
         by_name = {measure.name: measure for measure in measures}
-        found: dict[SourceTotal, CheckResult] = {}
+        results: dict[SourceTotal, CheckResult] = {}
         for reading, group in by_reading.items():
             sums = self._sums(plan, reading, group, by_name)
             for total in group:
                 ours = measure_totals(total.measure, totals)
-                found[total] = partition_sums.check_source_partitions(total, ours, sums[total])
-        return found
+                results[total] = partition_sums.check_source_partitions(total, ours, sums[total])
+        return results
 
     def _sums(
         self,
@@ -99,20 +94,23 @@ class SourceSums:
         wanted: list[SourceTotal],
         measures: dict[str, Measure],
     ) -> dict[SourceTotal, dict[str, dict[str, Any]]]:
-        """Give the sums of each total by partition, then by the total's name."""
+        """Return the sums of each total by partition, then by the total's name."""
         frame = self._inputs.read_whole(find_pin(plan, reading.source))
         of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
         rows = self._inputs.restrict_to_ranges(
-            find_pin(plan, reading.source), frame,
-            partitions.scope_row_ranges(Scope(field=of_source, partitions=plan.resolved.scope.partitions)),
-        )  # fmt: skip
+            find_pin(plan, reading.source),
+            frame,
+            partitions.scope_row_ranges(
+                Scope(field=of_source, partitions=plan.resolved.scope.partitions)
+            ),
+        )
         by = [dataframes.raw_label(of_source).alias(_LABEL)]
         if reading.counts_by:
             by.append(quoted_column(reading.counts_by).cast("string").alias(_STATE))
         sums = [
             _source_total_aggregate(each).alias(f"{_VALUE}{at}") for at, each in enumerate(wanted)
         ]
-        found: dict[SourceTotal, dict[str, dict[str, Any]]] = {each: {} for each in wanted}
+        sums_by_total: dict[SourceTotal, dict[str, dict[str, Any]]] = {each: {} for each in wanted}
         with spark_errors(f"adding up {reading.source} by {reading.partition}"):
             grouped = rows.groupBy(*by).agg(*sums).collect()
         for row in grouped:
@@ -121,14 +119,14 @@ class SourceSums:
                 name = total.measure
                 if reading.counts_by:
                     name = partition_sums.state_total_name(measures[name], state_text(row[_STATE]))
-                found[total].setdefault(label, {})[name] = row[f"{_VALUE}{at}"]
-        return found
+                sums_by_total[total].setdefault(label, {})[name] = row[f"{_VALUE}{at}"]
+        return sums_by_total
 
 
 def _source_scope_field(
     target: ScopeField, frame: DataFrame, reading: _SourceGrouping
 ) -> ScopeField:
-    """Give the source's column as the product's partition field: a day may come as an instant."""
+    """Return the source's column as partition field; an instant may stand for the product's day."""
     field = next((f for f in frame.schema.fields if f.name == reading.partition), None)
     if field is None:
         raise NotFound(
@@ -159,7 +157,7 @@ _OLD, _NEW, _EARLIER = "old", "new", "earlier"
 
 
 class SparkMeasuring:
-    """Checksums, totals and frames of exact snapshots."""
+    """Checksums, totals and frames of exact snapshots; writes nothing."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
@@ -174,9 +172,9 @@ class SparkMeasuring:
         ignore: tuple[str, ...] = (),
         beside: RowPredicate | None = None,
     ) -> dict[str, Checksum]:
-        """Checksum of each partition of the scope; partitions without rows are left out.
+        """Return the checksum of each partition of the scope; partitions without rows are omitted.
 
-        No snapshot: no rows. With `beside`: only of the rows that the predicate does not name.
+        No snapshot means no rows. With `beside`, only rows that the predicate does not match count.
         """
         frames = self._open_sides({_NEW: (table, snapshot_id)}, scope)
         if beside is not None:
@@ -194,10 +192,10 @@ class SparkMeasuring:
         ignore: tuple[str, ...] = (),
         skip: frozenset[str] = frozenset(),
     ) -> dict[tuple[str, str], Checksum]:
-        """Checksum of what each file holds of each partition of the scope, by label and path.
+        """Return checksums by label and path: of each file's rows in each partition of the scope.
 
-        Rows that delete files hide are not counted, nor are those of files in `skip`: they are not
-        hashed, though Iceberg reads them where they lie beside others of their partition.
+        Deleted rows and rows of files in `skip` do not count. Rows of skipped files are not hashed,
+        but Iceberg reads them when their partition has other files.
         """
         frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
         if skip:
@@ -220,36 +218,36 @@ class SparkMeasuring:
         old_measures: Mapping[str, tuple[Any, ...]] | None = None,
         earlier: tuple[str, ...] = (),
     ) -> MeasuredSides:
-        """Checksums and declared measures of the scope's partitions on both sides, in one job.
+        """Compute checksums and declared measures of the scope on both sides, in one job.
 
-        Measures and rows of `earlier` partitions of the old side are added up in the same job.
-        A side without snapshot has no total at all; one without rows has counts of 0. The old side
-        is not hashed when it `old_is_known`, and not read when its measures are known too.
+        The same job sums measures and rows of `earlier` partitions of the old side. A side without
+        snapshot has no total; a side without rows has counts of 0. With `old_is_known` the old side
+        is not hashed, and not read when its measures are known too.
         """
         sides = {_OLD: old, _NEW: new}
         is_unread = old_is_known and (not measures or old_measures is not None)
         frames = self._open_sides(sides, scope, change, [_OLD] if is_unread else [])
-        # A column that is derived from others has no file: the old side is as it reads now.
-        told = [side for side in frames if side == _NEW or not (change or old_is_known)]
+        # A derived frame has no file column: the old side has one only without a schema change.
+        with_files = [side for side in frames if side == _NEW or not (change or old_is_known)]
         unhashed = [_OLD] if old_is_known else []
         if earlier and measures:
-            before = Scope(field=scope.field, partitions=earlier)
-            frames[_EARLIER] = self._open_sides({_OLD: old}, before, change)[_OLD]
+            earlier_scope = Scope(field=scope.field, partitions=earlier)
+            frames[_EARLIER] = self._open_sides({_OLD: old}, earlier_scope, change)[_OLD]
             unhashed.append(_EARLIER)
         with spark_errors(f"measuring {old[0]}, {new[0]}"):
-            sums = sum_partitions(frames, scope.field, ignore, measures, told, unhashed)
-        found = {side: sums.get(side, PartitionSums()) for side in sides}
+            sums = sum_partitions(frames, scope.field, ignore, measures, with_files, unhashed)
+        by_side = {side: sums.get(side, PartitionSums()) for side in sides}
         return MeasuredSides(
-            old={} if old_is_known else found[_OLD].checksums,
-            new=found[_NEW].checksums,
-            old_files=found[_OLD].file_checksums,
-            new_files=found[_NEW].file_checksums,
+            old={} if old_is_known else by_side[_OLD].checksums,
+            new=by_side[_NEW].checksums,
+            old_files=by_side[_OLD].file_checksums,
+            new_files=by_side[_NEW].file_checksums,
             earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
             totals=partition_sums.total_by_measure(
                 measures,
                 scope.partitions,
-                None if old[1] is None else _known_or_read(old_measures, found[_OLD]),
-                None if new[1] is None else found[_NEW].measures,
+                None if old[1] is None else _known_or_read(old_measures, by_side[_OLD]),
+                None if new[1] is None else by_side[_NEW].measures,
             ),
         )
 
@@ -260,14 +258,17 @@ class SparkMeasuring:
         measures: tuple[Measure, ...],
         totals: tuple[MeasureTotal, ...] = (),
     ) -> tuple[CheckResult, ...]:
-        """Whole-candidate totals against whole-source totals (Q4); each table is read once.
+        """Compare totals of the whole candidate with those of whole sources (Q4).
 
-        Of those by partition only the sources are read, in the run's partitions.
+        Each table is read once. For totals by partition only the sources are read, in the run's
+        partitions.
         """
-        known = SourceSums(self._inputs).check_totals(plan, wanted, measures, totals)
+        by_partition = SourceSums(self._inputs).check_totals(plan, wanted, measures, totals)
         whole = tuple(total for total in wanted if total.partition is None)
-        found = dict(zip(whole, self._whole_totals(plan, whole, measures), strict=True)) | known
-        return tuple(found[total] for total in wanted)
+        results = (
+            dict(zip(whole, self._whole_totals(plan, whole, measures), strict=True)) | by_partition
+        )
+        return tuple(results[total] for total in wanted)
 
     def _whole_totals(
         self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
@@ -282,28 +283,28 @@ class SparkMeasuring:
         ) as summing:
             theirs = self._whole_source_totals(plan, wanted)
         return tuple(
-            partition_sums.check_source_total(total, mine, other)
-            for total, mine, other in zip(wanted, summing.result(), theirs, strict=True)
+            partition_sums.check_source_total(total, own, other)
+            for total, own, other in zip(wanted, summing.result(), theirs, strict=True)
         )
 
     def output(self, plan: Plan) -> DataFrame:
-        """The restated partitions of the shadow, for the suites."""
+        """Return the restated partitions of the shadow, for the suites."""
         scope = plan.resolved.scope
         return dataframes.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
 
     def input(self, plan: Plan, name: str) -> DataFrame:
-        """One pinned input within its range, for the suites."""
+        """Return one pinned input within its range, for the suites."""
         return self._inputs.read_declared_range(find_pin(plan, name))
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
-        """Distinct non-null values of a column of a pinned input, for suite parameters."""
+        """Return the distinct non-null values of an input's column, for suite parameters."""
         return self._distinct_values(self.input(plan, name), column)
 
     def _distinct_values(self, frame: DataFrame, name: str) -> list[Any]:
         value = quoted_column(name)
         with spark_errors(f"reading the values of {name}"):
-            found = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
-            return sorted((row["v"] for row in found.collect()), key=repr)
+            values = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
+            return sorted((row["v"] for row in values.collect()), key=repr)
 
     def _open_sides(
         self,
@@ -312,7 +313,7 @@ class SparkMeasuring:
         change: SchemaChange = (),
         without: Collection[str] = (),
     ) -> dict[str, DataFrame]:
-        """Open the sides that have a snapshot, the old one as the change leaves it."""
+        """Read the sides that have a snapshot; apply the schema change to the old one."""
         frames = {
             side: dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
             for side, (table, snapshot_id) in sides.items()
@@ -323,14 +324,14 @@ class SparkMeasuring:
         return frames
 
     def _whole_source_totals(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
-        found: list[Any] = [None] * len(wanted)
+        totals: list[Any] = [None] * len(wanted)
         for source in dict.fromkeys(total.source for total in wanted):
-            places = [at for at, total in enumerate(wanted) if total.source == source]
+            positions = [at for at, total in enumerate(wanted) if total.source == source]
             frame = self._inputs.read_whole(find_pin(plan, source))
-            sums = _collect_aggregates(frame, [_source_aggregate(wanted[at]) for at in places])
-            for at, value in zip(places, sums, strict=True):
-                found[at] = value
-        return found
+            sums = _collect_aggregates(frame, [_source_aggregate(wanted[at]) for at in positions])
+            for at, value in zip(positions, sums, strict=True):
+                totals[at] = value
+        return totals
 
 
 def _known_or_read(

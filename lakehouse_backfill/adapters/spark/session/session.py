@@ -1,8 +1,7 @@
-"""Open the one session, local or Spark Connect.
+"""Opens the one Spark session of this process: local, on a cluster, or on a Spark Connect server.
 
-Reaches a Spark Connect server: a Spark that others started, with settings of its own.
-
-Opens the one Spark session of this process; the only file that touches the Spark context.
+With `commits/java_api.py` the only module that uses the Spark context or its gateway. A Spark
+Connect server is started by others: settings that it takes only at its start are not sent to it.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: So long may a server take to answer at first; PySpark itself would try for ten minutes.
+#: How long a server may take for its first answer; PySpark itself retries for ten minutes.
 _CONNECT_TIMEOUT_S = 20.0
-#: What a server is started with, and refuses later.
+#: Settings that a server takes only when it starts.
 _STATIC_SETTINGS = ("spark.sql.extensions", "spark.sql.catalogImplementation")
 
 
 def connect_to_server(settings: SparkSettings) -> SparkSession:
-    """Open a session on the server: only what a running session may change is sent to it.
+    """Open a session on the server; only settings that a running session may change are sent.
 
-    Raises ConfigError when the profile names no server, or the server keeps a setting of its own;
-    EnvironmentDown when it does not answer, or the client's packages are missing.
+    Raises ConfigError when the profile names no server, or when the server does not apply a
+    setting; EnvironmentDown when it does not answer, or when the client's packages are missing.
     """
     address = settings.remote or ""
     _require_address(address)
@@ -46,13 +45,13 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(address)
-    wanted = _runtime_settings(settings)
-    for key, value in wanted.items():
+    runtime_settings = _runtime_settings(settings)
+    for key, value in runtime_settings.items():
         builder = builder.config(key, value)
     try:
         _require_reachable(address)
         session: SparkSession = builder.getOrCreate()
-        _require_settings_applied(address, session, wanted)
+        _require_settings_applied(address, session, runtime_settings)
     except BackfillError:
         raise
     except Exception as error:
@@ -64,7 +63,7 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
 
 
 def check_server(session: SparkSession, catalog: str) -> str:
-    """Say what answers, once it has listed the catalog; raises Blocked without SQL extensions."""
+    """List the catalog on the server, return its version; raise Blocked without SQL extensions."""
     with spark_errors("asking Spark Connect for the catalog"):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()
         extensions = str(session.conf.get("spark.sql.extensions", ""))
@@ -86,7 +85,7 @@ def _runtime_settings(settings: SparkSettings) -> dict[str, str]:
 
 def _require_address(address: str) -> None:
     if not address.startswith("sc://"):
-        # PySpark would take the name of a master, and start a server of its own, without our jars.
+        # PySpark would accept the name of a master and start a server of its own, without our jars.
         raise ConfigError(
             f"spark.remote is {address!r}, which names no Spark Connect server",
             fix="write sc://HOST:PORT; for a Spark of this process set spark.master instead",
@@ -94,7 +93,7 @@ def _require_address(address: str) -> None:
 
 
 def _require_client() -> None:
-    """Raise EnvironmentDown where PySpark lacks what its extra `connect` names."""
+    """Raise EnvironmentDown when packages of PySpark's extra `connect` are missing."""
     try:
         import_module("pyspark.sql.connect.session")
     except ImportError as error:
@@ -115,11 +114,11 @@ def _require_reachable(address: str) -> None:
 
 
 def _require_settings_applied(address: str, session: SparkSession, wanted: dict[str, str]) -> None:
-    """Compare with what was asked for: PySpark passes over settings that a server refuses."""
-    others = [key for key, value in wanted.items() if session.conf.get(key, None) != value]
-    if others:
+    """Raise ConfigError for a setting that was not applied: PySpark ignores refused settings."""
+    differing = [key for key, value in wanted.items() if session.conf.get(key, None) != value]
+    if differing:
         raise ConfigError(
-            f"Spark Connect at {address} keeps its own {', '.join(others)}",
+            f"Spark Connect at {address} keeps its own {', '.join(differing)}",
             fix="start the server with these settings, or remove them from the profile",
         )
 
@@ -130,7 +129,7 @@ def _connect_error_text(error: Exception) -> str:
 
 LOG_VARIABLE = "LAKEHOUSE_BACKFILL_SPARK_LOG"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-#: Left over from another Spark on the machine, each of these makes ours start the wrong program.
+#: Variables that another Spark on the machine may set; each makes ours start the wrong program.
 _STALE = (
     "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_DRIVER_PYTHON_OPTS",
@@ -150,13 +149,13 @@ _sessions_opened = 0
 
 
 def open_session(profile: Profile, project: Path) -> SparkSession:
-    """Give this process's Spark session, started on the first call.
+    """Return this process's Spark session, started on the first call.
 
-    Its output goes to a log file, so that nothing but results reaches the terminal. Raises
-    JavaMissing without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and
-    ConfigError when the process already has a session on another catalog.
+    Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
+    without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and ConfigError when
+    the process already has a session on another catalog.
     """
-    global _sessions_opened  # One session at a time; what was built in an earlier one is void.
+    global _sessions_opened  # One session at a time; objects of an earlier session are invalid.
     settings = SparkSettings.from_profile(profile, project)
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
@@ -171,17 +170,17 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
 
 
 def is_session_open() -> bool:
-    """Tell whether this process has a session already."""
+    """Return whether this process has an open session."""
     return "session" in _OPEN_SESSIONS
 
 
 def session_number() -> int:
-    """Tell the sessions of this process apart; 0 while there is none."""
+    """Return the number of this process's current session; 0 while there is none."""
     return _sessions_opened if is_session_open() else 0
 
 
 def close_session() -> None:
-    """Stop this process's session, if there is one; the next `open_session` starts afresh."""
+    """Stop this process's session, if there is one; the next `open_session` starts a new one."""
     with _LOCK:
         session = _OPEN_SESSIONS.pop("session", None)
     if session is not None:
@@ -190,7 +189,7 @@ def close_session() -> None:
 
 
 def _stop_java() -> None:
-    """End the Java process too: PySpark keeps it, and would start the next session inside."""
+    """Stop the Java process too: PySpark would keep it and start the next session in it."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -221,7 +220,7 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
-    # Java and its Python workers inherit these for life: their warnings never reach the terminal.
+    # Java and its Python workers inherit these files: their warnings never reach the terminal.
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     context = SparkContext(conf=SparkConf(loadDefaults=True, _jvm=gateway.jvm), gateway=gateway)
     context.setLogLevel("ERROR")
@@ -235,7 +234,7 @@ def _connect(settings: SparkSettings) -> SparkSession:
 
 
 def _silence_query_loggers() -> None:
-    """PySpark prints every error of a query as JSON to stderr, besides raising it."""
+    """Silence the loggers that print every query error to stderr; PySpark also raises it."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -245,8 +244,8 @@ def _silence_query_loggers() -> None:
 def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> None:
     prefix = f"spark.sql.catalog.{settings.catalog}"
     for key in (f"{prefix}.uri", f"{prefix}.warehouse"):
-        wanted = settings.options.get(key)
-        if wanted is not None and session.conf.get(key, None) != wanted:
+        required = settings.options.get(key)
+        if required is not None and session.conf.get(key, None) != required:
             raise ConfigError(
                 f"this process already has a Spark session on another catalog ({key} differs)",
                 fix="use one project and one profile in a process",
@@ -262,7 +261,7 @@ def _clean_environment(settings: SparkSettings, java: JavaRuntime) -> None:
     os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)
     os.environ["JAVA_HOME"] = str(java.home)
     if settings.is_local:
-        # The machine's name may not resolve, and its cluster's defaults are not this session's.
+        # The machine's name may not resolve; a cluster's defaults do not apply to this session.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.pop("SPARK_CONF_DIR", None)
@@ -280,10 +279,10 @@ def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
 
 
 def _open_log() -> IO[bytes]:
-    """Open the file that takes Spark's own output: the one asked for, else a temporary one."""
-    asked = os.environ.get(LOG_VARIABLE)
-    if asked:
-        return Path(asked).open("ab+")
+    """Open the file for Spark's own output: the one that is configured, else a temporary one."""
+    configured = os.environ.get(LOG_VARIABLE)
+    if configured:
+        return Path(configured).open("ab+")
     log = tempfile.NamedTemporaryFile(  # noqa: SIM115 (lives as long as the process)
         prefix="lakehouse-backfill-spark-", suffix=".log", delete=False
     )

@@ -1,11 +1,7 @@
-"""Session and catalog settings from one profile.
+"""Derives the settings of a Spark session, and of its catalog, from one profile.
 
-Derives Spark's catalog settings from PyIceberg's properties: one definition, two engines.
-
-Pure: properties in, properties out. The promise is that both engines meet the same tables in the
-same catalog; what has no counterpart on the other side is passed through under its own name.
-
-Everything that a Spark session is started with, derived from one profile.
+The module is pure. PyIceberg's properties define the catalog once for two engines: both read the
+same tables in the same catalog. A property without a counterpart keeps its own name.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ def expand_project_folder(catalog: Mapping[str, str], project: Path) -> dict[str
 
 
 def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Give the properties of Iceberg's `SparkCatalog` for PyIceberg's (already resolved).
+    """Return the properties of Iceberg's `SparkCatalog` for PyIceberg's (already resolved).
 
     Raises ConfigError when the catalog's type or uri has no counterpart in Spark.
     """
@@ -52,24 +48,26 @@ def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
         for key, value in properties.items()
         if key not in _NOT_FOR_SPARK and not key.startswith(("s3.", "client."))
     }
-    # A cached table shows old data to a session for as long as it keeps reading (pitfall 45).
+    # A session would see old data of a cached table as long as it keeps reading (pitfall 45).
     own = _jdbc_catalog_properties(properties) if kind == "sql" else {"type": kind}
     return {**rest, **own, **_object_store_properties(properties), "cache-enabled": "false"}
 
 
 def maven_coordinates(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Name the Maven artifacts, with exact versions, that the catalog and its store need."""
+    """Return the Maven artifacts, with exact versions, that the catalog and its store need."""
     uri = properties.get("uri", "")
-    wanted = [ICEBERG_COORDINATES]
+    coordinates = [ICEBERG_COORDINATES]
     if catalog_type(properties) == "sql":
-        wanted.append(SQLITE_COORDINATES if uri.startswith("sqlite") else POSTGRESQL_COORDINATES)
+        coordinates.append(
+            SQLITE_COORDINATES if uri.startswith("sqlite") else POSTGRESQL_COORDINATES
+        )
     if _uses_s3(properties):
-        wanted.append(AWS_COORDINATES)
-    return tuple(wanted)
+        coordinates.append(AWS_COORDINATES)
+    return tuple(coordinates)
 
 
 def catalog_type(properties: Mapping[str, str]) -> str:
-    """Give the catalog's type, guessed from the uri as PyIceberg does when it is absent."""
+    """Return the catalog's type; when absent, guess it from the uri as PyIceberg does."""
     kind = properties.get("type")
     if kind:
         return kind.lower()
@@ -79,7 +77,7 @@ def catalog_type(properties: Mapping[str, str]) -> str:
 
 
 def jdbc_settings(uri: str) -> dict[str, str]:
-    """Translate an SQLAlchemy uri into JDBC's, with user and password as properties of their own.
+    """Translate an SQLAlchemy uri to a JDBC uri, with user and password as separate properties.
 
     Raises ConfigError for a database that is neither SQLite nor PostgreSQL.
     """
@@ -95,10 +93,10 @@ def jdbc_settings(uri: str) -> dict[str, str]:
 
 
 def _sqlite_uri(uri: str) -> str:
-    """Both engines wait for the other's lock; WAL lets readers pass a writer.
+    """Return a JDBC uri with a long lock timeout, and WAL so that a writer blocks no reader.
 
-    The waits that the drivers come with (3 s and 5 s) end in "Unknown failure" and "database is
-    locked" while the other engine commits.
+    The drivers' default timeouts (3 s and 5 s) end in "Unknown failure" and "database is locked"
+    while the other engine commits.
     """
     path = uri.split(":///", 1)[-1].split("?", 1)[0]
     return f"jdbc:sqlite:{Path(path).absolute()}?busy_timeout={_LOCK_TIMEOUT_MS}&journal_mode=WAL"
@@ -106,21 +104,21 @@ def _sqlite_uri(uri: str) -> str:
 
 def _postgresql_settings(uri: str) -> dict[str, str]:
     parts = urlsplit(uri)
-    place = parts.hostname or "localhost"
+    host = parts.hostname or "localhost"
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
-    found = {"uri": f"jdbc:postgresql://{place}{port}{parts.path}{query}"}
+    settings = {"uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}"}
     secrets = dict(parse_qsl(parts.query))
     user, password = parts.username or secrets.get("user"), parts.password
     if user:
-        found["jdbc.user"] = unquote(user)
+        settings["jdbc.user"] = unquote(user)
     if password:
-        found["jdbc.password"] = unquote(password)
-    return found
+        settings["jdbc.password"] = unquote(password)
+    return settings
 
 
 def _jdbc_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """V1 of the schema is what PyIceberg writes, and it can hold views."""
+    """Return JDBC properties with schema V1, which PyIceberg writes and which can hold views."""
     return {"type": "jdbc", "jdbc.schema-version": "V1", **jdbc_settings(properties["uri"])}
 
 
@@ -138,23 +136,23 @@ def _object_store_properties(properties: Mapping[str, str]) -> dict[str, str]:
         return {}
     renamed = {"s3.region": "client.region"}
     python_only = ("s3.force-virtual-addressing", "s3.connect-timeout", "s3.request-timeout")
-    found = {
+    translated = {
         renamed.get(key, key): value
         for key, value in properties.items()
         if key.startswith(("s3.", "client.")) and key not in python_only
     }
-    found["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-    if "s3.endpoint" in found:
+    translated["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+    if "s3.endpoint" in translated:
         virtual = properties.get("s3.force-virtual-addressing", "false").lower() == "true"
-        found.setdefault("s3.path-style-access", "false" if virtual else "true")
-    return found
+        translated.setdefault("s3.path-style-access", "false" if virtual else "true")
+    return translated
 
 
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 JARS_VARIABLE = "LAKEHOUSE_BACKFILL_JARS"
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[4]
 
-#: What a run's safety or the meaning of stored checksums rests on; a profile cannot change it.
+#: Settings that safety or the meaning of stored checksums depends on; a profile cannot change them.
 _FIXED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -165,26 +163,26 @@ _DEFAULTS = {
     "spark.app.name": "lakehouse-backfill",
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
-    # Off: it walks the Python stack for every column expression.
+    # Off: it inspects the Python stack for every column expression.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: A small machine pays for every empty shuffle partition; a cluster's own default is better there.
+#: Empty shuffle partitions are costly on a small machine; a cluster keeps its own default.
 _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
-#: Session-wide write-audit-publish settings would send every write somewhere else (pitfall 22).
+#: Session-wide write-audit-publish settings would redirect every write (pitfall 22).
 _REFUSED = ("spark.wap.branch", "spark.wap.id")
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """The settings of one session: `catalog` is the name under which the lake's tables stand."""
+    """The settings of one session; `catalog` is the name of the lake's catalog in Spark."""
 
     catalog: str
     options: Mapping[str, str]
@@ -196,12 +194,12 @@ class SparkSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and executors are this machine's one process."""
+        """Whether driver and executors are one process on this machine."""
         return self.remote is None and self.options["spark.master"].startswith("local")
 
     @staticmethod
     def from_profile(profile: Profile, project: Path) -> SparkSettings:
-        """Derive the settings; the profile's own win except where safety rests on ours.
+        """Derive the settings; those of the profile win, except where safety depends on ours.
 
         Raises ConfigError when the catalog has no counterpart in Spark, or a setting is refused.
         """
@@ -232,14 +230,14 @@ def _catalog_options(name: str, properties: Mapping[str, str]) -> dict[str, str]
 
 
 def _extensions(own: Mapping[str, str]) -> str:
-    wanted = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
-    return ",".join(dict.fromkeys([*wanted, ICEBERG_EXTENSIONS]))
+    requested = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
+    return ",".join(dict.fromkeys([*requested, ICEBERG_EXTENSIONS]))
 
 
 def _jar_settings(
     settings: SparkSettings, properties: Mapping[str, str], project: Path
 ) -> dict[str, str]:
-    """Use the jars of a folder when there is one, else let Spark fetch exact coordinates."""
+    """Return settings for the jars of a local folder, else for exact Maven coordinates."""
     if {"spark.jars", "spark.jars.packages"} & set(settings.options):
         return {}
     jars = find_local_jars(project)
@@ -247,7 +245,7 @@ def _jar_settings(
         return {"spark.jars.packages": ",".join(maven_coordinates(properties))}
     if not settings.is_local:
         return {"spark.jars": ",".join(map(str, jars))}
-    # On the class path a local session neither copies the jars nor opens a second class loader.
+    # From the class path, a local session neither copies jars nor opens a second class loader.
     own = settings.options.get("spark.driver.extraClassPath")
     parts = [*([own] if own else []), *map(str, jars)]
     return {"spark.driver.extraClassPath": os.pathsep.join(parts)}

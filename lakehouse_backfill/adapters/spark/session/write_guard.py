@@ -1,22 +1,16 @@
-"""Keep job code from writing; tell queries from commands.
+"""Prevents job code from writing through the session that it is given.
 
-Keeps a job's code from writing anywhere through the session it is given.
+While `forbid_job_writes` is active, every public PySpark method that writes, or that changes the
+session or the catalog, raises WriteForbidden before anything is sent. Queries pass: a parser
+separates them from other statements, not the first word of the text. The guard is valid for the
+whole process, including threads that the job starts. Our own writes on other threads use
+`allow_own_writes`; `run_concurrently` applies it to an action on another thread.
 
-While `job_code` is entered, every public way of PySpark to write, or to change the session or the
-catalog, raises WriteForbidden before anything is sent; queries pass. This holds for the process,
-so also for threads that the job starts; our own writes on other threads go through `own_writes`.
-
-It guards against mistakes, not against an attacker: Python has no sandbox.
-
-Tells a query from everything else by parsing SQL, never by looking at its first word.
-
-Independent queries at the same time: a small one leaves most of the machine idle.
+The guard protects against mistakes, not against an attacker: Python has no sandbox.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,13 +19,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 from lakehouse_backfill.errors import WriteForbidden
 
-#: Module, class and members that write or change state; a missing one is skipped, because the
+#: Module, class and members that write or change state. A missing member is skipped, because the
 #: classic and the Connect API differ.
 _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     *(
@@ -78,7 +68,7 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 _SESSION_MODULES = ("pyspark.sql.session", "pyspark.sql.connect.session")
-#: What a builder may ask for when it is only used to find the session.
+#: Options of a builder that is only used to get the session.
 _HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
 
 _lock = threading.Lock()
@@ -89,7 +79,7 @@ _thread_state = threading.local()
 
 @contextmanager
 def forbid_job_writes() -> Iterator[None]:
-    """Forbid writing until the block ends; raises WriteForbidden from inside it, never later."""
+    """Forbid writes until the block ends; raises WriteForbidden inside it, never later."""
     global _guard_depth  # Classes are patched once for the process.
     with _lock:
         if _guard_depth == 0:
@@ -106,7 +96,7 @@ def forbid_job_writes() -> Iterator[None]:
 
 @contextmanager
 def allow_own_writes() -> Iterator[None]:
-    """Let this thread write although a job's code runs on another one."""
+    """Allow this thread to write while a job's code runs on another one."""
     before = getattr(_thread_state, "trusted", False)
     _thread_state.trusted = True
     try:
@@ -141,9 +131,10 @@ def _patch_member(owner: type, member: str, replacement: Any) -> None:
 
 
 def _pyspark_class(module: str, name: str) -> Any:
-    """Give a class of PySpark; None for Connect's own when the session is not one of Connect.
+    """Return a class of PySpark; None for a Connect class when the session is not Connect's.
 
-    PySpark imports some of Connect's modules when they are used: here, lest a job comes first.
+    PySpark imports some Connect modules on first use. They are imported here, so that they are
+    patched before a job uses them.
     """
     if ".connect." in module and _SESSION_MODULES[1] not in sys.modules:
         return None
@@ -177,13 +168,14 @@ def _nothing(_self: Any) -> None:
 def _checked_sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 (PySpark's)
         if not _is_trusted():
-            # The parser is loaded with the first query of a job: most commands start no Spark.
+            # sqlglot is loaded only when a job sends a query as text.
+            from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query
 
             try:
                 parse_query(sqlQuery)
             except NotAQuery as error:
-                shown = " ".join(sqlQuery.split())[:80]
-                raise _write_forbidden(f"SparkSession.sql({shown!r}): {error}") from error
+                excerpt = " ".join(sqlQuery.split())[:80]
+                raise _write_forbidden(f"SparkSession.sql({excerpt!r}): {error}") from error
         return original(self, sqlQuery, *args, **kwargs)
 
     return sql
@@ -218,74 +210,15 @@ def _write_forbidden(what: str) -> WriteForbidden:
     )
 
 
-# sqlglot warns about each statement that it knows but does not model; they are refused below.
-logging.getLogger("sqlglot").setLevel(logging.ERROR)
-
-#: `spark.sql(text, name=frame)` replaces `{name}`; for parsing it stands for a table of that name.
-_FRAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: These call arbitrary Java methods from inside a query.
-_REFLECTION_FUNCTIONS = frozenset({"reflect", "java_method", "try_reflect"})
-_SIDE_EFFECT_NODES = (exp.DML, exp.DDL, exp.Command, exp.QueryTransform, exp.Into)
-
-
-class NotAQuery(ValueError):
-    """The text is not one single query; the message says what it is instead."""
-
-
-def parse_query(text: str) -> exp.Query:
-    """Parse `text` as exactly one query without side effects; raises NotAQuery."""
-    try:
-        found = sqlglot.parse(_FRAME.sub(r"\1", text), read="spark")
-    except SqlglotError as error:
-        raise NotAQuery(f"not readable as one query ({_first_line(error)})") from error
-    statements = [statement for statement in found if statement is not None]
-    if len(statements) != 1:
-        raise NotAQuery(f"{len(statements)} statements instead of one query")
-    statement = statements[0]
-    if not isinstance(statement, exp.Query) or isinstance(statement, exp.DML):
-        raise NotAQuery(f"{_statement_kind(statement)} instead of a query")
-    for node in statement.walk():
-        _refuse_side_effects(node)
-    return statement
-
-
-def referenced_tables(query: exp.Query) -> set[str]:
-    """Name the tables that a query reads, its own common table expressions left out."""
-    own = {cte.alias_or_name.lower() for cte in query.find_all(exp.CTE)}
-    names = {
-        ".".join(part.name for part in table.parts)
-        for table in query.find_all(exp.Table)
-        if isinstance(table.this, exp.Identifier)
-    }
-    return {name for name in names if name.lower() not in own}
-
-
-def _refuse_side_effects(node: exp.Expr) -> None:
-    if isinstance(node, _SIDE_EFFECT_NODES) and not isinstance(node, exp.Query):
-        raise NotAQuery(f"{_statement_kind(node)} inside a query")
-    if isinstance(node, exp.Anonymous) and node.name.lower() in _REFLECTION_FUNCTIONS:
-        raise NotAQuery(f"call of {node.name}, which runs arbitrary Java code")
-
-
-def _statement_kind(node: exp.Expr) -> str:
-    if isinstance(node, exp.Command):
-        return str(node.this).upper()
-    return node.key.upper()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 ResultT = TypeVar("ResultT")
 
 
 @contextmanager
 def run_concurrently(act: Callable[[], ResultT]) -> Iterator[Future[ResultT]]:
-    """Let `act` run on another thread meanwhile; the block ends when both have.
+    """Run `act` on another thread while the block runs; the block ends when both have ended.
 
-    The future's `result` gives what it found, or raises what it raised. It may write although a
-    job's code runs elsewhere: it is ours.
+    The future's `result` returns the result of `act` or raises its error. `act` is our own code:
+    it may write while a job's code runs on another thread.
     """
 
     def trusted() -> ResultT:

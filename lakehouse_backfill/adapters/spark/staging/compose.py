@@ -1,10 +1,6 @@
-"""Job rows beside carried rows, without deleted ones; rollback content.
+"""Composes the rows of a chunk: job rows and carried-over base rows, without deleted rows.
 
-What a chunk's partitions are to hold: the job's rows, or those and rows of the base.
-
-Rows that must not be written: those that tombstones name, and those deleted on the target.
-
-Writes the earlier content of partitions into a rollback's shadow: the Restoring port.
+Also restores the earlier content of partitions for a rollback: the Restoring port.
 """
 
 from __future__ import annotations
@@ -43,9 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComposedChunk:
-    """Rows to write, some of which may lie outside the chunk; what was counted on the way.
+    """Rows to write, some of which may be outside the chunk, and the counts of their parts.
 
-    `outside_rows`: rows of the job outside the chunk that `rows` does not hold any more.
+    `outside_rows`: number of the job's rows outside the chunk that `rows` no longer contains.
     """
 
     rows: DataFrame
@@ -54,7 +50,7 @@ class ComposedChunk:
 
 
 class ChunkComposer:
-    """Puts chunks together; reads the base at the planned snapshot, writes nothing."""
+    """Composes chunks of job rows and base rows at the planned snapshot; writes nothing."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
@@ -64,9 +60,9 @@ class ChunkComposer:
     def compose(
         self, plan: Plan, scope: Scope, output: DataFrame, target: StructType
     ) -> Iterator[ComposedChunk]:
-        """Give what the scope's partitions are to hold, for as long as the block runs.
+        """Yield the rows for the scope's partitions; their cache is released after the block.
 
-        What is counted is counted before anything is written. Raises ChecksFailed for changes that
+        All counts are taken before anything is written. Raises ChecksFailed for changes that
         contradict each other or the base, Unsupported for a base that cannot be carried over.
         """
         job = output
@@ -76,7 +72,7 @@ class ChunkComposer:
         if predicate is None and not publish_modes.is_merge(plan):
             yield ComposedChunk(job)
             return
-        # Computed once: what is counted must be what is written.
+        # Computed once: the counted rows must be the written rows.
         job = job.persist()
         try:
             if predicate is not None:
@@ -84,50 +80,59 @@ class ChunkComposer:
             else:
                 with merge.merge_changes(
                     self._spark, self._catalog, plan, scope, job, target
-                ) as done:
-                    yield ComposedChunk(done.rows, done.counts, done.outside_rows)
+                ) as merged:
+                    yield ComposedChunk(merged.rows, merged.counts, merged.outside_rows)
         finally:
             job.unpersist()
 
     def _compose_repair(
         self, plan: Plan, scope: Scope, job: DataFrame, target: StructType, predicate: RowPredicate
     ) -> ComposedChunk:
-        """The job's rows that the predicate names, beside the base's that it does not name."""
+        """Unite the job's rows that match the predicate with the base's rows that do not."""
         from pyspark.sql import functions as F
 
-        inside, named = (
+        is_inside, is_named = (
             dataframes.is_in_ranges(partitions.scope_row_ranges(scope)),
             merge.matches_predicate(predicate),
         )
         base = merge.read_base_rows(self._spark, self._catalog, plan, scope, target)
-        kept = base.where(~named)
+        kept = base.where(~is_named)
         with spark_errors("counting the rows that the row predicate does not name"):
-            stray = job.agg(F.count(F.when(inside & ~named, F.lit(1)))).collect()[0][0]
+            stray = job.agg(F.count(F.when(is_inside & ~is_named, F.lit(1)))).collect()[0][0]
             carried = kept.count()
-        rows = job.where(named | ~inside).unionByName(kept)
+        rows = job.where(is_named | ~is_inside).unionByName(kept)
         return ComposedChunk(rows, ChunkCounts(carried_rows=carried, stray_rows=stray))
 
     def read_counts(self, table: str, snapshot_id: int) -> ChunkCounts:
-        """Read from the snapshot of a chunk what was counted when it was written."""
+        """Read the counts of a chunk from the summary of its snapshot."""
         with spark_errors(f"reading the snapshots of {table}"):
             snapshots = self._spark.table(f"{quoted_table_name(self._catalog, table)}.`snapshots`")
-            found = snapshots.where(f"snapshot_id = {int(snapshot_id)}").select("summary").collect()
-        return ChunkCounts.from_properties(found[0]["summary"] or {}) if found else ChunkCounts()
+            summaries = (
+                snapshots.where(f"snapshot_id = {int(snapshot_id)}").select("summary").collect()
+            )
+        return (
+            ChunkCounts.from_properties(summaries[0]["summary"] or {})
+            if summaries
+            else ChunkCounts()
+        )
 
 
-#: True in rows to leave out; never null.
+#: True in rows to exclude; never null.
 EXCLUDED_COLUMN = "lhb_left_out"
 
 
 class DeletedRowFilter:
-    """Marks rows by joins with what names them; each name stands once, so no row is doubled."""
+    """Excludes rows that tombstones match and rows that were deleted on the target.
+
+    Rows are marked by joins with distinct keys, so no row is duplicated.
+    """
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
 
     def mark_excluded(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
-        """Give the frame with the column that says which rows are to be left out."""
+        """Return the frame with a column that is true for rows to exclude."""
         from pyspark.sql import functions as F
 
         marks: list[str] = []
@@ -151,38 +156,42 @@ class DeletedRowFilter:
     def exclude_from_chunk(
         self, plan: Plan, chunk: Chunk, composed: ComposedChunk
     ) -> Iterator[ComposedChunk]:
-        """Give what a chunk is to hold without what must not come back, while the block runs.
+        """Yield a chunk without excluded rows; their cache is released after the block.
 
-        A chunk that only loses rows is made of those that were accepted. What is left out is
-        counted before anything is written.
+        A chunk that only loses rows is composed of its accepted rows. Excluded rows are counted
+        before anything is written.
         """
         from pyspark.sql import functions as F
 
-        left_out, rows = catch_up.excluded_rows(plan.resolved), composed.rows
+        excluded, rows = catch_up.excluded_rows(plan.resolved), composed.rows
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        source = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id)
-        if source:
-            table, at = source.shadow_table, source.shadow_snapshot_id
-            rows = dataframes.read_scope(self._spark, self._catalog, table, at, scope)
-        if left_out.is_empty:
+        accepted_chunk = plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(
+            chunk.chunk_id
+        )
+        if accepted_chunk:
+            table, snapshot_id = accepted_chunk.shadow_table, accepted_chunk.shadow_snapshot_id
+            rows = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        if excluded.is_empty:
             yield composed
             return
-        # Computed once: what is counted must be what is written.
-        marked = self.mark_excluded(rows, left_out).persist()
+        # Computed once: the counted rows must be the written rows.
+        marked = self.mark_excluded(rows, excluded).persist()
         try:
-            inside = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
+            is_inside = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
             with spark_errors(f"leaving out deleted rows of chunk {chunk.chunk_id}"):
-                hit = F.count(F.when(inside & quoted_column(EXCLUDED_COLUMN), F.lit(1)))
-                count = int(marked.agg(hit).collect()[0][0])
+                excluded_rows = F.count(
+                    F.when(is_inside & quoted_column(EXCLUDED_COLUMN), F.lit(1))
+                )
+                count = int(marked.agg(excluded_rows).collect()[0][0])
             counts = composed.counts.model_copy(update={"left_out_rows": count})
-            kept = marked.where(~quoted_column(EXCLUDED_COLUMN)).drop(EXCLUDED_COLUMN)
-            outside = 0 if source else composed.outside_rows
-            yield replace(composed, rows=kept, counts=counts, outside_rows=outside)
+            remaining = marked.where(~quoted_column(EXCLUDED_COLUMN)).drop(EXCLUDED_COLUMN)
+            outside = 0 if accepted_chunk else composed.outside_rows
+            yield replace(composed, rows=remaining, counts=counts, outside_rows=outside)
         finally:
             marked.unpersist()
 
     def drop_excluded(self, frame: DataFrame, left_out: ExcludedRows) -> DataFrame:
-        """Give the rows that nothing names."""
+        """Return the frame without excluded rows."""
         if left_out.is_empty:
             return frame
         return (
@@ -196,7 +205,7 @@ class DeletedRowFilter:
         return frame.select(*(quoted_column(name) for name in pin.columns.values()))
 
     def _deleted_keys(self, erasure: Erasure, field: ScopeField) -> DataFrame:
-        """Give the keys that only the earlier of the two states has."""
+        """Return the keys that only the earlier of the two states has."""
         scope = Scope(field=field, partitions=erasure.partitions)
         before, after = (
             dataframes.read_scope(self._spark, self._catalog, erasure.table, at, scope).select(
@@ -210,7 +219,7 @@ class DeletedRowFilter:
 def _mark_matching_rows(
     frame: DataFrame, names: DataFrame, columns: tuple[str, ...], mark: str, *, nulls: bool
 ) -> DataFrame:
-    """Add a column that is null in rows whose values are not among the names."""
+    """Add a column that is null in rows without a match in `names`."""
     from pyspark.sql import functions as F
 
     keys = [f"{mark}_{number}" for number in range(len(columns))]
@@ -222,7 +231,7 @@ def _mark_matching_rows(
     return frame.join(renamed, condition, "left").drop(*keys)
 
 
-#: What Hadoop, S3 and Iceberg say when a file that a snapshot lists is not there.
+#: Messages of Hadoop, S3 and Iceberg when a file that a snapshot lists does not exist.
 _MISSING_FILE_MESSAGES = (
     "FileNotFoundException",
     "NotFoundException",
@@ -233,7 +242,7 @@ _NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw befor
 
 
 class SparkRestoring:
-    """Reads old snapshots as their readers did, and writes nothing but shadows."""
+    """The Restoring port: writes earlier content of partitions into a rollback's shadow."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
@@ -242,11 +251,11 @@ class SparkRestoring:
         self._deleted_row_filter = DeletedRowFilter(spark, catalog)
 
     def restore(self, chunk: RestoreChunk) -> int:
-        """Overwrite exactly the chunk's partitions by their rows in the snapshot, in one commit.
+        """Overwrite exactly the chunk's partitions with their rows in the snapshot, in one commit.
 
-        Delete files are applied, so that the shadow holds none for them. Gives the shadow's
-        snapshot. Raises NotFound when a file of the old snapshot is gone from storage,
-        ChecksFailed when the shadow does not hold as many rows afterwards.
+        Delete files are applied, so the shadow has none for these rows. Returns the shadow's
+        snapshot. Raises NotFound when storage lacks a file of the old snapshot, ChecksFailed when
+        the shadow has another number of rows afterwards.
         """
         rows = partitions.scope_row_ranges(chunk.scope)
         properties = {CHUNK_ID_PROPERTY: chunk.chunk_id, ATTEMPT_ID_PROPERTY: str(uuid.uuid4())}
@@ -267,7 +276,7 @@ class SparkRestoring:
         return self._require_same_row_count(chunk, commit.snapshot_id)
 
     def _earlier_rows(self, chunk: RestoreChunk) -> DataFrame:
-        """Give the old rows under the shadow's columns; those that came later are null."""
+        """Return the old rows under the shadow's columns; columns added since then are null."""
         from pyspark.sql import functions as F
 
         target = dataframes.read_table(self._spark, self._catalog, chunk.shadow, None).schema
@@ -276,13 +285,13 @@ class SparkRestoring:
         frame = dataframes.read_scope(
             self._spark, self._catalog, chunk.table, chunk.snapshot_id, chunk.scope
         )
-        was = dict(chunk.columns)
-        chosen = []
+        old_names = dict(chunk.columns)
+        columns = []
         for column in target.fields:
-            old = was.get(column.name)
+            old = old_names.get(column.name)
             value = F.lit(None) if old is None else quoted_column(old)
-            chosen.append(value.cast(column.dataType).alias(column.name))
-        frame = frame.select(*chosen)
+            columns.append(value.cast(column.dataType).alias(column.name))
+        frame = frame.select(*columns)
         return (
             frame
             if chunk.left_out is None
@@ -290,7 +299,7 @@ class SparkRestoring:
         )
 
     def _require_same_row_count(self, chunk: RestoreChunk, snapshot_id: int) -> int:
-        """Count both sides: what the shadow holds now is what the old snapshot held."""
+        """Count the rows of both sides; raise ChecksFailed when the counts differ."""
         if chunk.snapshot_id is None:
             return snapshot_id
         with spark_errors(f"checking {chunk.shadow}"):
@@ -308,12 +317,12 @@ class SparkRestoring:
 
 
 def _error_chain_text(error: BaseException) -> str:
-    """Give what the error and all its causes say."""
+    """Return the texts of the error and of all its causes."""
     texts = []
-    found: BaseException | None = error
-    while found is not None:
-        texts.append(str(found))
-        found = found.__cause__
+    cause: BaseException | None = error
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__
     return "\n".join(texts)
 
 

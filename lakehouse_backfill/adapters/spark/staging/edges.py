@@ -1,4 +1,4 @@
-"""Partitions beyond the publish range: what is accepted there against what is computed (Q10)."""
+"""Compares accepted and computed rows of partitions beyond the publish range (Q10)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MeasureShifts = dict[tuple[str, str], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Edge:
-    """The partitions beyond one side of the scope, and what the run would compute for them."""
+    """The partitions beyond one side of the scope, and the rows that the run computes for them."""
 
     side: EdgeSide
     scope: Scope
@@ -40,12 +40,12 @@ class Edge:
 def compare_edges(
     accepted: DataFrame, found: Sequence[Edge], contract: Contract
 ) -> tuple[EdgePartition, ...]:
-    """Compare by key, one result per partition, in the order of the edges and their scopes.
+    """Compare by key; return one result per partition, in the order of the edges and their scopes.
 
-    `accepted` holds the accepted rows of all of them. Checksums are taken of everything in one
-    job: partitions whose checksums agree are equal and need no comparison by key, which is the
-    usual case. Of a declared measure, what is accepted here but not computed here any more would be
-    counted twice once the range is published; what is computed but not accepted would be lost.
+    `accepted` holds the accepted rows of all partitions. One job computes all checksums. Partitions
+    with equal checksums are equal and are not compared by key; this is the usual case. For a
+    declared measure, an amount that is accepted but no longer computed there would be counted twice
+    after the range is published; an amount that is computed but not accepted would be lost.
     """
     if not found:
         return ()
@@ -71,9 +71,9 @@ def _edge_differences(
     scope = Scope(field=edge.scope.field, partitions=labels)
     where = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
     old, new = accepted.where(where), edge.computed.where(where)
-    with run_concurrently(lambda: _measure_differences(old, new, contract, scope)) as moving:
+    with run_concurrently(lambda: _measure_differences(old, new, contract, scope)) as measuring:
         rows = _row_differences(old, new, contract.key, scope)
-    return rows, moving.result()
+    return rows, measuring.result()
 
 
 def _edge_partitions(
@@ -106,7 +106,7 @@ def _row_differences(
         rows.narrow(frame, label, key, row_hash.row_hash_column(frame.schema))
         for frame in (accepted, computed)
     ]
-    found = (
+    counted = (
         rows.compared(sides[0], sides[1], key)
         .groupBy(LABEL)
         .agg(*(F.sum(name).alias(name) for name in _COUNTS))
@@ -118,14 +118,14 @@ def _row_differences(
             row[rows.REMOVED],
             row[rows.CHANGED],
         )
-        for row in found
+        for row in counted
     }
 
 
 def _measure_differences(
     accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope
 ) -> MeasureShifts:
-    """Give (counted twice, lost) per partition label and measure."""
+    """Return (counted twice, lost) per partition label and measure."""
     from pyspark.sql import functions as F
 
     if not contract.measures:
@@ -138,7 +138,7 @@ def _measure_differences(
     by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
     names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
     surplus = by_key.agg(*(F.sum(name).alias(name) for name in names))
-    found = surplus.groupBy(LABEL).agg(
+    totals = surplus.groupBy(LABEL).agg(
         *(F.sum(F.greatest(F.col(name), F.lit(0))).alias(f"{name}_twice") for name in names),
         *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
     )
@@ -147,13 +147,13 @@ def _measure_differences(
             _rounded_up(row[f"{name}_twice"]),
             _rounded_up(row[f"{name}_lost"]),
         )
-        for row in found.collect()
+        for row in totals.collect()
         for name, measure in zip(names, contract.measures, strict=True)
     }
 
 
 def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Scope) -> DataFrame:
-    """Give label, key, and each measure's contribution of the row, signed by side."""
+    """Return per row its label, key, and contribution to each measure, signed by side."""
     values = [
         (measure_contribution(measure) * sign).alias(f"lhb_measure_{place}")
         for place, measure in enumerate(contract.measures)
@@ -166,18 +166,18 @@ def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Sco
 
 
 def measure_contribution(measure: Measure) -> Column:
-    """Give what one row adds to the measure; null adds nothing."""
+    """Build a column with the amount that one row adds to the measure; null adds 0."""
     from pyspark.sql import functions as F
 
     if measure.sum is not None:
         return F.coalesce(quoted_column(measure.sum), F.lit(0))
     if measure.counts_by is not None:
-        return F.lit(1)  # Each row is of one value.
+        return F.lit(1)  # Each row has one value.
     return F.when(quoted_column(measure.count or "").isNotNull(), F.lit(1)).otherwise(F.lit(0))
 
 
 def _rounded_up(value: Any) -> int:
-    """Round up, so that no difference is ever shown as none."""
+    """Round up, so that a difference never becomes 0."""
     if value is None:
         return 0
     return math.ceil(value) if isinstance(value, (float, Decimal)) else int(value)

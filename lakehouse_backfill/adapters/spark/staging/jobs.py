@@ -1,13 +1,7 @@
-"""Load and scan job code.
+"""Loads the transform that a plan names, from a Python or SQL file of the project.
 
-Imports of a job's own modules: from the folder of its code, and from nowhere else.
-
-Two versions of one job may be loaded by one process: their modules have the same names, so none of
-them stays in `sys.modules` beyond the block.
-
-Reads job files for what a job must not touch, before any of it runs.
-
-Loads the transform that a plan names, from a Python or a SQL file of the project.
+Job files are scanned for forbidden names before any of their code runs. A job's own modules are
+imported from the folder of its code only.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.dataframes import CORRECT_JOB_FIX
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.adapters.spark.session.write_guard import (
+from lakehouse_backfill.adapters.spark.session.queries import (
     NotAQuery,
     parse_query,
     referenced_tables,
@@ -47,21 +41,25 @@ _modules_by_folder: dict[Path, dict[str, ModuleType]] = {}
 
 @contextmanager
 def job_imports(folder: Path, job: Path) -> Iterator[None]:
-    """Let imports find the modules in `folder` and beside the job, first of all."""
-    places = [str(folder), str(job.parent)]
+    """Import modules from `folder` and the job's folder before all others, in this block.
+
+    A process may load two versions of one job, whose modules have the same names: no module stays
+    in `sys.modules` after the block.
+    """
+    folders = [str(folder), str(job.parent)]
     own = _modules_by_folder.setdefault(folder, {})
     names = _importable_names(folder, job)
     hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.modules.update(own)
-    sys.path[:0] = places
+    sys.path[:0] = folders
     try:
         with _pickling_by_value(names):
             yield
     finally:
-        # Packages without a file look their places up in sys.path: asked before it changes.
+        # Packages without a file find their paths in sys.path: read them before it changes.
         imported = _imported(folder)
-        for place in places:
-            sys.path.remove(place)
+        for path in folders:
+            sys.path.remove(path)
         for name, module in imported.items():
             if name not in own:
                 _pickle_by_value(module)
@@ -71,21 +69,21 @@ def job_imports(folder: Path, job: Path) -> Iterator[None]:
 
 
 def _importable_names(folder: Path, job: Path) -> set[str]:
-    """Give the names under which the folder's modules, and their packages, may be imported."""
-    found: set[str] = set()
+    """Return the names of the folder's modules, and of their packages."""
+    names: set[str] = set()
     for root in (folder, job.parent):
         for path in root.rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
-            found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return found
+            names |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return names
 
 
 def _imported(folder: Path) -> dict[str, ModuleType]:
-    """Give the modules and packages of the folder that are imported now, but for jobs."""
+    """Return the imported modules and packages of the folder, except jobs."""
     return {
         name: module
-        # A list of its items is not made at once: other threads import meanwhile.
+        # Iterating over the items is not atomic: other threads may import at the same time.
         for name, module in sys.modules.copy().items()
         if not name.startswith("lakehouse_backfill_job_") and _is_in_folder(module, folder)
     }
@@ -93,19 +91,23 @@ def _imported(folder: Path) -> dict[str, ModuleType]:
 
 def _is_in_folder(module: ModuleType, folder: Path) -> bool:
     try:
-        places = [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
+        locations = (
+            [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
+        )
     except (AttributeError, KeyError, TypeError):
         return False
-    # A package without a file may have a part in the working directory too.
-    return any(place is not None and Path(place).is_relative_to(folder) for place in places)
+    # A package without a file may also have a part in the working directory.
+    return any(
+        location is not None and Path(location).is_relative_to(folder) for location in locations
+    )
 
 
 @contextmanager
 def _pickling_by_value(names: set[str]) -> Iterator[None]:
-    """Let what the block imports travel with tasks that the same block makes.
+    """Pickle modules that the block imports by value in tasks that the same block makes.
 
-    A module is known only once it is imported, and the public function takes no name: so the names
-    of all that may be imported are registered before. Those that were not are taken back.
+    The public function takes a module, not a name, so it cannot register a module before its
+    import. All importable names are therefore registered first, and removed after the block.
     """
     from pyspark.cloudpickle import cloudpickle
 
@@ -119,13 +121,13 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Executors do not have the file: what it holds travels with the tasks."""
+    """Pickle a module by value, because executors do not have its file."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-#: Ways past the public API: they bypass the guard, and do not exist on Spark Connect.
+#: Names outside the public API: they bypass the guard, and do not exist on Spark Connect.
 FORBIDDEN_NAMES = frozenset(
     {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd"}
 )
@@ -134,16 +136,16 @@ _REFLECTION_NAMES = frozenset({"reflect", "java_method", "try_reflect"})
 
 
 def check_job_source(text: str, file: str) -> None:
-    """Refuse a Python job that reaches past the DataFrame API: ConfigError with all faults."""
+    """Raise ConfigError, with all faults, for a Python job that leaves the DataFrame API."""
     try:
         tree = ast.parse(text, filename=file)
     except SyntaxError as error:
         fault = Fault(file, error.lineno or 1, "transform", error.msg, "correct the Python code")
         raise ConfigError("the job file is not Python", faults=(fault,)) from error
     faults = tuple(
-        Fault(file, getattr(node, "lineno", 1), found, "is not open to jobs", _DATAFRAME_API_FIX)
+        Fault(file, getattr(node, "lineno", 1), name, "is not open to jobs", _DATAFRAME_API_FIX)
         for node in ast.walk(tree)
-        if (found := _forbidden(node))
+        if (name := _forbidden(node))
     )
     if faults:
         raise ConfigError("the job reaches past the DataFrame API", faults=faults)
@@ -153,7 +155,7 @@ _DATAFRAME_API_FIX = "use the DataFrame API or SQL; both run on Spark Connect to
 
 
 def _forbidden(node: ast.AST) -> str | None:
-    """Name what a node reaches for; texts count too, because of getattr and expr."""
+    """Return the forbidden name in a node; texts count too, because of getattr and expr."""
     if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_NAMES | _REFLECTION_NAMES:
         return node.attr
     if isinstance(node, ast.ImportFrom):
@@ -162,8 +164,8 @@ def _forbidden(node: ast.AST) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value in FORBIDDEN_NAMES:
             return node.value
-        found = _REFLECTION.search(node.value)
-        return found.group(1) if found else None
+        match = _REFLECTION.search(node.value)
+        return match.group(1) if match else None
     return None
 
 
@@ -172,10 +174,10 @@ _HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILIN
 
 @dataclass(frozen=True)
 class JobContext:
-    """What a transform may know besides its inputs; the same for the same plan, so runs repeat.
+    """What a transform gets besides its inputs; equal for equal plans, so runs are repeatable.
 
-    `clock` is the run's, never the wall clock. `publish_from`/`publish_to` bound the partitions
-    that are computed (half-open); None where partitions have no order.
+    `clock` is the run's time, never the wall clock. `publish_from`/`publish_to` bound the computed
+    partitions (half-open); None where partitions have no order.
     """
 
     run_id: str
@@ -197,35 +199,35 @@ class Job:
     compute: Callable[[JobContext, Mapping[str, Any]], Any]
 
     def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Call the transform under the guard.
+        """Call the transform under the write guard.
 
-        Raises WriteForbidden when it tries to write, ConfigError when it fails or gives no
-        DataFrame; nothing was written then.
+        Raises WriteForbidden when it tries to write, ConfigError when it fails or does not return
+        a DataFrame. Nothing is written in either case.
         """
         try:
             with write_guard.forbid_job_writes():
-                found = self.compute(context, frames)
-                if hasattr(found, "writeTo"):
-                    # Spark Connect finds out what is wrong with it when it is first asked.
-                    _ = found.schema
+                output = self.compute(context, frames)
+                if hasattr(output, "writeTo"):
+                    # Spark Connect analyses a frame only when its schema is read.
+                    _ = output.schema
         except BackfillError:
             raise
         except Exception as error:
             raise _job_failed(f"transform {self.info.name} failed", self.file, error) from error
-        if not hasattr(found, "writeTo"):
+        if not hasattr(output, "writeTo"):
             raise ConfigError(
-                f"transform {self.info.name} gave {type(found).__name__} instead of a DataFrame",
+                f"transform {self.info.name} gave {type(output).__name__} instead of a DataFrame",
                 state="nothing was written",
                 fix=f"return a DataFrame in {self.file}",
             )
-        return found  # type: ignore[no-any-return]
+        return output  # type: ignore[no-any-return]
 
 
 def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: set[str]) -> Job:
-    """Load the transform that is `wanted` by name and version and takes only declared `inputs`.
+    """Load the transform with the `wanted` name and version; it may use only declared `inputs`.
 
-    Raises NotFound without the file, ConfigError when the file holds something else or reaches for
-    what is not open to jobs.
+    Raises NotFound without the file, ConfigError when the file does not contain the transform or
+    uses names that are forbidden in jobs.
     """
     path = _job_path(project, wanted.file)
     text = path.read_text(encoding="utf-8")
@@ -269,10 +271,12 @@ def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     check_job_source(text, file)
     with job_imports(root, path):
         module = _import_job_module(path, file, text)
-    found = [(info, value) for value in vars(module).values() if (info := transform_info(value))]
+    transforms = [
+        (info, value) for value in vars(module).values() if (info := transform_info(value))
+    ]
     return [
         Job(info, file, _compute_with_imports(function, info, (root, path)))
-        for info, function in found
+        for info, function in transforms
     ]
 
 
@@ -280,7 +284,7 @@ def _compute_with_imports(
     function: Callable[..., Any], info: TransformInfo, code: tuple[Path, Path]
 ) -> Callable[..., Any]:
     def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
-        # It may import its modules only now.
+        # The function may import its modules only when it is called.
         with job_imports(*code):
             return function(context, *(frames[name] for name in info.inputs))
 
@@ -299,7 +303,7 @@ def _import_job_module(path: Path, file: str, text: str) -> ModuleType:
         raise ConfigError(f"{file} cannot be imported", fix="correct transform.file")
     module = module_from_spec(spec)
     sys.modules[name] = module
-    # Executors do not have the file: its functions travel with the tasks.
+    # Executors do not have the file: its functions are pickled by value.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         with write_guard.forbid_job_writes():
@@ -327,29 +331,29 @@ def _sql_jobs(spark: SparkSession, file: str, text: str) -> list[Job]:
         )
 
     def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
-        wanted = {name: frames[name] for name in info.inputs}
-        return spark.sql(text, args=_parameters(context), **wanted)
+        inputs = {name: frames[name] for name in info.inputs}
+        return spark.sql(text, args=_parameters(context), **inputs)
 
     return [Job(info, file, compute)]
 
 
 def _header(file: str, text: str) -> TransformInfo:
-    found = dict(_HEADER.findall(text))
-    missing = [name for name in ("name", "version", "inputs") if name not in found]
+    values = dict(_HEADER.findall(text))
+    missing = [name for name in ("name", "version", "inputs") if name not in values]
     if missing:
         raise ConfigError(
             f"{file} lacks the header line {' and '.join(f'`-- {name}:`' for name in missing)}",
             fix="start the file with -- name:, -- version: and -- inputs: lines",
         )
-    inputs = tuple(part.strip() for part in found["inputs"].split(",") if part.strip())
+    inputs = tuple(part.strip() for part in values["inputs"].split(",") if part.strip())
     try:
-        return TransformInfo(name=found["name"], version=found["version"], inputs=inputs)
+        return TransformInfo(name=values["name"], version=values["version"], inputs=inputs)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}", fix="correct its header lines") from error
 
 
 def _parameters(context: JobContext) -> dict[str, Any]:
-    """Give the values that a SQL file may use as `:name`; the context's own names win."""
+    """Return the values that a SQL file may use as `:name`; names of the context win."""
     own: dict[str, Any] = {
         "run_id": context.run_id,
         "mode": context.mode,
@@ -358,12 +362,12 @@ def _parameters(context: JobContext) -> dict[str, Any]:
         "publish_from": context.publish_from,
         "publish_to": context.publish_to,
     }
-    given = {**context.config, **own}
-    return {name: _with_utc(value) for name, value in given.items()}
+    values = {**context.config, **own}
+    return {name: _with_utc(value) for name, value in values.items()}
 
 
 def _with_utc(value: Any) -> Any:
-    """Instants without a zone become UTC, the session's: else PySpark takes the local zone."""
+    """Return an instant without a zone as UTC, the session's: PySpark would use the local zone."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
     return value
@@ -371,10 +375,10 @@ def _with_utc(value: Any) -> Any:
 
 def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
     line = _line_in(file, error)
-    place = f"{file}:{line}" if line else file
+    location = f"{file}:{line}" if line else file
     text = str(error).strip().splitlines()
     return ConfigError(
-        f"{what} at {place}: {type(error).__name__}: {text[0] if text else ''}",
+        f"{what} at {location}: {type(error).__name__}: {text[0] if text else ''}",
         state="nothing was written",
         fix=_how_to_correct(error),
     )
@@ -387,7 +391,7 @@ def _how_to_correct(error: Exception) -> str:
 
 
 def _line_in(file: str, error: Exception) -> int:
-    """Give the last line of the job file in the traceback; 0 where only the server knew."""
+    """Return the last line of the job file in the traceback; 0 when it is not in the traceback."""
     line, trace = 0, error.__traceback__
     while trace is not None:
         if Path(trace.tb_frame.f_code.co_filename).as_posix().endswith(file):

@@ -1,8 +1,6 @@
-"""Keyed merge by version; rows carried over from the base.
+"""Keyed merge of change rows into the base's rows, decided by version (U4); row predicates.
 
-Rows that a run leaves alone: carried over from the base into its partitions (U1b).
-
-Keyed merge (U4): change rows and the base's rows, decided by version, one shuffle by key.
+Rows of one key meet in one window: the merge needs one shuffle by key.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: Iceberg's names of types, by Spark's.
+#: Iceberg's type names by Spark's, where they differ.
 _ICEBERG_TYPES = {
     "byte": "int",
     "short": "int",
@@ -41,7 +39,7 @@ _ICEBERG_TYPES = {
 
 
 def typed_row_predicate(plan: Plan, schema: StructType) -> RowPredicate | None:
-    """Give the run's row predicate with values of the columns' types; None: it has none."""
+    """Return the run's row predicate with values of the columns' types; None without one."""
     target = plan.resolved.manifest.target
     if not target.row_predicate:
         return None
@@ -51,7 +49,7 @@ def typed_row_predicate(plan: Plan, schema: StructType) -> RowPredicate | None:
 
 
 def matches_predicate(predicate: RowPredicate) -> Column:
-    """Give true or false, never null, for whether the predicate names a row."""
+    """Build a column, never null, that is true for rows that match the predicate."""
     parts = [_matches(quoted_column(name), values) for name, values in predicate.items()]
     return reduce(lambda one, other: one & other, parts)
 
@@ -59,24 +57,25 @@ def matches_predicate(predicate: RowPredicate) -> Column:
 def read_base_rows(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, target: StructType
 ) -> DataFrame:
-    """Give the base's rows of the scope, all columns; none where the base holds no snapshot.
+    """Read the base's rows of the scope, all columns; none when the base has no snapshot.
 
-    Raises Unsupported when the columns changed after the base's last commit: what was carried over
-    could not be proven equal.
+    These are the rows that a run carries over from the base into its partitions (U1b). Raises
+    Unsupported when the columns changed after the base's last commit: carried-over rows could not
+    be proven equal.
     """
     base = plan.resolved.target
     if base.snapshot_id is None:
         return dataframes.empty_frame(spark, target)
-    found = dataframes.read_scope(spark, catalog, base.table, base.snapshot_id, scope)
-    require_same_columns(base.table, found.schema, target)
-    return found.select(*(quoted_column(field.name) for field in target.fields))
+    rows = dataframes.read_scope(spark, catalog, base.table, base.snapshot_id, scope)
+    require_same_columns(base.table, rows.schema, target)
+    return rows.select(*(quoted_column(field.name) for field in target.fields))
 
 
 def require_same_columns(table: str, base: StructType, target: StructType) -> None:
-    """Raise Unsupported when the base is read with other columns than the target has."""
-    then = {field.name: field.dataType.simpleString() for field in base.fields}
-    now = {field.name: field.dataType.simpleString() for field in target.fields}
-    differing = sorted({name for name, _ in then.items() ^ now.items()})
+    """Raise Unsupported when the base has other columns than the target."""
+    base_types = {field.name: field.dataType.simpleString() for field in base.fields}
+    target_types = {field.name: field.dataType.simpleString() for field in target.fields}
+    differing = sorted({name for name, _ in base_types.items() ^ target_types.items()})
     if differing:
         raise Unsupported(
             f"the columns of {table} changed after its last commit: {', '.join(differing)}; its "
@@ -89,9 +88,9 @@ def require_same_columns(table: str, base: StructType, target: StructType) -> No
 def _matches(value: Column, values: tuple[RowValue, ...]) -> Column:
     from pyspark.sql import functions as F
 
-    literals = [_literal(one) for one in values if one is not None]
-    found = F.coalesce(value.isin(literals), F.lit(False)) if literals else F.lit(False)  # noqa: FBT003 (a Spark literal)
-    return found | value.isNull() if None in values else found
+    literals = [_literal(each) for each in values if each is not None]
+    is_listed = F.coalesce(value.isin(literals), F.lit(False)) if literals else F.lit(False)  # noqa: FBT003 (a Spark literal)
+    return is_listed | value.isNull() if None in values else is_listed
 
 
 def _literal(value: RowValue) -> Column:
@@ -106,7 +105,7 @@ def _literal(value: RowValue) -> Column:
     return F.lit(value).cast("bigint")
 
 
-#: Keys that an error shows.
+#: Maximum number of keys that an error shows.
 _MAX_KEYS_SHOWN = 5
 _ORIGIN, _DELETED, _SIGNATURE = "lhb_from", "lhb_gone", "lhb_sign"
 _BASE, _OTHER_PARTITION, _CHANGE, _OUTSIDE_SCOPE = "base", "elsewhere", "change", "beyond"
@@ -116,7 +115,7 @@ _CARRIED_OVER, _UPSERT = "kept", "put"
 
 @dataclass(frozen=True)
 class MergedChunk:
-    """The partitions' rows after the merge; rows of the job outside them that say nothing."""
+    """The partitions' rows after the merge; `outside_rows` are job rows that have no effect."""
 
     rows: DataFrame
     counts: ChunkCounts
@@ -124,7 +123,7 @@ class MergedChunk:
 
 
 def with_deletion_flag(plan: Plan, target: StructType) -> StructType:
-    """Give the columns that the job's rows have: the target's, and the flag of deletion."""
+    """Return the columns of the job's rows: those of the target, and the deletion flag."""
     from pyspark.sql import types as T
 
     merge = plan.resolved.manifest.target.merge
@@ -142,10 +141,11 @@ def merge_changes(
     job: DataFrame,
     target: StructType,
 ) -> Iterator[MergedChunk]:
-    """Merge change rows into the base's rows of the scope; see docs/modes.md for the rules.
+    """Merge change rows into the base's rows of the scope; docs/modes.md has the rules.
 
-    Raises ChecksFailed, naming keys, for changes without key or version, for an equal version with
-    other content, and for a key that would move into or out of the run's partitions.
+    The merged frame is cached until the block ends. Raises ChecksFailed, with example keys, for
+    changes without key or version, for an equal version with other content, and for a key that
+    would move into or out of the run's partitions.
     """
     merge = plan.resolved.manifest.target.merge
     if merge is None:
@@ -155,14 +155,16 @@ def merge_changes(
     ).persist()
     try:
         with spark_errors("merging the changes"):
-            found = decided.groupBy(_OUTCOME).count().collect()
-        fates = {row[_OUTCOME]: int(row["count"]) for row in found}
-        _refuse_unmergeable(decided, plan, fates)
-        put = quoted_column(_OUTCOME).isin(
+            counted = decided.groupBy(_OUTCOME).count().collect()
+        counts = {row[_OUTCOME]: int(row["count"]) for row in counted}
+        _refuse_unmergeable(decided, plan, counts)
+        is_written = quoted_column(_OUTCOME).isin(
             _CARRIED_OVER, *(f"{_UPSERT} {how}" for how in ("new", "newer"))
         )
-        rows = decided.where(put).select(*(quoted_column(field.name) for field in target.fields))
-        yield MergedChunk(rows, _count_outcomes(fates), fates.get("outside", 0))
+        rows = decided.where(is_written).select(
+            *(quoted_column(field.name) for field in target.fields)
+        )
+        yield MergedChunk(rows, _count_outcomes(counts), counts.get("outside", 0))
     finally:
         decided.unpersist()
 
@@ -183,82 +185,86 @@ def _count_outcomes(fates: dict[str, int]) -> ChunkCounts:
 def _with_origin(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, job: DataFrame, target: StructType
 ) -> DataFrame:
-    """Put base and changes one above the other, each row with where it came from."""
+    """Unite base and changes; each row has its origin and its signature."""
     from pyspark.sql import functions as F
 
     merge, contract = plan.resolved.manifest.target.merge, plan.resolved.contract
     flag = quoted_column(merge.deleted) if merge and merge.deleted else F.lit(False)  # noqa: FBT003 (a Spark literal)
-    gone = F.coalesce(flag, F.lit(False))  # noqa: FBT003 (a Spark literal)
+    is_deleted = F.coalesce(flag, F.lit(False))  # noqa: FBT003 (a Spark literal)
     inside = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
     columns = [quoted_column(field.name) for field in target.fields]
     origin = F.when(inside, F.lit(_CHANGE)).otherwise(F.lit(_OUTSIDE_SCOPE))
-    changes = job.select(*columns, origin.alias(_ORIGIN), gone.alias(_DELETED))
+    changes = job.select(*columns, origin.alias(_ORIGIN), is_deleted.alias(_DELETED))
     base = read_base_rows(spark, catalog, plan, scope, target)
-    never = F.lit(False).alias(_DELETED)  # noqa: FBT003 (a Spark literal)
-    rows = changes.unionByName(base.select(*columns, F.lit(_BASE).alias(_ORIGIN), never))
+    not_deleted = F.lit(False).alias(_DELETED)  # noqa: FBT003 (a Spark literal)
+    rows = changes.unionByName(base.select(*columns, F.lit(_BASE).alias(_ORIGIN), not_deleted))
     if not row_changes.key_stays_in_partition(contract, scope.field.column):
         others = _rows_in_other_partitions(spark, catalog, plan, scope, job)
         if others is not None:
             rows = rows.unionByName(
-                others.select("*", F.lit(_OTHER_PARTITION).alias(_ORIGIN), never),
+                others.select("*", F.lit(_OTHER_PARTITION).alias(_ORIGIN), not_deleted),
                 allowMissingColumns=True,
             )
     hashed = row_hash.row_hash_column(target, LINEAGE_NAMES)
-    # A deletion says nothing of other columns; a row elsewhere is in another partition.
-    sign = F.when(quoted_column(_DELETED), F.lit("gone")).otherwise(hashed.cast("string"))
-    sign = F.when(quoted_column(_ORIGIN) == _OTHER_PARTITION, F.lit("elsewhere")).otherwise(sign)
-    return rows.withColumn(_SIGNATURE, sign)
+    # A deletion has no values of other columns; a row elsewhere is in another partition.
+    signature = F.when(quoted_column(_DELETED), F.lit("gone")).otherwise(hashed.cast("string"))
+    signature = F.when(quoted_column(_ORIGIN) == _OTHER_PARTITION, F.lit("elsewhere")).otherwise(
+        signature
+    )
+    return rows.withColumn(_SIGNATURE, signature)
 
 
 def _rows_in_other_partitions(
     spark: SparkSession, catalog: str, plan: Plan, scope: Scope, job: DataFrame
 ) -> DataFrame | None:
-    """Give key and version of the base's rows outside the scope that a change may be about."""
+    """Return key and version of base rows outside the scope that have the key of a change."""
     base, merge = plan.resolved.target, plan.resolved.manifest.target.merge
     if base.snapshot_id is None or merge is None:
         return None
     key = list(plan.resolved.contract.key)
-    read = dataframes.read_table(spark, catalog, base.table, base.snapshot_id)
-    others = read.where(~dataframes.is_in_ranges(partitions.scope_row_ranges(scope)))
-    kept = others.select(*(quoted_column(name) for name in dict.fromkeys([*key, merge.version])))
-    return kept.join(
+    base_rows = dataframes.read_table(spark, catalog, base.table, base.snapshot_id)
+    others = base_rows.where(~dataframes.is_in_ranges(partitions.scope_row_ranges(scope)))
+    other_keys = others.select(
+        *(quoted_column(name) for name in dict.fromkeys([*key, merge.version]))
+    )
+    return other_keys.join(
         job.select(*(quoted_column(name) for name in key)).distinct(), key, "left_semi"
     )
 
 
 def _with_outcome(rows: DataFrame, plan: Plan, merge: MergeBy) -> DataFrame:
-    """Give every row its fate. Rows of one key meet in one window; nothing is joined."""
+    """Add the merge outcome to every row: one window per key, one shuffle, no join."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     key = [quoted_column(name) for name in plan.resolved.contract.key]
     version, origin = quoted_column(merge.version), quoted_column(_ORIGIN)
-    together = Window.partitionBy(*key)
-    # First of all: a window's function cannot stand inside another one's.
-    rows = rows.withColumn(_TOP_VERSION, F.max(version).over(together))
+    same_key = Window.partitionBy(*key)
+    # A separate step, because window functions cannot be nested.
+    rows = rows.withColumn(_TOP_VERSION, F.max(version).over(same_key))
     is_change = origin.isin(_CHANGE, _OUTSIDE_SCOPE)
     is_top = version.eqNullSafe(quoted_column(_TOP_VERSION))
 
     def any_of(condition: Column) -> Column:
-        return F.max(F.coalesce(condition, F.lit(False))).over(together)  # noqa: FBT003 (a Spark literal)
+        return F.max(F.coalesce(condition, F.lit(False))).over(same_key)  # noqa: FBT003 (a Spark literal)
 
     changes_top = any_of(is_change & is_top)
-    signs = F.size(F.collect_set(F.when(is_top, quoted_column(_SIGNATURE))).over(together))
+    signatures = F.size(F.collect_set(F.when(is_top, quoted_column(_SIGNATURE))).over(same_key))
     in_base, elsewhere = any_of(origin == _BASE), any_of(origin == _OTHER_PARTITION)
     base_top = any_of(origin.isin(_BASE, _OTHER_PARTITION) & is_top)
-    # A deletion may lie anywhere: often it carries nothing but the key.
+    # A deletion may be in any partition: often it has no values but the key.
     leaves = any_of((origin == _OUTSIDE_SCOPE) & is_top & ~quoted_column(_DELETED))
     arrives = any_of((origin == _CHANGE) & is_top)
     within = any_of(origin.isin(_BASE, _CHANGE))
     moves = ~base_top & ((leaves & within) | (arrives & elsewhere))
     first = F.row_number().over(
-        together.orderBy(is_change.desc(), is_top.desc(), quoted_column(_SIGNATURE))
+        same_key.orderBy(is_change.desc(), is_top.desc(), quoted_column(_SIGNATURE))
     )
     facts = rows.select(
         "*",
         first.alias("lhb_first"),
         *(value.alias(f"lhb_{name}") for name, value in {
-            "change": is_change, "top": is_top, "changes_top": changes_top, "signs": signs,
+            "change": is_change, "top": is_top, "changes_top": changes_top, "signs": signatures,
             "in_base": in_base, "base_top": base_top, "moves": moves, "within": within,
         }.items()),
     )  # fmt: skip
@@ -266,15 +272,15 @@ def _with_outcome(rows: DataFrame, plan: Plan, merge: MergeBy) -> DataFrame:
 
 
 def _outcome_column(plan: Plan, merge: MergeBy) -> Column:
-    """Say what becomes of a row, by what its key's window showed."""
+    """Build the column with the merge outcome of a row, from the facts of its key's window."""
     from pyspark.sql import functions as F
 
     origin = quoted_column(_ORIGIN)
     is_change, is_top = quoted_column("lhb_change"), quoted_column("lhb_top")
-    nameless = [quoted_column(name).isNull() for name in plan.resolved.contract.key]
-    no_key = nameless[0]
-    for one in nameless[1:]:
-        no_key = no_key | one
+    key_is_null = [quoted_column(name).isNull() for name in plan.resolved.contract.key]
+    no_key = key_is_null[0]
+    for is_null in key_is_null[1:]:
+        no_key = no_key | is_null
     clash = quoted_column("lhb_changes_top") & (quoted_column("lhb_signs") > 1)
     stays = ~quoted_column("lhb_changes_top") | quoted_column("lhb_base_top")
     winner = is_change & is_top & (quoted_column("lhb_first") == 1)
@@ -322,17 +328,17 @@ _REFUSED_OUTCOMES = {
 
 
 def _refuse_unmergeable(decided: DataFrame, plan: Plan, fates: dict[str, int]) -> None:
-    wrong = [fate for fate in _REFUSED_OUTCOMES if fates.get(fate)]
-    if not wrong:
+    refused = [outcome for outcome in _REFUSED_OUTCOMES if fates.get(outcome)]
+    if not refused:
         return
-    said = [
-        f"{fates[fate]} {_REFUSED_OUTCOMES[fate][0]}: {_example_keys(decided, plan, fate)}"
-        for fate in wrong
+    problems = [
+        f"{fates[outcome]} {_REFUSED_OUTCOMES[outcome][0]}: {_example_keys(decided, plan, outcome)}"
+        for outcome in refused
     ]
     raise ChecksFailed(
-        "the changes cannot be merged: " + "; ".join(said),
+        "the changes cannot be merged: " + "; ".join(problems),
         state="nothing of this chunk was written; readers see what they saw before",
-        fix="; ".join(_REFUSED_OUTCOMES[fate][1] for fate in wrong),
+        fix="; ".join(_REFUSED_OUTCOMES[outcome][1] for outcome in refused),
     )
 
 
@@ -340,13 +346,13 @@ def _example_keys(decided: DataFrame, plan: Plan, fate: str) -> str:
     key = plan.resolved.contract.key
     names = [quoted_column(name) for name in key]
     with spark_errors("naming the keys of changes"):
-        found = (
+        examples = (
             decided.where(quoted_column(_OUTCOME) == fate)
             .select(*names)
             .orderBy(*names)
             .limit(_MAX_KEYS_SHOWN)
         )
-        rows = found.collect()
+        rows = examples.collect()
     return ", ".join(_key_text(dict(zip(key, row, strict=True))) for row in rows)
 
 

@@ -1,8 +1,7 @@
-"""One fenced, validated overwrite per chunk; lineage columns and summary.
+"""Writes one chunk into a shadow: exactly its partitions, in one validated, fenced commit.
 
-What an output says about its origin: in its rows (if the contract wants) and in its snapshot.
-
-Writes one chunk into a shadow: exactly its partitions, in one validated, fenced commit.
+The chunk's origin is recorded in the snapshot's properties and, if the contract has lineage
+columns, in its rows.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
 
 
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
-    """Give the widest half-open instants that the scope reads of any source."""
-    read = [
+    """Return the widest half-open window of instants that the scope reads of any source."""
+    windows = [
         resolve.window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
     ]
-    if not read:
+    if not windows:
         return None
-    return min(first for first, _ in read), max(last for _, last in read)
+    return min(first for first, _ in windows), max(last for _, last in windows)
 
 
 def snapshot_properties(
     plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int
 ) -> dict[str, str]:
-    """Give the snapshot properties that a chunk's commit always carries (requirement D3)."""
+    """Return the snapshot properties that every chunk commit has (requirement D3)."""
     manifest = plan.resolved.manifest
     window = input_window(plan, scope)
-    # Rows that an earlier revision computed are still those that it computed.
+    # A carried chunk keeps the inputs of the revision that computed it.
     origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
     inputs = origin.inputs if origin else {}
-    said: dict[str, str | None] = {
+    values: dict[str, str | None] = {
         "chunk-id": chunk.chunk_id,
         "attempt-id": attempt_id,
         "epoch": str(epoch),
@@ -75,7 +74,9 @@ def snapshot_properties(
         "reference-data-version": _snapshot_ids_text(plan, "reference", inputs),
         "restatement-reason": manifest.run.reason,
     }
-    return {f"{PROPERTY_PREFIX}{name}": value for name, value in said.items() if value is not None}
+    return {
+        f"{PROPERTY_PREFIX}{name}": value for name, value in values.items() if value is not None
+    }
 
 
 def add_lineage_columns(
@@ -113,35 +114,35 @@ def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
 
 
 def _literal_value(value: Any) -> str | int | None:
-    """Instants as text with their offset: Spark reads those in no local time zone."""
+    """Return instants as text with their offset, independent of the local time zone."""
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value
 
 
 def _snapshot_ids_text(
     plan: Plan, role: str, inputs: Mapping[str, int] | None = None
 ) -> str | None:
-    """Name the inputs of a role with their snapshots; those in `inputs` were other ones."""
+    """List the inputs of a role with their snapshots; `inputs` overrides those of the plan."""
     pins = [pin for pin in plan.resolved.sources if pin.role == role]
-    found = {pin.name: pin.snapshot_id for pin in pins} | {
+    snapshot_ids = {pin.name: pin.snapshot_id for pin in pins} | {
         pin.name: inputs[pin.name] for pin in pins if inputs and pin.name in inputs
     }
-    return ",".join(f"{name}={number}" for name, number in found.items()) or None
+    return ",".join(f"{name}={number}" for name, number in snapshot_ids.items()) or None
 
 
-#: What Iceberg and Spark say when a table is not the one that they held.
+#: Messages of Iceberg and Spark when a table has another UUID than the loaded one.
 _TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH")
 
 
 @dataclass(frozen=True)
 class ShadowCommit:
-    """A snapshot of the shadow, and the rows that Iceberg says it added."""
+    """A snapshot of the shadow, and the number of rows that it added according to Iceberg."""
 
     snapshot_id: int
     added_rows: int
 
 
 class ShadowWriter:
-    """Commits chunks to shadow tables and finds them again in the snapshot log."""
+    """Commits chunks to shadow tables and finds the commits in the snapshot log."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
@@ -150,20 +151,21 @@ class ShadowWriter:
     def overwrite(
         self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str], epoch: int
     ) -> ShadowCommit:
-        """Replace what the shadow holds where `rows` is true, also by nothing.
+        """Replace the shadow's rows where `rows` is true by those of `frame`, which may be empty.
 
-        `frame` must hold no other rows: Spark would append them. Validated serializably from the
-        head that was read here, so that a concurrent write to the same rows is a conflict. When the
-        outcome is unknown, the snapshot log is asked for this very attempt.
+        `frame` must not contain other rows: Spark would append them. The commit is validated with
+        isolation level serializable from the head that is read here, so a concurrent write to the
+        same rows is a conflict. After an error, the snapshot log shows whether this attempt was
+        committed.
 
-        Raises RunMoved, and commits nothing, when the shadow was fenced by a later epoch: before
-        the write by the shadow's property, from then on by its UUID.
+        Raises RunMoved, and commits nothing, when a later epoch has fenced the shadow. The
+        shadow's property shows this before the write, its UUID during the write.
         """
         name = quoted_table_name(self._catalog, shadow)
         with spark_errors(f"reading {shadow}"):
-            held = dataframes.pin_table_identity(self._spark, name)
+            identity = dataframes.pin_table_identity(self._spark, name)
         head = self._require_epoch(shadow, epoch)
-        writer = frame.unionByName(held).writeTo(name)
+        writer = frame.unionByName(identity).writeTo(name)
         writer = writer.option("isolation-level", "serializable")
         if head is not None:
             writer = writer.option("validate-from-snapshot-id", str(head))
@@ -173,21 +175,21 @@ class ShadowWriter:
         try:
             with write_guard.allow_own_writes(), commit_window("Spark.overwrite"):
                 writer.overwrite(rows)
-        except Exception as error:  # noqa: BLE001 (judged below by what the table holds)
+        except Exception as error:  # noqa: BLE001 (the table's snapshots decide below)
             failure = error
         if failure is not None and dataframes.TABLE_MOVED_MARKER in str(failure):
             raise self._concurrent_commit_error(shadow, epoch) from failure
         return self._resolve_outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
-        """Give the head (None: no snapshot); raises RunMoved when a later epoch has fenced it."""
-        shown = self._table_properties(shadow)
-        fenced = int(shown.get(EPOCH_PROPERTY, 0))
-        if fenced > epoch:
+        """Return the head (None: no snapshot); raise RunMoved when a later epoch has fenced it."""
+        properties = self._table_properties(shadow)
+        fence_epoch = int(properties.get(EPOCH_PROPERTY, 0))
+        if fence_epoch > epoch:
             raise _taken_over_error(
-                shadow, f"epoch {fenced} is at work, this process is of epoch {epoch}"
+                shadow, f"epoch {fence_epoch} is at work, this process is of epoch {epoch}"
             )
-        head = shown["current-snapshot-id"]
+        head = properties["current-snapshot-id"]
         return None if head == "none" else int(head)
 
     def _table_properties(self, shadow: str) -> dict[str, str]:
@@ -197,7 +199,7 @@ class ShadowWriter:
             return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
 
     def _concurrent_commit_error(self, shadow: str, epoch: int) -> BackfillError:
-        """Say who committed between the look and the write, which was not begun."""
+        """Return the error for a commit between inspection and write; nothing was written."""
         if int(self._table_properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
             return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
@@ -211,15 +213,15 @@ class ShadowWriter:
     ) -> ShadowCommit:
         doing = f"writing a chunk to {shadow}"
         try:
-            found = self._find_attempt(shadow, attempt_id)
+            commit = self._find_attempt(shadow, attempt_id)
         except BackfillError as error:
             raise OutcomeUnknown(
                 f"{doing}: whether the commit landed is unknown: {error.problem}",
                 state="the shadow may hold the chunk; the target was not touched",
                 fix="run the step again: it looks before it writes",
             ) from (failure or error)
-        if found is not None:
-            return found
+        if commit is not None:
+            return commit
         if failure is None:
             raise OutcomeUnknown(
                 f"{doing}: the commit was reported, but is not in the snapshot log",
@@ -234,10 +236,10 @@ class ShadowWriter:
         with spark_errors(f"reading the snapshots of {shadow}"):
             snapshots = self._spark.table(f"{quoted_table_name(self._catalog, shadow)}.`snapshots`")
             own = snapshots.where(f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'")
-            found = own.select("snapshot_id", "summary").collect()
-        if not found:
+            matches = own.select("snapshot_id", "summary").collect()
+        if not matches:
             return None
-        row = max(found, key=lambda each: each["snapshot_id"])
+        row = max(matches, key=lambda each: each["snapshot_id"])
         return ShadowCommit(
             int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0))
         )

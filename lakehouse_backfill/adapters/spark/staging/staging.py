@@ -1,4 +1,4 @@
-"""Runs a transform on pinned inputs into a shadow table: the Staging port."""
+"""Runs a transform on pinned inputs and writes its output to a shadow table: the Staging port."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HASH = "lhb_hash"
 
 @dataclass(frozen=True)
 class _ObservedChunk:
-    """What flowed into a commit: rows and checksum of the chunk, rows that fell outside it."""
+    """Observed during a write: rows and checksum of the chunk, number of rows outside it."""
 
     checksum: Checksum
     outside_rows: int
@@ -54,7 +54,7 @@ class SparkStaging:
     def __init__(
         self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
     ) -> None:
-        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
         self._spark = spark
         self._catalog = catalog
         self._inputs = PinnedInputs(spark, catalog)
@@ -70,9 +70,9 @@ class SparkStaging:
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         """Compute one chunk and overwrite exactly its partitions in the shadow, in one commit.
 
-        Run twice, it leaves the same rows; a chunk without rows leaves its partitions empty. Rows
-        outside the chunk are counted and never written. Raises RunMoved, and commits nothing, once
-        the shadow was fenced by a later epoch.
+        A repeated call produces the same rows; a chunk without rows leaves its partitions empty.
+        Rows outside the chunk are counted and never written. Raises RunMoved, and commits nothing,
+        when a later epoch has fenced the shadow.
         """
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
@@ -82,10 +82,10 @@ class SparkStaging:
             output = self._transform_runner.run(plan, scope, frames, target)
         with (
             run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
-            self._chunk_composer.compose(plan, scope, output, target) as made,
-            self._deleted_row_filter.exclude_from_chunk(plan, chunk, made) as composed,
+            self._chunk_composer.compose(plan, scope, output, target) as composed_output,
+            self._deleted_row_filter.exclude_from_chunk(plan, chunk, composed_output) as remaining,
         ):
-            commit, counted = self._write(plan, chunk, epoch, composed)
+            commit, counted = self._write(plan, chunk, epoch, remaining)
         return ChunkRecord(
             run_id=plan.run_id,
             chunk_id=chunk.chunk_id,
@@ -93,19 +93,20 @@ class SparkStaging:
             status="done",
             input_rows=counting.result(),
             output_rows=counted.checksum.rows,
-            outside_rows=counted.outside_rows + composed.outside_rows,
+            outside_rows=counted.outside_rows + remaining.outside_rows,
             checksum=counted.checksum.text,
             seconds=round(time.monotonic() - started, 3),
             snapshot_id=commit.snapshot_id,
             finished_at=datetime.now(timezone.utc),
             epoch=epoch,
-            **composed.counts.known,
+            **remaining.counts.known,
         )
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
-        """Give the ledger row of a chunk that was committed, but not recorded, before.
+        """Return the ledger row of a chunk that was committed earlier but not recorded.
 
-        Counted from the stored rows; how many fell outside the chunk is not stored, so it is 0.
+        Rows are counted from storage. The number of rows outside the chunk is not stored, so it
+        is 0.
         """
         started = time.monotonic()
         scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
@@ -134,31 +135,32 @@ class SparkStaging:
     ) -> tuple[EdgePartition, ...]:
         """Compute partitions beyond the scope and compare them with the target's base.
 
-        All sides together, but each computed from its own input: what lies between is not read.
+        All sides are compared together, but each is computed from its own input: input between the
+        sides is not read.
         """
         scopes = _scopes(plan, around)
         if not scopes:
             return ()
-        everything = tuple(label for scope in scopes.values() for label in scope.partitions)
+        labels = tuple(label for scope in scopes.values() for label in scope.partitions)
         field = plan.resolved.scope.field
-        accepted = self._accepted_rows(plan, Scope(field=field, partitions=everything))
-        target, coming = (
+        accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
+        target, added_columns = (
             accepted.schema,
             table.added_column_names(declared_schema_change(plan)),
         )
-        if coming:
+        if added_columns:
             target = self._schema(plan.shadow_table)
         with spark_errors("checking the edges"):
-            found = [
-                Edge(side, scope, self._computed_rows(plan, scope, target).drop(*coming))
+            edges = [
+                Edge(side, scope, self._computed_rows(plan, scope, target).drop(*added_columns))
                 for side, scope in scopes.items()
             ]
-            return compare_edges(accepted.drop(*LINEAGE_NAMES), found, plan.resolved.contract)
+            return compare_edges(accepted.drop(*LINEAGE_NAMES), edges, plan.resolved.contract)
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
-        """Compute partitions beyond the scope, and only sum their rows; those without are out."""
+        """Compute partitions beyond the scope, return their checksums; empty ones are omitted."""
         scopes, base = _scopes(plan, around), plan.resolved.target
         target = dataframes.read_table(
             self._spark, self._catalog, base.table, base.snapshot_id
@@ -168,10 +170,12 @@ class SparkStaging:
                 str(side): self._computed_rows(plan, scopes[side], target) for side in scopes
             }
             sums = sum_partitions(computed, plan.resolved.scope.field)
-        return {label: one for side in sums.values() for label, one in side.checksums.items()}
+        return {
+            label: checksum for side in sums.values() for label, checksum in side.checksums.items()
+        }
 
     def _rows_in_predicate(self, plan: Plan, frame: DataFrame) -> DataFrame:
-        """Keep the rows that the run's row predicate names; all where it has none."""
+        """Keep the rows that match the run's row predicate; all rows when it has none."""
         predicate = merge.typed_row_predicate(plan, frame.schema)
         return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
 
@@ -197,8 +201,9 @@ class SparkStaging:
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much.
 
-        Raises ConfigError when the declared ranges do not hold the doubled warm-up: reading less
-        would prove nothing.
+        Raises ConfigError when the declared ranges do not cover the doubled warm-up: reading less
+        would prove nothing. Raises Unsupported when the target does not exist yet, or when the run
+        changes its columns.
         """
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         base = plan.resolved.target
@@ -215,11 +220,11 @@ class SparkStaging:
         target = self._schema(base.table)
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
         with spark_errors("proving the warm-up"):
-            found = [
+            checksums = [
                 self._checksum(self._transform_runner.compute_partitions(plan, scope, target, pins))
                 for pins in (plan.resolved.sources, doubled)
             ]
-        return found[0], found[1]
+        return checksums[0], checksums[1]
 
     def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
         with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
@@ -234,7 +239,7 @@ class SparkStaging:
         rows = partitions.scope_row_ranges(scope)
         observation = Observation(f"chunk {uuid.uuid4()}")
         observed = _with_observation(composed.rows, dataframes.is_in_ranges(rows), observation)
-        # Spark appends rows outside the overwritten range (pitfall 26): they must not get there.
+        # Spark appends rows outside the overwritten range (pitfall 26): filter them out.
         written = observed.where(dataframes.range_filter(rows))
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties
@@ -244,10 +249,10 @@ class SparkStaging:
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
-                # Repeated tasks count twice, and an optimised-away plan not at all.
+                # Repeated tasks are counted twice; an optimised-away plan is not counted at all.
                 outside = ~dataframes.is_in_ranges(rows)
-                rows_there = composed.rows.where(outside)
-                outside_rows = counted.outside_rows if counted else rows_there.count()
+                rows_outside = composed.rows.where(outside)
+                outside_rows = counted.outside_rows if counted else rows_outside.count()
                 stored = self._stored_checksum(plan.shadow_table, commit.snapshot_id, scope)
                 counted = _ObservedChunk(stored, outside_rows)
         return commit, counted
@@ -258,8 +263,8 @@ class SparkStaging:
 
     def _checksum(self, frame: DataFrame) -> Checksum:
         columns = row_hash.checksum_aggregates(frame.schema, LINEAGE_NAMES)
-        found = frame.agg(*columns).collect()[0].asDict()
-        return row_hash.to_checksum(found, row_hash.shape_digest(frame.schema, LINEAGE_NAMES))
+        aggregates = frame.agg(*columns).collect()[0].asDict()
+        return row_hash.to_checksum(aggregates, row_hash.shape_digest(frame.schema, LINEAGE_NAMES))
 
     def _schema(self, table: str) -> StructType:
         return dataframes.read_table(self._spark, self._catalog, table, None).schema
@@ -273,10 +278,10 @@ def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[Edge
 
 
 def _with_observation(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
-    """Count and sum the rows as they flow by: those inside by hash, the others by number."""
+    """Observe the rows during the write: checksum the rows inside, count the others."""
     from pyspark.sql import functions as F
 
-    # Hashed once per row: in an Observation each aggregate would work out the whole hash again.
+    # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
     outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
     with_hash = output.withColumn(_HASH, hashed)
@@ -286,31 +291,31 @@ def _with_observation(output: DataFrame, inside: Column, observation: Any) -> Da
 
 
 def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | None:
-    """Give what was counted; None when Spark optimised the observed part of the plan away."""
+    """Return the observed values; None when Spark optimised the observed plan away."""
     try:
-        found = dict(observation.get)
-    except Exception:  # noqa: BLE001 (an assertion of the JVM: no metrics came)
+        metrics = dict(observation.get)
+    except Exception:  # noqa: BLE001 (an assertion of the JVM: there are no metrics)
         return None
-    if _OUTSIDE not in found:
+    if _OUTSIDE not in metrics:
         return None
     shape = row_hash.shape_digest(schema, LINEAGE_NAMES)
-    return _ObservedChunk(row_hash.to_checksum(found, shape), int(found[_OUTSIDE]))
+    return _ObservedChunk(row_hash.to_checksum(metrics, shape), int(metrics[_OUTSIDE]))
 
 
 def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
     if pin.range is None:
         return pin
-    more = pin.model_copy(
+    doubled_pin = pin.model_copy(
         update={
             "warm_up_days": max(2 * pin.warm_up_days, 1),
             "cool_down_days": 2 * pin.cool_down_days,
         }
     )
-    window = resolve.needed_window(more, scope)
+    window = resolve.needed_window(doubled_pin, scope)
     if window is not None and not resolve.range_covers_window(pin.range, window):
         first, last = window[0].date(), window[1].date() + timedelta(days=1)
         raise ConfigError(
             f"twice the warm-up of {pin.name} lies outside its declared range",
             fix=f"declare sources.{pin.name}.range from {first} to {last}",
         )
-    return more
+    return doubled_pin

@@ -1,10 +1,7 @@
-"""Run the transform on pinned inputs and fit its output.
+"""Runs a plan's transform for some partitions, on pinned inputs only, and fits its output.
 
-The pinned inputs of a plan as DataFrames, cut to what a set of partitions needs.
-
-Fits the transform's output to the target's columns, or says what does not fit.
-
-Computes the output of a plan's transform for some partitions, from pinned inputs only.
+Inputs are restricted to the rows that the partitions need. Output that does not fit the target's
+columns is refused.
 """
 
 from __future__ import annotations
@@ -35,27 +32,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-#: Iceberg reads up to 16 MiB in one task, while the other cores have nothing to do.
+#: Iceberg reads up to 16 MiB in one task; small inputs would leave other cores idle.
 _SMALL_BYTES = 64 * 1024 * 1024
 _SMALL_SPLITS = {"split-size": str(4 * 1024 * 1024)}
 _ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
 class PinnedInputs:
-    """Reads the pinned inputs of plans; nothing that was committed after a pin is ever seen."""
+    """Reads the pinned inputs of plans; commits after a pin are never visible."""
 
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self._spark = spark
         self._catalog = catalog
 
     def read_whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
-        """Give all rows of the pinned snapshot."""
+        """Read all rows of the pinned snapshot."""
         return dataframes.read_table(
             self._spark, self._catalog, pin.table, pin.snapshot_id, options
         )
 
     def read_declared_range(self, pin: SourcePin) -> DataFrame:
-        """Give the rows that the run may read at most; reference data whole."""
+        """Read the rows of the declared range; reference data as a whole."""
         if pin.range is None:
             return self.read_whole(pin)
         first, last = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
@@ -64,22 +61,22 @@ class PinnedInputs:
     def read_for_scope(
         self, pin: SourcePin, scope: Scope, options: Mapping[str, str] | None = None
     ) -> DataFrame:
-        """Give the rows that the scope needs, warm-up included, inside the declared range."""
+        """Read the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
             return self.read_whole(pin, options)
         first, last = resolve.window_to_read(pin, scope)
         return self._between(pin, pin.range.column, first, last, options)
 
     def frames_for_scope(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
-        """Give every input of the plan by name, cut to what the scope needs."""
+        """Return every input of the plan by name, restricted to the rows that the scope needs."""
         options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
         return {pin.name: self.read_for_scope(pin, scope, options) for pin in plan.resolved.sources}
 
     def count_source_rows(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
         """Count the rows of the sources (not of reference data), mostly from metadata.
 
-        A query of its own: an Observation on the input would keep Spark from pushing the
-        transform's filters down to the files, and is lost when a join comes out empty.
+        The count is a separate query: an Observation on the input would prevent Spark from pushing
+        the transform's filters down to the files, and is lost when a join is empty.
         """
         from pyspark.sql import functions as F
 
@@ -91,14 +88,14 @@ class PinnedInputs:
         if not counted:
             return 0
         union = counted[0]
-        for one in counted[1:]:
-            union = union.unionAll(one)
+        for count in counted[1:]:
+            union = union.unionAll(count)
         return sum(int(row["n"]) for row in union.collect())
 
     def restrict_to_ranges(
         self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]
     ) -> DataFrame:
-        """Keep the rows of a pinned input that lie in any of the ranges."""
+        """Filter the frame of a pinned input to rows in any of the ranges."""
         return dataframes.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
 
     def _between(
@@ -125,7 +122,7 @@ class PinnedInputs:
 
 
 def find_pin(plan: Plan, name: str) -> SourcePin:
-    """Give the pin of the input called `name`; raises NotFound."""
+    """Return the pin of the input `name`; raises NotFound."""
     for pin in plan.resolved.sources:
         if pin.name == name:
             return pin
@@ -141,34 +138,34 @@ _TEXTS = ("string", "char", "varchar")
 def fit_to_target(
     frame: DataFrame, target: StructType, left_out: Collection[str] = ()
 ) -> DataFrame:
-    """Give the output in the target's column order and types; only lossless widening is done.
+    """Return the output in the target's column order and types; only widen without loss.
 
-    Raises ChecksFailed that names every missing, extra and clashing column.
+    Raises ChecksFailed, which lists every missing, extra and clashing column.
     """
-    wanted = [field for field in target.fields if field.name not in left_out]
-    given = {field.name: field for field in frame.schema.fields}
-    faults = _faults(given, wanted, len(frame.schema.fields))
+    fields = [field for field in target.fields if field.name not in left_out]
+    output_fields = {field.name: field for field in frame.schema.fields}
+    faults = _faults(output_fields, fields, len(frame.schema.fields))
     if faults:
         raise ChecksFailed(
             "the transform's output does not fit the target: " + "; ".join(faults),
             state="nothing was written",
             fix="correct the transform, or change the contract and plan again",
         )
-    return frame.select(*(_as_target(given[field.name], field) for field in wanted))
+    return frame.select(*(_as_target(output_fields[field.name], field) for field in fields))
 
 
 def _faults(given: dict[str, StructField], wanted: list[StructField], width: int) -> list[str]:
     names = {field.name for field in wanted}
     missing = [f"missing {field.name}" for field in wanted if field.name not in given]
     extra = [f"extra {name}" for name in given if name not in names]
-    twice = ["a column name appears twice"] if width != len(given) else []
+    duplicate = ["a column name appears twice"] if width != len(given) else []
     clashing = [
         f"{field.name} is {given[field.name].dataType.simpleString()}, "
         f"the target has {field.dataType.simpleString()}"
         for field in wanted
         if field.name in given and not _is_lossless(given[field.name].dataType, field.dataType)
     ]
-    return missing + extra + twice + clashing
+    return missing + extra + duplicate + clashing
 
 
 def _as_target(given: StructField, wanted: StructField) -> Column:
@@ -179,7 +176,7 @@ def _as_target(given: StructField, wanted: StructField) -> Column:
 
 
 def _is_lossless(given: DataType, wanted: DataType) -> bool:
-    """Tell whether every value of one type is also one of the other, with the same meaning."""
+    """Return whether the target type can represent every value of the given type exactly."""
     if given.simpleString() == wanted.simpleString():
         return True
     from pyspark.sql import types as T
@@ -204,7 +201,7 @@ class TransformRunner:
     def __init__(
         self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: PinnedInputs
     ) -> None:
-        """`code` is the folder in which jobs lie, or gives that of a plan."""
+        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
         self._spark = spark
         self._code = code
         self._inputs = inputs
@@ -213,19 +210,19 @@ class TransformRunner:
     def load(self, plan: Plan) -> None:
         """Import the plan's transform and check name, version and inputs."""
         names = {pin.name for pin in plan.resolved.sources}
-        wanted = plan.resolved.manifest.transform
+        transform = plan.resolved.manifest.transform
         folder = self._code if isinstance(self._code, Path) else self._code(plan)
-        self._jobs[_code_key(plan)] = load_job(self._spark, folder, wanted, names)
+        self._jobs[_code_key(plan)] = load_job(self._spark, folder, transform, names)
 
     def run(
         self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
     ) -> DataFrame:
-        """Run the transform and fit its output to the target, lineage columns left out."""
+        """Run the transform and fit its output to the target, without lineage columns."""
         if _code_key(plan) not in self._jobs:
             self.load(plan)
         output = self._jobs[_code_key(plan)].run(_context(plan, scope), frames)
-        left_out = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        return fit_to_target(output, with_deletion_flag(plan, target), left_out)
+        excluded = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
+        return fit_to_target(output, with_deletion_flag(plan, target), excluded)
 
     def compute_partitions(
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
@@ -238,7 +235,7 @@ class TransformRunner:
 
 
 def _code_key(plan: Plan) -> tuple[str, str]:
-    """Attribution runs the code of another run on the inputs of this one."""
+    """Return a job's cache key: attribution runs the code of another run on a run's inputs."""
     return plan.run_id, plan.code_of
 
 

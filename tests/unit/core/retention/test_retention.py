@@ -46,7 +46,8 @@ def facts(*runs: RunFacts, leases: tuple[PinLease, ...] = (), **more: Any) -> Re
         tags.setdefault(lease.table, {})[lease.tag] = lease.snapshot_id
     fields: dict[str, Any] = {
         "now": NOW, "runs": {run.run_id: run for run in runs},
-        "shadows": tuple(run.shadow for run in runs), "leases": leases, "version_retention": {}, "tags": tags,
+        "shadows": tuple(run.shadow for run in runs), "leases": leases,
+        "version_retention": {}, "tags": tags,
     }  # fmt: skip
     return RetentionFacts(**(fields | more))
 

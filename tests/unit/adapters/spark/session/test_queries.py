@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.session.write_guard import (
+from lakehouse_backfill.adapters.spark.session.queries import (
     NotAQuery,
     parse_query,
     referenced_tables,
