@@ -1,8 +1,6 @@
-"""Doctor; drafts of contracts and manifests from a live table.
+"""The first steps of a project: doctor, and drafts of contracts and run manifests.
 
-doctor: is everything there that a restatement needs, and does the catalog keep its word?
-
-Drafts of contracts and run manifests, written into the project's folder.
+`doctor` checks what a restatement needs, and tries out what the catalog keeps.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ def _probe_catalog(wiring: Adapters, found: list[Capabilities]) -> str:
 
 
 def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
-    """Give a check for each capability that runs need, first for what shadows are made by."""
+    """Return a check for each capability that runs need, first for what shadows are made by."""
     checks = [_shadow_check(found)]
     for name, fix in _REQUIRED_CAPABILITIES.items():
         is_there = bool(getattr(found, name))
@@ -84,7 +82,7 @@ def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
 
 
 def _shadow_check(found: Capabilities) -> DoctorCheck:
-    """Say how shadows are made here, and why in that way."""
+    """Describe how shadows are made here, and why in that way."""
     why_not = found.seen.get("register_table", "")
     if found.register_table:
         detail, fix = f"registered: {_capability_text('register_table')}", ""
@@ -200,8 +198,8 @@ def add_product(wiring: Adapters, table: str, owner: str) -> dict[str, Any]:
         fields = ", ".join(f"{item.transform}({item.column})" for item in info.partitioning)
         raise Unsupported(
             f"{table} is partitioned by {fields} only, so there is nothing to restate by",
-            fix=f"add a partition field that is one of {', '.join(get_args(PartitionTransform))}, e.g. the "
-            "day of its time column",
+            fix=f"add a partition field that is one of {', '.join(get_args(PartitionTransform))}, "
+            "e.g. the day of its time column",
         )
     key = find_key(wiring.catalog, info)
     required = [column.name for column in info.columns if column.required]

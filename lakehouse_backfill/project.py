@@ -182,7 +182,7 @@ class Project:
         return self._pages.add_links(self._noted(done, run), str(done["run_id"]))
 
     def status(self, run: str | None = None, *, all: bool = False) -> Result:
-        """Say where one run stands, or list the open runs, those that wait for people first."""
+        """Describe where one run stands, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
 
         context = self.wiring.context
@@ -310,7 +310,7 @@ class Project:
         *,
         by: str | None = None,
     ) -> Any:
-        """Give what a run would publish, before anybody else sees it, as `accepted` does.
+        """Return what a run would publish, before anybody else sees it, as `accepted` does.
 
         Raises NotFound (nothing is staged), NotAllowed (`roles.validators` names others).
         """
@@ -329,7 +329,7 @@ class Project:
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> Result:
-        """Say no; nothing is deleted."""
+        """Describe no; nothing is deleted."""
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.reject(
@@ -428,7 +428,7 @@ class Project:
         *,
         strict: bool = True,
     ) -> Any:
-        """Give what consumers of a product read: Spark DataFrame, Arrow table, DuckDB relation.
+        """Return what consumers of a product read: Spark DataFrame, Arrow table, DuckDB relation.
 
         Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
         """
@@ -445,7 +445,7 @@ class Project:
         *,
         strict: bool = True,
     ) -> dict[str, Any]:
-        """Give what consumers of several products read, all as accepted at one moment.
+        """Return what consumers of several products read, all as accepted at one moment.
 
         Pinned products that were published together are seen together: old or new, never a mix.
         """
@@ -564,9 +564,13 @@ class Project:
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
-            self.wiring.context, contracts, resolve_actor(by), product=product, erasure=require_valid_reason(erasure),
+            self.wiring.context,
+            contracts,
+            resolve_actor(by),
+            product=product,
+            erasure=require_valid_reason(erasure),
             dry_run=dry_run,
-        )  # fmt: skip
+        )
         return maintained_result(done, dry_run=dry_run)
 
     def verify(
@@ -650,7 +654,7 @@ class Project:
 
 
 def _blocking_file(folder: Path) -> Path | None:
-    """Give what stands in the way of the folder: itself, or one above it, that is none."""
+    """Return what stands in the way of the folder: itself, or one above it, that is none."""
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     return None if there is None or there.is_dir() else there
 
@@ -663,5 +667,5 @@ def accepted(
     profile: str | None = None,
     strict: bool = True,
 ) -> Any:
-    """Give what consumers of a product read; see `Project.accepted`."""
+    """Return what consumers of a product read; see `Project.accepted`."""
     return Project.open(folder, profile).accepted(product, engine, strict=strict)

@@ -1,10 +1,7 @@
-"""Help by phase; the one place where errors end; safe terminal text.
+"""The program as a group of commands: help by phase, and the one place where errors end.
 
-Text for terminals, whatever it holds; loads nothing, because every error needs it.
-
-What somebody typed, split into options of the program and the command with its own.
-
-The program as a group of commands: help by phase, and the one place where errors end.
+Also splits the typed arguments into options of the program and the command with its own, and makes
+text safe for terminals. Loads nothing else, because every error needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from lakehouse_backfill.errors import BackfillError
 
 
 def clean_text(value: Any) -> str:
-    """Give text without control characters: data must not move somebody's cursor."""
+    """Return text without control characters: data must not move somebody's cursor."""
     return "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
         for letter in str(value)
@@ -167,7 +164,7 @@ class BackfillGroup(TyperGroup):
 
 
 def _is_usage_error(error: Exception) -> bool:
-    """Tell a wrong command line from a bug; typer's own base class for it has moved twice."""
+    """Describe a wrong command line from a bug; typer's own base class for it has moved twice."""
     return hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2
 
 

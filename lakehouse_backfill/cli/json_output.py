@@ -1,9 +1,4 @@
-"""The one JSON object and exit verdicts.
-
-What a proof says that did not come out: which check, and what to do.
-
-The one JSON object of `--json`, and errors as text.
-"""
+"""The one JSON object of `--json`, and the error that a result stands for, if any."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ _UNCHANGED = "nothing was changed"
 
 
 def error_of_proof(command: str, data: Mapping[str, Any]) -> BackfillError | None:
-    """Give the error of `verify`, `reproduce` or `audit guarantees`; None: all of it held."""
+    """Return the error of `verify`, `reproduce` or `audit guarantees`; None: all of it held."""
     failed = [check for check in data.get("checks", ()) if check["ok"] is False]
     names = "; ".join(f"{check['name']} ({check['because']})" for check in failed)
     if command == "verify":
@@ -47,8 +42,9 @@ def error_of_proof(command: str, data: Mapping[str, Any]) -> BackfillError | Non
         return ChecksFailed(
             f"{data['run_id']}: {len(wrong)} partitions came out differently: {', '.join(wrong)}",
             state=f"{_UNCHANGED}; readers see what was accepted",
-            fix=f"{command_line('verify', str(data['run_id']))} --deep, to see whether what is stored "
-            "was changed; else the job is not deterministic: lakehouse-backfill audit guarantees",
+            fix=f"{command_line('verify', str(data['run_id']))} --deep, to see whether what is "
+            "stored was changed; else the job is not deterministic: "
+            "lakehouse-backfill audit guarantees",
         )
     if not failed:
         return None
@@ -79,7 +75,7 @@ def build_envelope(
 
 
 def error_fields(error: BackfillError) -> dict[str, Any]:
-    """Give the fields of an error; one about declarations also lists its faults."""
+    """Return the fields of an error; one about declarations also lists its faults."""
     fields: dict[str, Any] = {
         "code": error.code,
         "problem": error.problem,
@@ -101,7 +97,7 @@ def write_json(value: Any, stream: TextIO) -> None:
 
 
 def error_of_result(command: str, data: Data) -> BackfillError | None:
-    """Tell whether a result that was reached says no: closed gates, or a sick environment."""
+    """Return whether a result that was reached says no: closed gates, or a sick environment."""
     if command == "doctor":
         sick = [check for check in data.get("checks", ()) if not check["ok"]]
         names = ", ".join(str(check["name"]) for check in sick)
@@ -131,7 +127,8 @@ def error_of_result(command: str, data: Data) -> BackfillError | None:
         names = ", ".join(str(check.get("name")) for check in closed)
         if command == "validate" and "run_id" not in data:
             return ChecksFailed(
-                f"{data.get('product')} as published: {_closed_gates_text(len(closed))} closed: {names}",
+                f"{data.get('product')} as published: {_closed_gates_text(len(closed))} closed: "
+                f"{names}",
                 state="readers go on seeing it; nothing was changed",
                 fix=f"restate it: {command_line('new', str(data.get('product')))} --from P --to P "
                 "--reason TEXT",
@@ -139,8 +136,8 @@ def error_of_result(command: str, data: Data) -> BackfillError | None:
         return ChecksFailed(
             f"{run}: {_closed_gates_text(len(closed))} closed{': ' if names else ''}{names}",
             state="nothing was published; the shadow table is kept",
-            fix=f"{command_line('evidence', str(run))}, then {plan_command(_manifest_file(data), str(run))}"
-            + _waive_hint(str(run), closed),
+            fix=f"{command_line('evidence', str(run))}, then "
+            f"{plan_command(_manifest_file(data), str(run))}" + _waive_hint(str(run), closed),
         )
     return None
 
@@ -161,7 +158,7 @@ def _waive_hint(run: str, closed: list[Mapping[str, Any]]) -> str:
 
 
 def _unequal_error(data: Data) -> BackfillError | None:
-    """Say that two states differ, or that a preview alone does not prove them to be equal."""
+    """Describe that two states differ, or that a preview alone does not prove them to be equal."""
     if data.get("equal", data.get("identical")):
         return None
     if data.get("preview"):

@@ -56,7 +56,7 @@ class LineProgress:
             )
 
     def finish(self) -> None:
-        """Say how long the step took."""
+        """Describe how long the step took."""
         took = self._clock() - self._started
         self._say(
             f"{self._counts()}{row_rate_text(self._rows, took)}, done in {format_duration(took)}"
@@ -132,7 +132,7 @@ class BarProgress:
 
 
 def row_rate_text(rows: int, seconds: float) -> str:
-    """Say the speed; nothing before there are rows and time to divide by."""
+    """Describe the speed; nothing before there are rows and time to divide by."""
     return f", {rows / seconds:,.0f} rows/s" if rows and seconds > 0 else ""
 
 
@@ -142,7 +142,7 @@ def seconds_left(done: int, total: int, seconds: float) -> float | None:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Say a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Describe a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds is None:
         return "unknown time"
     if seconds < 10:

@@ -1,10 +1,6 @@
-"""Program options; shared arguments; fast start.
+"""What the commands share: options of the program, arguments, and the fast start.
 
-Starting fast: what a command that computes nothing leaves out.
-
-Arguments and options that several commands share.
-
-What the program's options say, and the two things every command does with them.
+The fast start leaves out what a command that computes nothing does not need.
 """
 
 from __future__ import annotations
@@ -104,7 +100,7 @@ REASON_CODES = (
 
 
 def check_reason_code(code: str) -> str:
-    """Give the code back; raises typer.BadParameter when it is none."""
+    """Return the code back; raises typer.BadParameter when it is none."""
     if code not in REASON_CODES:
         raise typer.BadParameter(f"{code!r} is not one of {', '.join(REASON_CODES)}")
     return code
@@ -185,7 +181,7 @@ class Session:
 
 
 def current_session(context: typer.Context) -> Session:
-    """Give the session of a command."""
+    """Return the session of a command."""
     found = context.find_object(Session)
     if found is None:
         raise RuntimeError("commands run below the program's callback")

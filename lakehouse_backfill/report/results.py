@@ -1,13 +1,4 @@
-"""The `data` objects of the CLI contract (goes: verbs return typed results).
-
-The `data` objects of the CLI contract, made from stage results. Plain JSON types only.
-
-The `data` objects of publications and rollbacks. Plain JSON types only.
-
-What `maintain` let go and kept, as its result.
-
-What `verify`, `reproduce` and `audit guarantees` found, as plain values.
-"""
+"""The `data` objects of the CLI contract, made from the results of verbs. Plain JSON types only."""
 
 from __future__ import annotations
 
@@ -47,7 +38,7 @@ Result = dict[str, Any]
 
 
 def plain(value: Value) -> Result:
-    """Give the JSON form of a value."""
+    """Return the JSON form of a value."""
     return value.model_dump(mode="json")
 
 
@@ -57,7 +48,7 @@ def state(status: RunStatus) -> Result:
 
 
 def shadow_opened(status: RunStatus, table: TableInfo, plan: Plan) -> Result:
-    """Say which table another engine is to write, which partitions of it, as whose rows."""
+    """Describe which table another engine is to write, which partitions of it, as whose rows."""
     return state(status) | {
         "table": table.table,
         "location": table.location,
@@ -70,7 +61,7 @@ def shadow_opened(status: RunStatus, table: TableInfo, plan: Plan) -> Result:
 
 
 def _mode(target: Target) -> Result:
-    """Say how a run is published, and which rows of its partitions it takes (null: all)."""
+    """Describe how a run is published, and which rows of its partitions it takes (null: all)."""
     return {
         "publish_mode": target.publish_mode,
         "publishing": publish_modes.MODE_MEANINGS[target.publish_mode],
@@ -109,7 +100,7 @@ def _pins_of(resolved: ResolvedManifest) -> list[Result]:
 
 
 def plan_result(plan: Plan, status: RunStatus | None, proof: Result | None) -> Result:
-    """Say what `plan` found; `state` is null for a dry run."""
+    """Describe what `plan` found; `state` is null for a dry run."""
     resolved = plan.resolved
     target, pins = resolved.target, _pins_of(resolved)
     return {
@@ -145,7 +136,7 @@ def validation_result(
     digest: str,
     spent: ValidationTiming | None = None,
 ) -> Result:
-    """Say what `validate` found."""
+    """Describe what `validate` found."""
     edge = plain(validation.edge) if validation.edge else None
     return state(status) | {
         # Gates that were waived for exactly this result do not keep it from passing.
@@ -162,7 +153,7 @@ def validation_result(
 
 
 def rejudged(product: str, found: AcceptedValidation) -> Result:
-    """Say what the suites found of an accepted version."""
+    """Describe what the suites found of an accepted version."""
     return {
         "product": product,
         "version": found.accepted.version,
@@ -202,7 +193,7 @@ def run_line(
 
 
 def gates_result(status: RunStatus, gates: tuple[FailedGate, ...]) -> Result:
-    """Say which gates stopped a run, which were waived, and how the others can be."""
+    """Describe which gates stopped a run, which were waived, and how the others can be."""
     found = state(status) | {"gates": [vars(gate) for gate in gates]}
     if gates and status.state is RunState.HALTED and all(gate.waived_by for gate in gates):
         found["next_command"] = f"lakehouse-backfill run {status.run_id}"
@@ -270,7 +261,7 @@ def version_line(row: Publication) -> Result:
 
 
 def publish_result(status: RunStatus, published: PublishResult) -> Result:
-    """Say what became visible; `was_published`: it had been before, nothing was changed."""
+    """Describe what became visible; `was_published`: it had been before, nothing was changed."""
     row, swap = published.publication, published.swap
     return state(status) | {
         "version": row.version,
@@ -288,7 +279,7 @@ def publish_result(status: RunStatus, published: PublishResult) -> Result:
 
 
 def followed(found: PostPublishOutcome) -> Result:
-    """Say which checks and hooks followed a publication, and how they ended."""
+    """Describe which checks and hooks followed a publication, and how they ended."""
     return {
         "checks_after": [check.model_dump(mode="json") for check in found.checks],
         "hooks": [call.model_dump(mode="json") for call in found.calls],
@@ -296,7 +287,7 @@ def followed(found: PostPublishOutcome) -> Result:
 
 
 def publish_preview(plan: Plan, pointer: Pointer) -> Result:
-    """Say what `publish` would do."""
+    """Describe what `publish` would do."""
     return {
         "run_id": plan.run_id,
         "product": plan.product,
@@ -310,7 +301,7 @@ def publish_preview(plan: Plan, pointer: Pointer) -> Result:
 
 
 def rollback_result(done: RollbackResult) -> Result:
-    """Say where `rollback` led."""
+    """Describe where `rollback` led."""
     row, swap = done.publication, done.swap
     return {
         "product": row.product,
@@ -329,7 +320,7 @@ def rollback_result(done: RollbackResult) -> Result:
 
 
 def returned(row: Publication) -> Result:
-    """Say where the pointer of a pinned product went back to; no table was changed."""
+    """Describe where the pointer of a pinned product went back to; no table was changed."""
     return {
         "product": row.product,
         "state": "rolled_back",
@@ -341,7 +332,7 @@ def returned(row: Publication) -> Result:
 
 
 def rollback_preview(product: str, way: RollbackTarget, columns: tuple[str, ...] = ()) -> Result:
-    """Say what `rollback` would do; `columns` are changes of the table's columns that stay."""
+    """Describe what `rollback` would do; `columns` are changes of the table's columns that stay."""
     return {
         "product": product,
         "dry_run": True,
@@ -354,7 +345,7 @@ def rollback_preview(product: str, way: RollbackTarget, columns: tuple[str, ...]
 
 
 def maintained_result(done: MaintainResult, *, dry_run: bool) -> dict[str, Any]:
-    """Give both lists, each item with its reason, and what is left to clean up by other means."""
+    """Return both lists, each item with its reason, and what is left to clean up by other means."""
     return {
         "dry_run": dry_run,
         "retired": [_line(item) for item in done.retired],
@@ -383,12 +374,12 @@ def _line(item: RetentionItem) -> dict[str, Any]:
 
 
 def check_line(check: StoredCheck) -> dict[str, Any]:
-    """Give one comparison; `ok` is null where nothing could be compared."""
+    """Return one comparison; `ok` is null where nothing could be compared."""
     return check.model_dump(mode="json")
 
 
 def verified(found: VerifyResult, files: tuple[StoredCheck, ...], *, deep: bool) -> dict[str, Any]:
-    """Give all comparisons of a run, and which data was read for them."""
+    """Return all comparisons of a run, and which data was read for them."""
     checks = [check_line(check) for check in (*found.checks, *files)]
     return {
         "run_id": found.run_id,
@@ -401,7 +392,7 @@ def verified(found: VerifyResult, files: tuple[StoredCheck, ...], *, deep: bool)
 
 
 def reproduced(found: ReproduceResult) -> dict[str, Any]:
-    """Give what came out again, partition by partition."""
+    """Return what came out again, partition by partition."""
     return {
         "run_id": found.run_id,
         "equal": found.is_equal,
@@ -413,7 +404,7 @@ def reproduced(found: ReproduceResult) -> dict[str, Any]:
 
 
 def guaranteed(found: tuple[ProductGuarantees, ...]) -> dict[str, Any]:
-    """Give what was sampled of each product, and what held."""
+    """Return what was sampled of each product, and what held."""
     checks = [
         {"product": one.product, "run_id": one.run_id, "chunk_id": one.chunk_id} | check_line(check)
         for one in found

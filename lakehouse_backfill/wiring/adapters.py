@@ -1,10 +1,7 @@
-"""Which adapter stands behind each port, made on first use.
+"""Which adapter stands behind each port.
 
-The one module that picks adapters.
-
-Imports stand inside functions: a command loads what it uses, and nothing else.
-
-The ports of the lake: tables, each with its adapters by way, and control tables.
+The only module that picks adapters. Each is made on first use, and imports are inside functions: a
+command loads what it uses, and nothing else.
 """
 
 from __future__ import annotations
@@ -105,7 +102,7 @@ class Adapters:
 
     @cached_property
     def context(self) -> Context:
-        """The ports that the stages work with."""
+        """The ports that the verbs of the core work with."""
         from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
@@ -408,7 +405,7 @@ def _publisher_by_write_path(
 
 
 def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> dict[str, Any]:
-    """Make the ports over the control tables, by the workbench's names for them."""
+    """Make the ports over the control tables, under the names of the context's fields."""
     from lakehouse_backfill.adapters.iceberg.control.evidence import (
         IcebergEvidence,
         IcebergFingerprints,

@@ -1,10 +1,8 @@
-"""Ports that choose an engine or writer per table or by size.
+"""Ports that choose an adapter for each call.
 
-Looking at few rows in this process, and at many on Spark.
-
-Comparing on Spark: partition by partition in tasks where that can be, else by a shuffle.
-
-Ports that choose for each table who writes its commits; the JVM starts when it is needed.
+- `...ByWritePath`: who commits to a table. The JVM starts only when a table needs it.
+- `InspectingBySize`: few rows are counted in this process, many on Spark.
+- `SparkDifferWithFallback`: partitions are compared in tasks of their own, else by a shuffle.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ class SparkDifferWithFallback:
         return self._shuffle.differing(request)
 
     def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read."""
+        """Describe from metadata how many bytes of files a diff would read."""
         return self._shuffle.weigh(request)
 
     def preview(self, request: DiffRequest) -> DiffPreview:
@@ -162,7 +160,7 @@ class PinsByWritePath(ByWritePath[Pins], Pins):
             self._adapter_for(table).unpin(table, name)
 
     def pinned(self, table: str, name: str) -> int | None:
-        """Give the snapshot id that the tag protects, or None."""
+        """Return the snapshot id that the tag protects, or None."""
         return self._reading.pinned(table, name)
 
 
@@ -190,7 +188,7 @@ class ShadowsByWritePath(ByWritePath[Shadows], Shadows):
     def keep(
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
     ) -> TableInfo:
-        """Give a snapshot of the shadow a table of its own."""
+        """Return a snapshot of the shadow a table of its own."""
         return self._adapter_for(shadow).keep(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
@@ -212,13 +210,13 @@ class PublisherByWritePath(ByWritePath[Publisher], Publisher):
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
     ) -> tuple[RequiredRewrite, ...]:
-        """Say which partitions cannot go back by adding their files again, and why."""
+        """Describe which partitions cannot go back by adding their files again, and why."""
         labels = tuple(label for restore in restores for label in restore.partitions)
         scope = Scope(field=field, partitions=labels) if labels else None
         return self._adapter_for(target, scope).rewrites(target, field, restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
-        """Say which commit changed rows of the scope since the snapshot."""
+        """Describe which commit changed rows of the scope since the snapshot."""
         return self._reading.changes(target, scope, since_snapshot_id)
 
     def prove(self, request: AdoptRequest) -> None:

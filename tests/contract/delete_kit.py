@@ -69,7 +69,7 @@ def hide_equal_rows(table: Table, *ids: int, partition: tuple[Any, ...], spec_id
 def rewritten(
     kit: Kit, request: RevertRequest, rows: dict[str, list[Row]], shadow: str = "shadow.rollback"
 ) -> RevertRequest:
-    """Do what `lakehouse_backfill/core/publication/rollback_content.py` does, with rows that the test knows."""
+    """Do what `core/publication/rollback_content.py` does, with rows that the test knows."""
     base = kit.head()
     assert base is not None
     kit.shadows.open(TARGET, base, shadow, {})

@@ -1,4 +1,4 @@
-"""A lake in a folder for the tests of `lakehouse_backfill/ports/tables.py`: tables, live writers, shadows, requests."""
+"""A lake in a folder for tests of `ports/tables.py`: tables, live writers, shadows, requests."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ def _request(
     token: str = "t1", version: int = 1, how: str = "correction"
 ) -> CorrectionEventsRequest:
     return CorrectionEventsRequest(
-        sink=CorrectionSink.model_validate({"table": SINK, "as": how}), product=TARGET, run_id="bf-1",
-        version=version, reason_code="bug_fix", token=token, tag=f"lhb-v{version}-{token}",
-        produced_at=AT,
+        sink=CorrectionSink.model_validate({"table": SINK, "as": how}),
+        product=TARGET, run_id="bf-1", version=version, reason_code="bug_fix",
+        token=token, tag=f"lhb-v{version}-{token}", produced_at=AT,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The rules of `Tables`, `Pins` and `Shadows` of `lakehouse_backfill/ports/tables.py`, on PyIceberg."""
+"""The rules of `Tables`, `Pins` and `Shadows` of `ports/tables.py`, on PyIceberg."""
 
 from __future__ import annotations
 

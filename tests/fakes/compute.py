@@ -117,7 +117,8 @@ class FakeCompute:
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
         self.swaps.append(request)
         states = (
-            ComparedState("replaced"), ComparedState("published"), *attribution.states_to_compute(len(self.factors)),
+            ComparedState("replaced"), ComparedState("published"),
+            *attribution.states_to_compute(len(self.factors)),
             ComparedState("candidate"),
         )  # fmt: skip
         key = {"day": request.partition, "id": 1}
@@ -287,7 +288,8 @@ class FakeCompute:
     def preview(self, request: DiffRequest) -> DiffPreview:
         return DiffPreview(
             old=request.old_table, new=request.new_table, key=request.key, identical=True,
-            shared=FileTotals(), equal_by_fingerprint=FileTotals(), old_to_read=FileTotals(), new_to_read=FileTotals(),
+            shared=FileTotals(), equal_by_fingerprint=FileTotals(),
+            old_to_read=FileTotals(), new_to_read=FileTotals(),
             partitions=(),
         )  # fmt: skip
 

@@ -1,11 +1,4 @@
-"""Diff, previews, causes, reconcile.
-
-diff --attribute: why rows differ, on the partitions that were looked at.
-
-What a diff would read, and which engine compares.
-
-diff and reconcile.
-"""
+"""Views of diff, its preview, the causes of `diff --attribute`, and reconcile."""
 
 from __future__ import annotations
 
@@ -212,7 +205,7 @@ def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _shift_text(column: Mapping[str, Any]) -> str | None:
-    """Say how far a column moved: a number's mean in standard deviations, else an index."""
+    """Describe how far a column moved: a number's mean in standard deviations, else an index."""
     shift = column.get("shift")
     if shift is None:
         return None
@@ -229,7 +222,7 @@ def _parse_distribution(column: Mapping[str, Any]) -> Distribution | None:
 
 
 def _distribution_text(found: Distribution | None) -> str | None:
-    """Say how far the distribution moved, and whether that is more than the limit."""
+    """Describe how far the distribution moved, and whether that is more than the limit."""
     if found is None:
         return None
     text = f"{found.test.upper()} {found.value:.3f}"

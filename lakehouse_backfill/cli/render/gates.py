@@ -1,11 +1,4 @@
-"""Gates, validation, dual reads and steps.
-
-The gates that stopped a run, and what lets it pass them.
-
-dual-read, and where readers and steps of a run stand.
-
-What a validation found: gates, what changed, totals, edges.
-"""
+"""Views of gates: of a validation, of a stopped run, of dual reads and steps."""
 
 from __future__ import annotations
 
@@ -147,7 +140,7 @@ def render_row_counts(page: TextPage, data: Data) -> None:
 
 
 def render_suite_time(page: TextPage, data: Data) -> None:
-    """Say how much of the run's time the suites took."""
+    """Describe how much of the run's time the suites took."""
     took = data.get("spent")
     if took and took["suites_s"]:
         share = took.get("suites_share")

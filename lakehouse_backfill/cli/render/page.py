@@ -134,7 +134,7 @@ def format_cell(value: Any) -> Text:
 
 
 def relative_path(path: str) -> str:
-    """Give a path as it can be typed where the reader is."""
+    """Return a path as it can be typed where the reader is."""
     try:
         return Path(path).relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -152,7 +152,7 @@ def verdict_mark(*, is_good: bool) -> Text:
 
 
 def format_size(count: Any) -> str | None:
-    """Say bytes in the largest unit that fits; None stays unknown."""
+    """Describe bytes in the largest unit that fits; None stays unknown."""
     if not isinstance(count, int | float):
         return None
     amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
@@ -170,7 +170,7 @@ def format_moment(value: Any) -> Text:
 
 
 def format_partitions(labels: Sequence[Any]) -> str:
-    """Say which partitions: all of a few, else how many and the first and last."""
+    """Describe which partitions: all of a few, else how many and the first and last."""
     if len(labels) <= 3:
         return ", ".join(str(label) for label in labels) or "none"
     return f"{len(labels):,} partitions, {labels[0]} to {labels[-1]}"

@@ -1,9 +1,4 @@
-"""Plan; set-up commands.
-
-plan: what would change, why, from what, at what cost, and how it is undone.
-
-init, doctor, demo, product add, new, schema.
-"""
+"""Views of plan and of the set-up commands: init, doctor, demo, product add, new, schema."""
 
 from __future__ import annotations
 

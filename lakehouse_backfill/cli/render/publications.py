@@ -1,11 +1,4 @@
-"""Publish, rollback, versions, maintain, verify, audit.
-
-verify, reproduce, audit verify, audit guarantees.
-
-publish, rollback, versions, evidence.
-
-maintain.
-"""
+"""Views of publish, rollback, versions, evidence, maintain, verify, reproduce and audit."""
 
 from __future__ import annotations
 

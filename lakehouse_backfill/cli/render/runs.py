@@ -1,4 +1,4 @@
-"""status, log, chunks, run, stage, validate, and the decisions on a run."""
+"""Views of status, log, chunks, run, stage, and the decisions on a run."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def render_recover(page: TextPage, data: Data) -> None:
 
 
 def next_command(data: Data) -> str | None:
-    """Give what to type next: as the result says, else by the run's state."""
+    """Return what to type next: as the result says, else by the run's state."""
     if data.get("next_command"):
         return str(data["next_command"])
     run, state = data.get("run_id"), data.get("state")

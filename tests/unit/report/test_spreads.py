@@ -15,8 +15,10 @@ def column(name: str, value: float, *bars: DistributionBar) -> ColumnDiff:
     return ColumnDiff(name=name, changed=1, old={}, new={}, distribution=found)
 
 
-BARS = (DistributionBar(name="0", old=0.75, new=0.25, low=0, high=8), DistributionBar(name="8", old=0.25, new=0.75, low=8,
-        high=16))  # fmt: skip
+BARS = (
+    DistributionBar(name="0", old=0.75, new=0.25, low=0, high=8),
+    DistributionBar(name="8", old=0.25, new=0.75, low=8, high=16),
+)
 
 
 def test_nothing_is_drawn_where_nothing_moved() -> None:

@@ -158,7 +158,10 @@ def test_categories_are_compared_by_their_index() -> None:
     index = round(0.4 * math.log(5) + 0.4 * math.log(9 / 5), 6)
     assert found == Distribution(
         test="psi", value=index, limit=0.2,
-        bars=(DistributionBar(name="a", old=0.9, new=0.5), DistributionBar(name="b", old=0.1, new=0.5)),
+        bars=(
+            DistributionBar(name="a", old=0.9, new=0.5),
+            DistributionBar(name="b", old=0.1, new=0.5),
+        ),
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ UPSTREAM, RATES = Factor(cause="upstream", input="orders"), Factor(cause="refere
 FIVE = (CODE, LATE, UPSTREAM, RATES, Factor(cause="deletion", input="orders"))
 GONE, X, Y, Z = attribution.ABSENT_ROW, 0, 1, 2
 REPLACED, PUBLISHED, KEPT, CANDIDATE = (
-    ComparedState("replaced"), ComparedState("published"), ComparedState("kept"), ComparedState("candidate"),
+    ComparedState("replaced"), ComparedState("published"), ComparedState("kept"),
+    ComparedState("candidate"),
 )  # fmt: skip
 
 
@@ -55,7 +56,9 @@ CASES = {
     "what this run does not give again": (
         (CODE,), (X, X, (X, X), Y), (attribution.UNEXPLAINED_FACTOR,), "unexplained",
     ),
-    "a live write and the code": ((CODE,), (Z, X, (X, Y), Y), (attribution.LIVE_WRITE_FACTOR, CODE), "several"),
+    "a live write and the code": (
+        (CODE,), (Z, X, (X, Y), Y), (attribution.LIVE_WRITE_FACTOR, CODE), "several"
+    ),
     "two that each change a part": ((CODE, LATE), (X, X, (X, Y, Z, 3), 3), (CODE, LATE), "several"),
     "two that only work together": ((CODE, LATE), (X, X, (X, X, X, Y), Y), (CODE, LATE), "several"),
     "two of which each is enough": ((CODE, LATE), (X, X, (X, Y, Y, Y), Y), (CODE, LATE), "several"),
