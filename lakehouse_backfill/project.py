@@ -182,7 +182,7 @@ class Project:
         return self._pages.add_links(self._noted(done, run), str(done["run_id"]))
 
     def status(self, run: str | None = None, *, all: bool = False) -> Result:
-        """Describe where one run stands, or list the open runs, those that wait for people first."""
+        """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
 
         context = self.wiring.context
@@ -349,7 +349,7 @@ class Project:
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
     ) -> Result:
-        """Let a run pass a failed gate, for the record; without `gate`: list the failed ones."""
+        """Record that a failed gate does not stop a run; without `gate`: list the failed ones."""
         from lakehouse_backfill.core.approval import decisions as stage
 
         context = self.wiring.context
@@ -513,7 +513,7 @@ class Project:
         *,
         dry_run: bool = False,
     ) -> Result:
-        """Let several pinned products go back to the version before, by one commit."""
+        """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.publication import rollback
 
         context = self.wiring.context
@@ -558,7 +558,7 @@ class Project:
         *,
         dry_run: bool = False,
     ) -> Result:  # fmt: skip
-        """Let go of what nothing needs; with a reason in `erasure`, of all old versions."""
+        """Remove what nothing needs; with a reason in `erasure`, all old versions too."""
         from lakehouse_backfill.core.retention.maintain import maintain
         from lakehouse_backfill.report.results import maintained_result
 

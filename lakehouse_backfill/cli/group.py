@@ -59,7 +59,7 @@ class SplitArguments:
 
 
 def split_arguments(args: Sequence[str]) -> SplitArguments:
-    """Let the program's options stand anywhere, also after the command; `--` ends them."""
+    """Accept the program's options anywhere, also after the command; `--` ends them."""
     program: list[str] = []
     rest: list[str] = []
     words = list(args)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def tune_gc() -> None:
-    """Let Python look for cycles less often.
+    """Make Python look for cycles less often.
 
     Loading the libraries makes many objects that live on; searching them again and again takes a
     fifth of a short command's time.
@@ -36,7 +36,7 @@ def tune_gc() -> None:
 
 
 def disable_huge_pages() -> None:
-    """Let Arrow's memory grow by small pages; has to be said before pyarrow is loaded.
+    """Make Arrow's memory grow by small pages; must be called before pyarrow is loaded.
 
     Each thread that reads would else be given huge ones at once: for a short command it takes
     longer to clear them than to read the files.

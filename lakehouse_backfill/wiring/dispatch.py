@@ -174,7 +174,7 @@ class ShadowsByWritePath(ByWritePath[Shadows], Shadows):
         return self._adapter_for(target).open(target, snapshot_id, shadow, properties)
 
     def fence(self, shadow: str, epoch: int) -> None:
-        """Let only writers of `epoch` and later commit to the shadow from now on."""
+        """Allow commits to the shadow only by writers of `epoch` and later."""
         self._adapter_for(shadow).fence(shadow, epoch)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
@@ -236,5 +236,5 @@ class CarryingByWritePath(ByWritePath[Carrying], Carrying):
     """Partitions of another shadow, taken over by whoever can write the shadow."""
 
     def carry(self, request: CarryRequest) -> ChunkCommit:
-        """Let a shadow hold the partitions as another one has them."""
+        """Copy the partitions of another shadow into this one, by metadata alone."""
         return self._adapter_for(request.shadow).carry(request)
