@@ -117,24 +117,24 @@ def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
 def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
     """Accept a revision in the name of those who accepted the run before it.
 
-    Raises ApprovalMissing, with the reasons, when a person must review the result: partitions
-    changed that no live commit changed, or the first result was not accepted.
+    Raises ApprovalMissing when a person must review the result, with the reasons of
+    `reasons_for_review`.
     """
     status, catch_up = context.runs.status(plan.run_id), plan.resolved.catch_up
     if catch_up is None or status.state is not RunState.VALIDATED:
         return status
     before = context.runs.status(catch_up.of)
     events, new_events = trusted_events(context, before), trusted_events(context, status)
-    old_logged, logged = (
+    old, new = (
         logged_validation(context, events, catch_up.of),
         logged_validation(context, new_events, plan.run_id),
     )
     reasons: tuple[str, ...] = ("its validation is gone",)
-    if old_logged is not None and logged is not None and old_logged[0] == catch_up.accepted_digest:
-        inexact = deletions.inexact_partitions(context, plan, logged[1])
-        reasons = reasons_for_review(old_logged[1], logged[1], catch_up, inexact)
+    if old is not None and new is not None and old[0] == catch_up.accepted_digest:
+        inexact = deletions.inexact_partitions(context, plan, new[1])
+        reasons = reasons_for_review(old[1], new[1], catch_up, inexact)
     decided_by = roles.decision_makers(events, "accept", catch_up.accepted_digest)
-    if reasons or not decided_by or logged is None:
+    if reasons or not decided_by or new is None:
         raise ApprovalMissing(
             f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
             f"at its result: {'; '.join(reasons) or 'nobody accepted the one before'}",
@@ -145,10 +145,10 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
         )
     return context.move(
         status, plan, "carry acceptance", by,
-        bound_to=logged[0],
+        bound_to=new[0],
         decided_by=list(decided_by),
         carried_from=catch_up.of,
-        archive=acceptance.archive_acceptance(context, plan, status, logged, tuple(decided_by)),
+        archive=acceptance.archive_acceptance(context, plan, status, new, tuple(decided_by)),
         reason=f"carried over from {catch_up.of}: all gates are open, and only partitions that "
         "live commits changed differ",
     )  # fmt: skip
@@ -295,7 +295,7 @@ STAGEABLE_STATES = {
 
 
 def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
-    """Do the next steps that need no decision of a person; finished work is not repeated.
+    """Run the next steps that need no decision of a person; finished work is not repeated.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
     left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected

@@ -103,7 +103,7 @@ def _align_run_state(context: Context, run_id: str, by: str) -> str:
 
 
 def post_publish_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
-    """Yield actions for checks and hooks after publications that are missing or failed."""
+    """Yield actions for missing or failed checks and hooks after publications and rollbacks."""
     runs = context.runs.list(open_only=False)
     for product in sorted({run.product for run in runs} if products is None else products):
         run_id, pending = post_publish.pending_post_publish(context, product)
@@ -183,20 +183,20 @@ def recover(
     failure of one action is reported in its outcome.
     """
     outcomes: list[RecoveryOutcome] = []
-    for action in _find_actions(context, run_id, dry_run=dry_run):
+    for recovery in _find_actions(context, run_id, dry_run=dry_run):
         result, is_done = "dry run", True
         if not dry_run:
             try:
-                result = action.execute(by)
+                result = recovery.execute(by)
             except BackfillError as error:
                 if run_id is not None:
                     raise
                 result, is_done = f"{error.problem} ({error.state})", False
             context.journal.log(
-                "recovered", subject=action.subject, action=action.action, result=result
+                "recovered", subject=recovery.subject, action=recovery.action, result=result
             )
         outcomes.append(
-            RecoveryOutcome(action.subject, action.action, action.because, result, is_done)
+            RecoveryOutcome(recovery.subject, recovery.action, recovery.because, result, is_done)
         )
     return tuple(outcomes)
 

@@ -68,10 +68,7 @@ def plan_rollback(
 
 
 def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str, ...]:
-    """List the column changes of the undone runs, which a rollback does not undo.
-
-    Rows are restored, columns are not.
-    """
+    """List the column changes of the undone runs: a rollback restores rows, not columns."""
     plans = [context.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
     steps = [step for plan in plans for step in declared_schema_change(plan)]
     return tuple(dict.fromkeys(map(table.describe_schema_step, steps)))
@@ -94,7 +91,7 @@ def rollback(
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackResult:
-    """Do what `rollback` does, without its role check: the caller has checked the role before."""
+    """Roll back like `rollback`, but without its role check: the caller has checked the role."""
     if way.is_partial and contract.publication == "pinned":
         raise Unsupported(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",

@@ -229,7 +229,7 @@ class _DeletionScan:
     def _live_windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
         """Yield the windows of live commits on the partitions, up to the head.
 
-        A window lies between two publications or rollbacks that touched them.
+        A window is the interval between two publications or rollbacks that touched them.
         """
         # Correction events are in another table, whose snapshots do not belong to this one.
         own = [row for row in self._target.undone if row.table == self._table]

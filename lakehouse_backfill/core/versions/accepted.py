@@ -61,7 +61,8 @@ def resolve_accepted(context: Context, contract: Contract, *, strict: bool) -> A
             "its first publication" if snapshot.version is None else f"version {snapshot.version}"
         )
         raise TargetChanged(
-            f"{contract.product}: {partitions.describe_labels(snapshot.drifted)} changed since {base} "
+            f"{contract.product}: {partitions.describe_labels(snapshot.drifted)} changed since "
+            f"{base} "
             f"{'landed' if snapshot.version is None else 'was accepted'}",
             state="the table holds later live writes; nothing was changed now",
             fix="read with strict=False, or plan a new restatement",

@@ -74,7 +74,7 @@ def require_pinned_base(
     accepted = pointer.accepted
     seen = (accepted.table, accepted.snapshot_id) if accepted else (wanted.table, head)
     if seen != base:
-        by = (
+        winner = (
             ""
             if accepted is None
             else (
@@ -84,7 +84,7 @@ def require_pinned_base(
         )
         raise PointerMoved(
             f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
-            f"{seen[0]}@{seen[1]} by now{by}, which the run does not contain",
+            f"{seen[0]}@{seen[1]} by now{winner}, which the run does not contain",
             state="nothing was published; the shadow table is kept",
             fix=f"lakehouse-backfill plan MANIFEST --revise {wanted.run_id}",
         )
