@@ -146,30 +146,43 @@ def expect_utc(column: str, kind: Literal["timestamptz", "text"]) -> list[SuiteE
 READY_EXPECTATIONS: dict[str, ReadyExpectation] = {
     "unique": ReadyExpectation("uniqueness", expect_unique, {"columns": ["order_id", "line"]}),
     "filled": ReadyExpectation("nulls", expect_not_null, {"columns": ["order_id"]}),
-    "between": ReadyExpectation("ranges", expect_between, {"column": "quantity", "low": 0, "high": 1000}),
-    "one_of": ReadyExpectation("enums", expect_one_of, {"column": "state", "values": ["open", "paid"]}),
+    "between": ReadyExpectation(
+        "ranges", expect_between, {"column": "quantity", "low": 0, "high": 1000}
+    ),
+    "one_of": ReadyExpectation(
+        "enums", expect_one_of, {"column": "state", "values": ["open", "paid"]}
+    ),
     "refers_to": ReadyExpectation(
         "referential integrity", expect_reference, {"column": "customer", "parameter": "customers"}
     ),
-    "mapped": ReadyExpectation("mappings total", expect_mapped, {"column": "region", "parameter": "regions"}),
+    "mapped": ReadyExpectation(
+        "mappings total", expect_mapped, {"column": "region", "parameter": "regions"}
+    ),
     "dated_between": ReadyExpectation(
-        "timestamp bounds", expect_dates_between,
+        "timestamp bounds",
+        expect_dates_between,
         {"column": "ordered_at", "first": "2020-01-01T00:00:00", "last": "2030-01-01T00:00:00"},
     ),
-    "no_personal_data": ReadyExpectation("PII patterns", expect_no_personal_data, {"columns": ["note"]}),
+    "no_personal_data": ReadyExpectation(
+        "PII patterns", expect_no_personal_data, {"columns": ["note"]}
+    ),
     "increasing": ReadyExpectation(
-        "monotonic columns", expect_increasing,
+        "monotonic columns",
+        expect_increasing,
         {"column": "balance_seq", "by": "ordered_at", "within": ["customer"]},
     ),
     "rows_per": ReadyExpectation(
-        "join cardinality", expect_rows_per_key, {"columns": ["order_id", "line"], "least": 1, "most": 1}
+        "join cardinality",
+        expect_rows_per_key,
+        {"columns": ["order_id", "line"], "least": 1, "most": 1},
     ),
     "one_currency": ReadyExpectation(
-        "one currency per amount", expect_one_currency,
+        "one currency per amount",
+        expect_one_currency,
         {"amount": "amount", "currency": "currency", "per": ["order_id"]},
     ),
     "in_utc": ReadyExpectation("UTC normalised", expect_utc, {"column": "sent_at", "kind": "text"}),
-}  # fmt: skip
+}
 
 
 def draft_suite(name: str, key: Sequence[str], required: Sequence[str]) -> str:

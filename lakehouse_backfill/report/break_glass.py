@@ -284,8 +284,16 @@ def _rollback_programs(dossier: Dossier, publication: Publication) -> Markup:
             "partitions by those of the snapshot from before."
         )
         return join([lead, html_tag("p", text)])
-    return join([lead, *_rollback_effects(dossier), html_tag("h4", "PyIceberg"), command_block(python),
-                 html_tag("h4", "Spark SQL"), command_block(sql)])  # fmt: skip
+    return join(
+        [
+            lead,
+            *_rollback_effects(dossier),
+            html_tag("h4", "PyIceberg"),
+            command_block(python),
+            html_tag("h4", "Spark SQL"),
+            command_block(sql),
+        ]
+    )
 
 
 def _rollback_effects(dossier: Dossier) -> list[Markup]:

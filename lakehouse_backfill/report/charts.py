@@ -348,7 +348,10 @@ def _distribution_figure(name: str, found: Distribution) -> Markup:
     highest = max((cell.value or 0 for side in sides for cell in side), default=0)
     title = f"values of {shorten(name, 80)}, shares old and new"
     lines = step_lines(title, sides[0], sides[1], (0.0, float(highest)))
-    ends = f"{shorten(found.bars[0].name, _MAX_BAR_NAME_LENGTH)} to {shorten(_last_bound(found), _MAX_BAR_NAME_LENGTH)}"
+    ends = (
+        f"{shorten(found.bars[0].name, _MAX_BAR_NAME_LENGTH)} to "
+        f"{shorten(_last_bound(found), _MAX_BAR_NAME_LENGTH)}"
+    )
     verdict = "shifted" if found.is_shifted else "within the limit"
     keys = [html_tag("span", html_tag("i", class_=f"key {side}"), side) for side in ("old", "new")]
     said = f"{found.test.upper()} {found.value:.3g}, limit {found.limit:.2g}: {verdict}; {ends}"

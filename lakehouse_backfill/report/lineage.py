@@ -230,16 +230,20 @@ def _catch_up_summary(catch_up: CatchUp) -> Markup:
     return html_tag(
         "p",
         "This run caught up with live commits for ", code_text(catch_up.of),
-        f" (attempt {catch_up.attempt}): {partitions.describe_labels(catch_up.drifted)} were made again, "
+        f" (attempt {catch_up.attempt}): {partitions.describe_labels(catch_up.drifted)} were "
+        "made again, "
         f"{kept} chunks were taken over as they were accepted.",
     )  # fmt: skip
 
 
 def _live_commit_table(catch_up: CatchUp) -> Markup:
     heads = (
-        TableColumn("Live commit", is_wide=True), TableColumn("Operation", is_word=True),
-        TableColumn("Writer", is_wide=True), TableColumn("At"), TableColumn("Partitions", is_wide=True),
-    )  # fmt: skip
+        TableColumn("Live commit", is_wide=True),
+        TableColumn("Operation", is_word=True),
+        TableColumn("Writer", is_wide=True),
+        TableColumn("At"),
+        TableColumn("Partitions", is_wide=True),
+    )
     rows = [
         (
             code_text(drift.snapshot_id), drift.operation, drift.writer, format_moment(drift.at),

@@ -62,16 +62,24 @@ def causes_section(dossier: Dossier) -> Markup:
             "causes", CAUSES_TITLE, html_tag("p", "No row differs, so there is no cause to find.")
         )
     lead = (
-        f"{format_number(found['sampled_rows'])} of {format_number(found['changed_rows'])} changed rows "
-        f"({format_percent(found['sampled_rows'], found['changed_rows'])}) were looked at: those of "
+        f"{format_number(found['sampled_rows'])} of {format_number(found['changed_rows'])} "
+        "changed rows "
+        f"({format_percent(found['sampled_rows'], found['changed_rows'])}) were looked at: those "
+        "of "
         f"{len(parts):,} of {found['changed_partitions']:,} changed partitions, the most changed "
         "first. Each was computed again with one input swapped at a time. Nothing is said of the "
         "others."
     )
     return page_section(
-        "causes", CAUSES_TITLE, html_tag("p", lead), _cause_bars(parts), _cause_table(parts), _input_changes(parts),
-        _cause_samples(parts), *_cause_notes(parts),
-    )  # fmt: skip
+        "causes",
+        CAUSES_TITLE,
+        html_tag("p", lead),
+        _cause_bars(parts),
+        _cause_table(parts),
+        _input_changes(parts),
+        _cause_samples(parts),
+        *_cause_notes(parts),
+    )
 
 
 def _cause_bars(parts: Sequence[dict[str, Any]]) -> Markup:
@@ -135,10 +143,13 @@ def _cause_bar(part: dict[str, Any]) -> Markup:
 
 def _cause_table(parts: Sequence[dict[str, Any]]) -> Markup:
     heads = (
-        TableColumn("Partition", is_wide=True), TableColumn("Cause"), TableColumn("Rows", is_number=True),
-        TableColumn("In", is_wide=True), TableColumn("Columns", is_wide=True),
+        TableColumn("Partition", is_wide=True),
+        TableColumn("Cause"),
+        TableColumn("Rows", is_number=True),
+        TableColumn("In", is_wide=True),
+        TableColumn("Columns", is_wide=True),
         TableColumn("Made by", is_wide=True),
-    )  # fmt: skip
+    )
     rows = [
         (
             part["partition"],
@@ -163,10 +174,13 @@ def _input_changes(parts: Sequence[dict[str, Any]]) -> Markup:
     if not rows:
         return Markup("")
     heads = (
-        TableColumn("Partition", is_wide=True), TableColumn("Input"), TableColumn("Late", is_number=True),
-        TableColumn("Changed", is_number=True), TableColumn("Deleted", is_number=True),
+        TableColumn("Partition", is_wide=True),
+        TableColumn("Input"),
+        TableColumn("Late", is_number=True),
+        TableColumn("Changed", is_number=True),
+        TableColumn("Deleted", is_number=True),
         TableColumn("Told by", is_wide=True),
-    )  # fmt: skip
+    )
     return folded_details("What came to the inputs between the pins", page_table(heads, rows))
 
 
@@ -271,10 +285,14 @@ def edge_section(dossier: Dossier) -> Markup:
             code_text(report.closing_to), ", not included.",
         )  # fmt: skip
     heads = (
-        TableColumn("Partition"), TableColumn("Side", is_word=True), TableColumn("Added", is_number=True),
-        TableColumn("Removed", is_number=True), TableColumn("Changed", is_number=True),
-        TableColumn("Counted twice"), TableColumn("Lost"),
-    )  # fmt: skip
+        TableColumn("Partition"),
+        TableColumn("Side", is_word=True),
+        TableColumn("Added", is_number=True),
+        TableColumn("Removed", is_number=True),
+        TableColumn("Changed", is_number=True),
+        TableColumn("Counted twice"),
+        TableColumn("Lost"),
+    )
     return page_section(
         "edge",
         title,
@@ -307,9 +325,12 @@ def decisions_section(dossier: Dossier) -> Markup:
             "decisions", title, html_tag("p", "Nobody has decided anything that still stands.")
         )
     heads = (
-        TableColumn("Decision", is_word=True), TableColumn("By", is_word=True), TableColumn("At", is_wide=True),
-        TableColumn("Reason", is_wide=True), TableColumn("Bound to", is_wide=True),
-    )  # fmt: skip
+        TableColumn("Decision", is_word=True),
+        TableColumn("By", is_word=True),
+        TableColumn("At", is_wide=True),
+        TableColumn("Reason", is_wide=True),
+        TableColumn("Bound to", is_wide=True),
+    )
     rows: list[tuple[Any, ...]] = [
         (
             item["decision"], item["by"], format_moment(item["at"]), item["reason"] or NO_VALUE,
@@ -318,10 +339,21 @@ def decisions_section(dossier: Dossier) -> Markup:
         for item in dossier.approvals
     ]  # fmt: skip
     rows += [
-        ("waive", one.by, format_moment(one.at), one.reason or NO_VALUE,
-         join([one.gate, f", {describe_subject(one.subject.scope)} ", code_text(one.subject.bound_to)]))
+        (
+            "waive",
+            one.by,
+            format_moment(one.at),
+            one.reason or NO_VALUE,
+            join(
+                [
+                    one.gate,
+                    f", {describe_subject(one.subject.scope)} ",
+                    code_text(one.subject.bound_to),
+                ]
+            ),
+        )
         for one in dossier.waivers
-    ]  # fmt: skip
+    ]
     if ending is not None:
         reason = ending.detail.get("reason") or NO_VALUE
         rows.append((ending.verb, ending.actor, format_moment(ending.at), reason, "the run"))
@@ -349,19 +381,28 @@ def work_section(dossier: Dossier) -> Markup:
 
 def _chunks(dossier: Dossier) -> Markup:
     heads = (
-        TableColumn("Chunk", is_word=True), TableColumn("Status"), TableColumn("Partitions", is_wide=True),
-        TableColumn("Input rows", is_number=True), TableColumn("Output rows", is_number=True),
-        TableColumn("Left out", is_number=True), TableColumn("Seconds", is_number=True),
+        TableColumn("Chunk", is_word=True),
+        TableColumn("Status"),
+        TableColumn("Partitions", is_wide=True),
+        TableColumn("Input rows", is_number=True),
+        TableColumn("Output rows", is_number=True),
+        TableColumn("Left out", is_number=True),
+        TableColumn("Seconds", is_number=True),
         TableColumn("Checksum", is_wide=True),
-    )  # fmt: skip
+    )
     rows = [
         (
-            chunk.chunk_id, _chunk_status(chunk), f"{chunk.partitions[0]} to {chunk.partitions[-1]}",
-            chunk.input_rows, chunk.output_rows, chunk.outside_rows, round(chunk.seconds, 2),
+            chunk.chunk_id,
+            _chunk_status(chunk),
+            f"{chunk.partitions[0]} to {chunk.partitions[-1]}",
+            chunk.input_rows,
+            chunk.output_rows,
+            chunk.outside_rows,
+            round(chunk.seconds, 2),
             code_text(chunk.checksum),
         )
         for chunk in dossier.chunks
-    ]  # fmt: skip
+    ]
     note = "Left out: rows of the warm-up, computed but not published."
     return html_tag("div", html_tag("p", note, class_="small soft"), page_table(heads, rows))
 
@@ -373,17 +414,28 @@ def _chunk_status(chunk: ChunkRecord) -> Markup:
 
 def _events(dossier: Dossier) -> Markup:
     heads = (
-        TableColumn("#", is_number=True), TableColumn("At", is_word=True), TableColumn("Who", is_word=True),
-        TableColumn("What", is_word=True), TableColumn("From", is_word=True), TableColumn("To", is_word=True),
-        TableColumn("Detail", is_wide=True), TableColumn("Hash", is_word=True),
-    )  # fmt: skip
+        TableColumn("#", is_number=True),
+        TableColumn("At", is_word=True),
+        TableColumn("Who", is_word=True),
+        TableColumn("What", is_word=True),
+        TableColumn("From", is_word=True),
+        TableColumn("To", is_word=True),
+        TableColumn("Detail", is_wide=True),
+        TableColumn("Hash", is_word=True),
+    )
     rows = [
         (
-            event.seq, format_moment(event.at), event.actor, event.verb, event.from_state.value,
-            event.to_state.value, _event_detail(event.detail), code_text(event.hash[:12] or NO_VALUE),
+            event.seq,
+            format_moment(event.at),
+            event.actor,
+            event.verb,
+            event.from_state.value,
+            event.to_state.value,
+            _event_detail(event.detail),
+            code_text(event.hash[:12] or NO_VALUE),
         )
         for event in dossier.events
-    ]  # fmt: skip
+    ]
     return page_table(heads, rows)
 
 

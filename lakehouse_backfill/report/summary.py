@@ -66,18 +66,25 @@ def _reader_comparisons(found: tuple[dict[str, Any], ...]) -> Markup:
     if not found:
         return Markup("")
     heads = (
-        TableColumn("Reader", is_word=True), TableColumn("Result"), TableColumn("Rows old, new"),
-        TableColumn("By", is_word=True), TableColumn("At", is_wide=True), TableColumn("Seen", is_wide=True),
-    )  # fmt: skip
+        TableColumn("Reader", is_word=True),
+        TableColumn("Result"),
+        TableColumn("Rows old, new"),
+        TableColumn("By", is_word=True),
+        TableColumn("At", is_wide=True),
+        TableColumn("Seen", is_wide=True),
+    )
     rows = [_reader_row(item) for item in found]
     lead = (
         "The same query of each reader, on the accepted version and on this candidate. A reader "
         "that is required and missing or different stops publication."
     )
     return html_tag(
-        "div", html_tag("h3", "What readers compared"), html_tag("p", lead), page_table(heads, rows),
+        "div",
+        html_tag("h3", "What readers compared"),
+        html_tag("p", lead),
+        page_table(heads, rows),
         *(_reader_query(item) for item in found if item.get("comparison")),
-    )  # fmt: skip
+    )
 
 
 def _reader_row(item: dict[str, Any]) -> tuple[Any, ...]:
@@ -118,9 +125,12 @@ def _step_table(found: tuple[dict[str, Any], ...]) -> Markup:
     if not found:
         return Markup("")
     heads = (
-        TableColumn("Step", is_number=True), TableColumn("Partitions", is_wide=True),
-        TableColumn("Version", is_number=True), TableColumn("Check"), TableColumn("Seen", is_wide=True),
-    )  # fmt: skip
+        TableColumn("Step", is_number=True),
+        TableColumn("Partitions", is_wide=True),
+        TableColumn("Version", is_number=True),
+        TableColumn("Check"),
+        TableColumn("Seen", is_wide=True),
+    )
     rows = [
         (
             item["step"], describe_labels(tuple(item["partitions"])), item["version"],

@@ -182,7 +182,8 @@ def estimate_warnings(
     if found.empty_partitions and resolved.target.uuid is not None:
         few = partitions.describe_labels(found.empty_partitions)
         texts.append(
-            f"{len(found.empty_partitions)} of {len(scope.partitions)} partitions hold no rows now: {few}"
+            f"{len(found.empty_partitions)} of {len(scope.partitions)} partitions hold no rows "
+            f"now: {few}"
         )
     future = [label for label in scope.partitions if _is_ahead(context, resolved, label)]
     if future:

@@ -182,6 +182,7 @@ def _changed_file_error(plan: Plan, problem: str, file: str) -> ApprovalMissing:
     return ApprovalMissing(
         problem,
         state="nothing was computed",
-        fix=f"put {file} back, or {errors.plan_command(plan.manifest_file, plan.run_id)}, and let it be "
+        fix=f"put {file} back, or {errors.plan_command(plan.manifest_file, plan.run_id)}, and "
+        "let it be "
         "approved again",
     )

@@ -36,7 +36,8 @@ def require_empty_partitions(resolved: ResolvedManifest, files: Iterable[LiveFil
         return
     labels = tuple(label for label in scope.partitions if label in held)
     raise Conflict(
-        f"publish mode append adds to empty partitions only, but {partitions.describe_labels(labels)} of "
+        "publish mode append adds to empty partitions only, but "
+        f"{partitions.describe_labels(labels)} of "
         f"{resolved.target.table} hold {sum(held.values())} rows in snapshot "
         f"{resolved.target.snapshot_id}",
         state=NOTHING_PLANNED,

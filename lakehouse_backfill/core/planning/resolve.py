@@ -158,8 +158,8 @@ def check_completeness(
     if missing:
         more = len(missing) - MAX_NAMED_PERIODS
         detail = (
-            f"no row on {len(missing)} of {len(wanted)} {unit}s: {', '.join(missing[:MAX_NAMED_PERIODS])}"
-            + (f" and {more} more" if more > 0 else "")
+            f"no row on {len(missing)} of {len(wanted)} {unit}s: "
+            f"{', '.join(missing[:MAX_NAMED_PERIODS])}" + (f" and {more} more" if more > 0 else "")
         )
     return CheckResult(
         name=f"{name} has rows in every {unit}",

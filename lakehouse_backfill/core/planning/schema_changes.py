@@ -49,7 +49,8 @@ def require_possible_schema_change(
         )
     if NAME_MAPPING_PROPERTY in base.properties:
         raise Unsupported(
-            f"{base.table} reads files by the names in {NAME_MAPPING_PROPERTY}, which a change of columns "
+            f"{base.table} reads files by the names in {NAME_MAPPING_PROPERTY}, which a change "
+            "of columns "
             "would have to change too",
             state=NOTHING_PLANNED,
             fix="change the columns on the table itself before the run, and plan again",

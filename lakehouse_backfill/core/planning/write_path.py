@@ -189,7 +189,8 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
     found = [f"{mode}: {publish_modes.MODE_MEANINGS[mode]}"]
     if manifest.target.row_predicate:
         found.append(
-            f"only rows with {row_changes.describe_row_predicate(manifest.target)}; all other rows of the "
+            f"only rows with {row_changes.describe_row_predicate(manifest.target)}; all other "
+            "rows of the "
             "partitions are carried over and proven equal"
         )
     if manifest.target.merge is not None:

@@ -118,7 +118,10 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     written = facts.scratch_written_at.get(table)
     if written is None or written + SCRATCH_GRACE > facts.now:
         return f"a scratch table of {run.run_id}, written within a day: a command may be at work"
-    return f"{_RETIRED_PREFIX}a scratch table of {run.run_id}, left behind by a command that was cut off"
+    return (
+        f"{_RETIRED_PREFIX}a scratch table of {run.run_id}, left behind by a command that was "
+        "cut off"
+    )
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:

@@ -87,7 +87,8 @@ def _write_again_advice(plan: Plan) -> str:
         return errors.plan_command(plan.manifest_file, plan.run_id)
     return (
         f"let that engine roll {plan.shadow_table} back to snapshot {base} and write the run's "
-        f"partitions only, by copy-on-write; then: {errors.command_line('shadow', 'close', plan.run_id)}"
+        "partitions only, by copy-on-write; then: "
+        f"{errors.command_line('shadow', 'close', plan.run_id)}"
     )
 
 
