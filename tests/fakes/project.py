@@ -288,6 +288,8 @@ class FakeProject:
         self.answers = {**ANSWERS, **(answers or {})}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.opened: list[tuple[str, str | None, str]] = []
+        #: The last call, as it was written: verb, positional and keyword arguments.
+        self.given: tuple[str, tuple[Any, ...], dict[str, Any]] = ("", (), {})
 
     def open(self, folder: Path, profile: str | None, progress: Progress) -> FakeProject:
         """Be what the program opens."""
@@ -300,6 +302,7 @@ class FakeProject:
 
         def call(*args: Any, **named: Any) -> dict[str, Any]:
             self.calls.append((verb, (*args, *named.values())))
+            self.given = (verb, args, named)
             if self.error is not None:
                 raise self.error
             return self.answers[verb]

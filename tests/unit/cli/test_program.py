@@ -281,8 +281,10 @@ def test_a_run_that_its_gates_stopped_is_exit_code_3() -> None:
 def test_every_call_fits_the_project_of_the_python_api(line: str) -> None:
     from lakehouse_backfill.project import Project
 
-    verb, args = COMMANDS[line]
-    inspect.signature(getattr(Project, verb)).bind(None, *args)
+    project = FakeProject()
+    invoke(line, project)
+    verb, args, named = project.given
+    inspect.signature(getattr(Project, verb)).bind(None, *args, **named)
 
 
 def test_a_sick_environment_is_exit_code_6() -> None:
