@@ -186,7 +186,7 @@ READY_EXPECTATIONS: dict[str, ReadyExpectation] = {
 
 
 def draft_suite(name: str, key: Sequence[str], required: Sequence[str]) -> str:
-    """Give the text of a suite file that follows from a table's metadata; empty when nothing does.
+    """Return the text of a suite file that follows from a table's metadata, or an empty text.
 
     The key is unique and filled, and so is each required column.
     """

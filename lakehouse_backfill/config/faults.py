@@ -67,7 +67,7 @@ def merge_faults(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:
 
 
 def suggest_name(name: str, known: list[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
+    """Describe which known name was probably meant, or which there are."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"did you mean `{close[0]}`?"
@@ -75,7 +75,7 @@ def suggest_name(name: str, known: list[str]) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """Say what a value is, for a person who wrote it in YAML."""
+    """Describe what a value is, for a person who wrote it in YAML."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -214,7 +214,7 @@ PROFILES_FILE = Path("catalog") / "profiles.yaml"
 
 
 def display_path(path: Path, project: Path) -> str:
-    """Give a path as people type it: relative to the project where it lies inside."""
+    """Return a path as people type it: relative to the project where it lies inside."""
     try:
         return path.resolve().relative_to(project.resolve()).as_posix()
     except ValueError:
@@ -222,7 +222,7 @@ def display_path(path: Path, project: Path) -> str:
 
 
 def resolve_inside(project: Path, name: str) -> Path | None:
-    """Give the file that `name` means in the project; None when it lies outside, also by a link.
+    """Return the file that `name` means in the project; None when it lies outside, also by a link.
 
     None too for a name with `..`: the archived code of a run is put back under the same name.
     """

@@ -111,7 +111,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_time_label(text: str) -> bool:
-    """Tell whether the text is a year, month, day or instant that the calendar has."""
+    """Return whether the text is a year, month, day or instant that the calendar has."""
     if not _TIME_LABEL.fullmatch(text):
         return False
     padded = text.removesuffix("Z") + {4: "-01-01", 7: "-01", 13: ":00"}.get(

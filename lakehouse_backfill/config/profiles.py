@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 
 def embedded_profiles() -> Profiles:
-    """Give the profiles of a project that declares none: one SQLite file and a folder."""
+    """Return the profiles of a project that declares none: one SQLite file and a folder."""
     catalog = {
         "name": "lake",
         "type": "sql",
@@ -56,7 +56,7 @@ def load_profiles(project: Path) -> Profiles:
 def choose_profile(
     profiles: Profiles, name: str | None = None, project: Path | None = None
 ) -> Profile:
-    """Give the profile called `name`, or the default when that is the embedded lake of `project`.
+    """Return the profile called `name`, or the default when that is the embedded lake of `project`.
 
     Anything but the embedded lake must be named, so that nobody restates a shared lake by a
     default (M8).
@@ -81,7 +81,7 @@ def choose_profile(
 
 
 def is_embedded(profile: Profile, project: Path | None = None) -> bool:
-    """Tell whether catalog and files of the profile lie in the project's own folder.
+    """Return whether catalog and files of the profile lie in the project's own folder.
 
     A SQLite file elsewhere may be somebody else's lake, or one that several projects share.
     """

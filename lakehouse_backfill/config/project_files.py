@@ -28,7 +28,7 @@ from lakehouse_backfill.errors import ConfigError, NotFound
 
 
 def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> dict[str, str]:
-    """Give the SHA-256 of each file that decides, by its path inside the project.
+    """Return the SHA-256 of each file that decides, by its path inside the project.
 
     The job, the modules of the project that it imports (also through others), the suites of
     contract and manifest, golden rows. Raises NotFound and ConfigError for a file that is absent
@@ -54,7 +54,7 @@ def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> 
 
 
 def file_hash(project: Path, name: str, field: str = "") -> str:
-    """Give the SHA-256 of a file of the project, read now; raises NotFound, ConfigError."""
+    """Return the SHA-256 of a file of the project, read now; raises NotFound, ConfigError."""
     path = faults.resolve_inside(project, name)
     if path is None:
         raise ConfigError(
@@ -226,7 +226,7 @@ def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | No
 
 
 def newest_transform(project: Path, name: str) -> FoundTransform | None:
-    """Give the highest version of the transform called `name`, or None."""
+    """Return the highest version of the transform called `name`, or None."""
     named = [item for item in find_transforms(project) if item.name == name]
     return max(named, key=_version_order, default=None)
 

@@ -25,7 +25,7 @@ SCHEMA_MODELS: dict[str, type[BaseModel]] = {
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """Give the JSON Schema (draft 2020-12) of `manifest`, `contract` or `profiles`.
+    """Return the JSON Schema (draft 2020-12) of `manifest`, `contract` or `profiles`.
 
     Raises:
         NotFound: no such kind of declaration.
@@ -123,7 +123,7 @@ __pycache__/
 
 
 def new_project_files() -> dict[str, str]:
-    """Give the files of a new project: path inside it -> content."""
+    """Return the files of a new project: path inside it -> content."""
     schemas = {
         f"schemas/{kind}.json": json.dumps(json_schema(kind), indent=2) + "\n"
         for kind in SCHEMA_MODELS

@@ -57,14 +57,14 @@ class YamlDocument:
     lines: dict[FieldPath, int] = field(default_factory=dict)
 
     def line(self, path: FieldPath) -> int:
-        """Give the line of the field, or of the nearest field around it that is written down."""
+        """Return the line of the field, or of the nearest field around it that is written down."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return 1
 
     def get(self, *path: str | int) -> Any:
-        """Give the value at a path, or None when something on the way is absent."""
+        """Return the value at a path, or None when something on the way is absent."""
         found: Any = self.data
         for step in path:
             if isinstance(found, dict):

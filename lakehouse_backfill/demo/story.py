@@ -30,7 +30,7 @@ class Narrator:
 
     @contextmanager
     def step(self, name: str, why: str) -> Iterator[Callable[..., None]]:
-        """Tell one step; the block reports its number and how to undo it."""
+        """Print one step; the block reports its number and how to undo it."""
         self.echo(f"\n{len(self.steps) + 1}. {name}\n   why:    {why}")
         told: dict[str, str] = {}
 

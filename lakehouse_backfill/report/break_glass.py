@@ -34,7 +34,7 @@ MAX_CHARACTERS = 10_000
 
 
 def pyiceberg_program(publication: Publication) -> list[str] | None:
-    """Give the program's lines; None when there is nothing that a person would read.
+    """Return the program's lines; None when there is nothing that a person would read.
 
     One commit to the catalog: the rows of the run's partitions are replaced by those of the
     snapshot from before, also where there were none.
@@ -57,7 +57,7 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
 
 
 def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
-    """Give the rows to put back; None when nothing was published, or too many to be read."""
+    """Return the rows to put back; None when nothing was published, or too many to be read."""
     if publication.action != "publish" or publication.scope is None:
         return None
     ranges = partitions.scope_row_ranges(publication.scope)
@@ -104,7 +104,7 @@ _SAFE_CHARACTERS = frozenset(ascii_letters + digits + " _.,:+-/=()[]<>@#%&*!?|")
 
 
 def sql_statements(publication: Publication) -> list[str] | None:
-    """Give the lines of the statements; None when there is nothing that a person would read.
+    """Return the lines of the statements; None when there is nothing that a person would read.
 
     One commit: the rows of the run's partitions are replaced by those of the snapshot from before,
     also where there were none. A dynamic overwrite would leave partitions as they are for which
@@ -133,7 +133,7 @@ def sql_statements(publication: Publication) -> list[str] | None:
 
 
 def sql_condition(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
-    """Give the condition that holds for exactly the rows of the ranges."""
+    """Return the condition that holds for exactly the rows of the ranges."""
     name = quote_identifier(field.column)
     single = [rows.equals for rows in ranges if rows.equals is not None]
     parts = [_range_condition(field, rows) for rows in ranges if rows.equals is None]
@@ -228,7 +228,7 @@ def _manual_rollback(dossier: Dossier) -> Markup:
 
 
 def _pinned_rollback(dossier: Dossier, publication: Publication) -> Markup:
-    """Say what to read: of a pinned product, no table was changed."""
+    """Describe what to read: of a pinned product, no table was changed."""
     before = dossier.plan.resolved.target
     pointer = "The accepted version is a row of the control table, which only says what to read."
     if before.snapshot_id is None:

@@ -47,7 +47,7 @@ _MAX_AMOUNT = Decimal("1e100")
 
 
 def parse_amount(value: float | str | None) -> Decimal | None:
-    """Give a value as a number; None where there is none, or text that is no finite number."""
+    """Return a value as a number; None where there is none, or text that is no finite number."""
     if value is None:
         return None
     try:
@@ -58,7 +58,7 @@ def parse_amount(value: float | str | None) -> Decimal | None:
 
 
 def amount_change(old: float | str | None, new: float | str | None) -> Decimal | None:
-    """Give new less old; a missing side of an additive total counts as zero, two give None."""
+    """Return new less old; a missing side of an additive total counts as zero, two give None."""
     before, after = parse_amount(old), parse_amount(new)
     if before is None and after is None:
         return None
@@ -93,7 +93,7 @@ def where_section(dossier: Dossier) -> Markup:
 
 
 def _numbers_title(listed: int, total: int) -> str:
-    """Say how many partitions the numbers are of: the diff may have none of one without a row."""
+    """Describe of how many partitions the numbers are: the diff omits those without a row."""
     if listed < total:
         return f"{listed:,} of {total:,} partitions in numbers; the others have no rows"
     return f"All {total:,} partitions in numbers" if total > 1 else "The partition in numbers"
@@ -221,7 +221,7 @@ def samples_section(dossier: Dossier) -> Markup:
 
 
 def sample_row(sample: DiffSample) -> tuple[Any, ...]:
-    """Give kind, key, old and new of an example, ready for a table."""
+    """Return kind, key, old and new of an example, ready for a table."""
     return (
         sample.kind,
         _sample_values(sample.key),

@@ -68,7 +68,7 @@ def _sum_known(values: Sequence[Amount | None]) -> Amount | None:
 
 
 def ramp_step(value: Amount, highest: Amount) -> int:
-    """Give the step of the ramp, 0 for nothing, `STEPS` for the highest; steps grow by powers."""
+    """Return the step of the ramp, 0 for nothing, `STEPS` for the highest; steps grow by powers."""
     if not value:
         return 0
     step = math.ceil(RAMP_STEPS * math.log1p(float(value)) / math.log1p(float(highest)))
@@ -229,7 +229,7 @@ def draw_heat_map(diff: Diff, partitions: Sequence[str]) -> Markup:
 
 
 def lines_by_kind(diff: Diff) -> list[HeatLine]:
-    """Give rows added, removed and changed by partition: also where no column can differ."""
+    """Return rows added, removed and changed by partition: also where no column can differ."""
     rows = [row for row in diff.partitions if row.partition is not None]
     return [
         HeatLine(name, {str(row.partition): getattr(row, kind) for row in rows}, is_column=False)
@@ -238,7 +238,7 @@ def lines_by_kind(diff: Diff) -> list[HeatLine]:
 
 
 def lines_by_column(diff: Diff) -> list[HeatLine]:
-    """Give the columns that differ, most first; what does not fit is one line more."""
+    """Return the columns that differ, most first; what does not fit is one line more."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for cell in diff.cells:
         if cell.partition is not None and cell.changed:
@@ -281,7 +281,7 @@ def _heat_caption(*, is_shared: bool, count: int, drawn: int) -> str:
 
 
 def _heat_legend(highest: int) -> Markup:
-    """Say what each step stands for, as `charts.step_of` draws it."""
+    """Describe what each step stands for, as `charts.step_of` draws it."""
     tops = [int(expm1(step * log1p(highest) / RAMP_STEPS)) for step in range(RAMP_STEPS + 1)]
     tops[-1] = highest
     keys = []

@@ -34,7 +34,7 @@ class CheckVerdict:
 
     @property
     def subject(self) -> str:
-        """Say what it was about; a chunk and the result may have checks of one name."""
+        """Describe what it was about; a chunk and the result may have checks of one name."""
         return describe_subject(self.scope)
 
     @property
@@ -110,7 +110,7 @@ class Dossier:
 
     @property
     def ending_sentence(self) -> str:
-        """Say in one sentence who ended the run, why and when; empty when nobody did."""
+        """Record in one sentence who ended the run, why and when; empty when nobody did."""
         event = self.ending
         if event is None:
             return ""
@@ -129,7 +129,7 @@ class Dossier:
 
 
 def describe_subject(scope: str) -> str:
-    """Say what the checks of a scope are about."""
+    """Describe what the checks of a scope are about."""
     return scope if scope in (INPUT_SCOPE, RESULT_SCOPE) else f"chunk {scope}"
 
 

@@ -31,7 +31,7 @@ class Markup(str):
 
 
 def escape(value: Any) -> Markup:
-    """Give `value` as escaped text; finished HTML is passed through."""
+    """Return `value` as escaped text; finished HTML is passed through."""
     if isinstance(value, Markup):
         return value
     text = NO_VALUE if value is None else str(value)
@@ -41,7 +41,7 @@ def escape(value: Any) -> Markup:
 
 
 def escape_uncut(text: str) -> Markup:
-    """Give `text` escaped and uncut: for code that people copy."""
+    """Return `text` escaped and uncut: for code that people copy."""
     return Markup(_escape_html(text))
 
 
@@ -181,7 +181,7 @@ def page_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Any]]) ->
 
 
 def omitted_rows_note(count: int) -> Markup:
-    """Say how many rows are only in the archive."""
+    """Describe how many rows are only in the archive."""
     if count <= 0:
         return Markup("")
     return html_tag("p", f"{count:,} more rows are in the archive.", class_="soft small")
@@ -218,7 +218,7 @@ def folded_details(title: str, *children: Any) -> Markup:
 
 
 def verdict_mark(*, good: bool, yes: str = "passed", no: str = "failed") -> Markup:
-    """Say good or bad with a symbol, a word and a colour, in this order of importance."""
+    """Mark good or bad with a symbol, a word and a colour, in this order of importance."""
     if good:
         return html_tag("span", f"✓ {yes}", class_="mark good")
     return html_tag("span", f"✗ {no}", class_="mark bad")

@@ -72,7 +72,7 @@ def write_evidence_files(document: dict[str, Any], folder: Path) -> Path:
 
 
 def checksum_lines(texts: Mapping[Path, str]) -> str:
-    """Give the lines that `sha256sum --check` reads."""
+    """Return the lines that `sha256sum --check` reads."""
     marks = {
         path.name: hashlib.sha256(_encode_text(text)).hexdigest() for path, text in texts.items()
     }
@@ -85,14 +85,14 @@ def _encode_text(text: str) -> bytes:
 
 
 def archive_json(document: dict[str, Any]) -> str:
-    """Give the document as JSON for people and programs: sorted, indented, no NaN."""
+    """Return the document as JSON for people and programs: sorted, indented, no NaN."""
     return (
         json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 
 def render_page(document: dict[str, Any]) -> str:
-    """Give the whole page; the same document gives the same text."""
+    """Return the whole page; the same document gives the same text."""
     dossier = read_dossier(document)
     head = html_tag(
         "head",

@@ -43,7 +43,7 @@ def _css_variables(side: int) -> str:
 
 
 def style_sheet() -> str:
-    """Give the whole style sheet."""
+    """Return the whole style sheet."""
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{_css_variables(1)}}}}}"
     light = f":root{{color-scheme:light dark;{_css_variables(0)}}}"
     return f"{light}\n{dark}\n{_BODY}{_PARTS}{_NARROW}{_PRINT}"

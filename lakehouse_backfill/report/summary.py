@@ -38,7 +38,7 @@ from lakehouse_backfill.report.html import (
 
 
 def dual_read_result(done: DualReadResult) -> dict[str, Any]:
-    """Say what a comparison found, and where the run's readers stand."""
+    """Describe what a comparison found, and where the run's readers stand."""
     found = done.comparison.model_dump(mode="json")
     return {
         "run_id": done.status.run_id,
@@ -161,7 +161,7 @@ _MAX_NAMES = 3
 
 
 def page_heading(dossier: Dossier) -> Markup:
-    """Say which run this is and where it stands."""
+    """Describe which run this is and where it stands."""
     intent, run = dossier.plan.resolved.manifest.run, dossier.run
     tone, symbol = _STATE_TONES.get(run.state, ("warn", "…"))
     state = run.state.value.replace("_", " ")
@@ -222,7 +222,7 @@ def _scope_answer(dossier: Dossier) -> Markup:
 
 
 def _schema_change_note(target: Target) -> Markup:
-    """Say which columns the publication changes, for all readers of the table."""
+    """Describe which columns the publication changes, for all readers of the table."""
     if not target.schema_change:
         return Markup("")
     said = ", ".join(map(table.describe_schema_step, target.schema_change))
@@ -342,7 +342,7 @@ def _approval_answer(dossier: Dossier) -> Markup:
 
 
 def why_section(dossier: Dossier) -> Markup:
-    """Say why history changes, and who relies on it."""
+    """Describe why history changes, and who relies on it."""
     contract, intent = dossier.plan.resolved.contract, dossier.plan.resolved.manifest.run
     pairs = [
         ("Reason", f"{intent.reason} ({intent.reason_code})"),

@@ -87,7 +87,7 @@ _MAX_EXAMPLES_SHOWN = 5
 def to_check_result(
     entry: dict[str, Any], result: dict[str, Any], group: CheckGroup, parameters: Mapping[str, Any]
 ) -> CheckResult:
-    """Give one expectation's outcome; `entry` is what the suite file says."""
+    """Return one expectation's outcome; `entry` is what the suite file says."""
     passed = bool(result["success"])
     found = result.get("result") or {}
     return CheckResult(

@@ -39,12 +39,12 @@ def archive_acceptance(
 
 
 def newest_archive_digest(events: tuple[Event, ...], result_digest: str) -> str | None:
-    """Give the digest of the newest archive of a result; None: an older release accepted it."""
+    """Return the digest of the newest archive of a result; None: an older release accepted it."""
     return next(reversed(archive_digests(events, result_digest)), None)
 
 
 def archive_digests(events: tuple[Event, ...], result_digest: str | None) -> tuple[str | None, ...]:
-    """Give the digests of the archives of a result by the log, oldest first; () if not accepted."""
+    """Return the archive digests of a result by the log, oldest first; () if not accepted."""
     verbs = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     made = [e for e in events if e.verb in verbs and e.detail.get("bound_to") == result_digest]
     return tuple(e.detail.get("archive") for e in sorted(made, key=lambda event: event.seq))
@@ -93,7 +93,7 @@ def _candidate_document(context: Context, plan: Plan, snapshot_id: int | None) -
 def known_file_fingerprints(
     context: Context, table: str, snapshot_id: int, files: Collection[LiveFile]
 ) -> dict[str, FileFingerprint]:
-    """Give what is known of the files as the snapshot reads them, by path."""
+    """Return what is known of the files as the snapshot reads them, by path."""
     reading = context.data_files.reading(table, snapshot_id)
     found = context.fingerprints.find({file.path for file in files})
     return match_fingerprints(files, found, reading)
@@ -114,7 +114,7 @@ def _file_entry(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[st
 
 
 def _chunk_entry(record: ChunkRecord) -> dict[str, Any]:
-    """Say what was accepted of a chunk; how long it took, and who recorded it, is no part of it."""
+    """Describe what was accepted of a chunk, without its duration and who recorded it."""
     return {
         "chunk_id": record.chunk_id,
         "partitions": list(record.partitions),

@@ -93,7 +93,7 @@ def waivers_in_force(events: Iterable[Event]) -> tuple[Waiver, ...]:
 def find_waiver(
     check: CheckResult, judged: WaiverSubject, waivers: Iterable[Waiver]
 ) -> Waiver | None:
-    """Give the waiver that lets a check pass: of this gate, and on exactly this content."""
+    """Return the waiver that lets a check pass: of this gate, and on exactly this content."""
     if not check.waivable:
         return None
     wanted = (check.name, check.group, judged)
@@ -116,7 +116,7 @@ def unwaived_failures(
 
 
 def stopping_event(events: Iterable[Event]) -> Event | None:
-    """Give the event with which checks stopped the run, if nothing moved it since.
+    """Return the event with which checks stopped the run, if nothing moved it since.
 
     A person's rejection is no such stop: waivers do not undo it.
     """
@@ -128,7 +128,7 @@ def stopping_event(events: Iterable[Event]) -> Event | None:
 def stop_detail(
     judged: WaiverSubject, digest: str, closed: Iterable[CheckResult]
 ) -> dict[str, Any]:
-    """Say in the run's log which gates stopped it; `digest` names the document with the checks."""
+    """Build the log entry of the gates that stopped a run; `digest` names the checks' document."""
     said: dict[str, Any] = {
         "scope": judged.scope,
         "bound_to": judged.bound_to,
@@ -141,12 +141,12 @@ def stop_detail(
 
 
 def waive_command(run_id: str, gate: str) -> str:
-    """Give what people type to waive a gate."""
+    """Return what people type to waive a gate."""
     return f"lakehouse-backfill waive {run_id} {shlex.quote(gate)} --by WHO --reason TEXT"
 
 
 def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
-    """Give the command for the first gate that may be waived, and what lists the others."""
+    """Return the command for the first gate that may be waived, and what lists the others."""
     found = [check.name for check in closed if check.waivable]
     if not found:
         return "none of these gates may be waived"
@@ -214,7 +214,7 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 
 
 def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:
-    """Give the run's log, from which decisions are read; raises Tampered when it was edited."""
+    """Return the run's log, from which decisions are read; raises Tampered when it was edited."""
     events = context.runs.events(status.run_id)
     event_log.require_intact_log(status, events)
     return events
@@ -223,7 +223,7 @@ def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:
 def logged_validation(
     context: Context, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, ValidationResult] | None:
-    """Give the validation that the run's own log names last, with its digest; None: there is none.
+    """Return the validation that the run's log names last, with its digest, or None.
 
     Not the newest document: a validation that lost a race left one behind, but moved nothing.
     """
@@ -234,7 +234,7 @@ def logged_validation(
 def logged_validation_document(
     context: Context, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, dict[str, Any]] | None:
-    """Give the same as it is stored; raises Tampered when it is not what its digest says."""
+    """Return the same as it is stored; raises Tampered when it is not what its digest says."""
     told = [event for event in events if event.verb in ("pass validation", "fail validation")]
     if not told:
         return None
@@ -382,7 +382,7 @@ def _waivable_checks(
 def _stopping_checks(
     context: Context, events: tuple[Event, ...]
 ) -> tuple[WaiverSubject, tuple[CheckResult, ...]] | None:
-    """Give what stopped the run: what was judged, and the checks that failed."""
+    """Return what stopped the run: what was judged, and the checks that failed."""
     event = stopping_event(events)
     if event is None or "digest" not in event.detail:
         return None  # a job that cannot run also halts the run, and no waiver lets it go on

@@ -36,7 +36,7 @@ class AntiPattern(NamedTuple):
     instead: str
 
     def is_requested(self, value: Any) -> bool:
-        """Tell whether the value of the field asks for it."""
+        """Return whether the value of the field asks for it."""
         if not self.words:
             return value is not None
         return isinstance(value, str) and normalise_word(value) in self.words
@@ -139,5 +139,5 @@ ANTI_PATTERNS = (
 
 
 def normalise_word(word: str) -> str:
-    """Give a word as the lists have it: lower case, with underscores."""
+    """Return a word as the lists have it: lower case, with underscores."""
     return word.strip().lower().replace("-", "_").replace(" ", "_")

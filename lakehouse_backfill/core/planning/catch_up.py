@@ -39,12 +39,12 @@ def drifted_partitions(scope: Scope, drifts: Iterable[Drift]) -> tuple[str, ...]
 
 
 def drifts_as_json(drifts: Iterable[Drift]) -> list[dict[str, object]]:
-    """Give the commits for programs: snapshot, operation, writer, time, partitions."""
+    """Return the commits for programs: snapshot, operation, writer, time, partitions."""
     return [drift.model_dump(mode="json") for drift in drifts]
 
 
 def next_catch_up_attempt(plan: Plan) -> int:
-    """Give the number of the next revision; raises TooBusy when there were enough of them."""
+    """Return the number of the next revision; raises TooBusy when there were enough of them."""
     done = plan.resolved.catch_up.attempt if plan.resolved.catch_up else 0
     limit = plan.resolved.manifest.safety.catch_up_attempts
     if done >= limit:
@@ -84,7 +84,7 @@ def recut_chunks(
 def accepted_rows_and_checksum(
     validation: ValidationResult, labels: tuple[str, ...]
 ) -> tuple[int, str]:
-    """Give rows and checksum of some partitions as they were validated."""
+    """Return rows and checksum of some partitions as they were validated."""
     total: Checksum | None = None
     for balance in validation.balances:
         if balance.partition in labels:
@@ -104,7 +104,7 @@ def excluded_rows(resolved: ResolvedManifest) -> ExcludedRows:
 def reasons_for_review(
     old: ValidationResult, new: ValidationResult, catch_up: CatchUp, inexact: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Say why a person must accept the revision's result; nothing: the acceptance carries over.
+    """Return why a person must accept the revision's result; empty: the acceptance carries over.
 
     `inexact`: partitions that should differ by deleted rows alone, and differ by more.
     """
@@ -132,7 +132,7 @@ def origin_run_ids(plan: Plan) -> set[str]:
 
 
 def inputs_by_partition(plan: Plan) -> dict[str, dict[str, int]]:
-    """Say of each partition from which input snapshots it was computed, and by which run."""
+    """Return for each partition its input snapshots and the run that computed it."""
     own = {pin.name: pin.snapshot_id for pin in plan.resolved.sources}
     found = {}
     for chunk in plan.resolved.chunks:

@@ -33,14 +33,14 @@ POSITION_KEYS = {
 
 
 def is_position_key(key: str) -> bool:
-    """Tell whether a writer finds its position by this key of a snapshot summary."""
+    """Return whether a writer finds its position by this key of a snapshot summary."""
     return key.startswith(tuple(POSITION_KEYS))
 
 
 def affected_consumers(
     contract: Contract, mode: str, positions: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Say who is broken by a publication or its rollback, and how to keep them whole."""
+    """List consumers that a publication or its rollback would break, and the fix."""
     texts = []
     for item in contract.consumers or ():
         if item.reads != "stream":
@@ -177,7 +177,7 @@ def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
 def estimate_warnings(
     context: Context, resolved: ResolvedManifest, found: RunEstimate
 ) -> tuple[str, ...]:
-    """Say what may be a mistake, although nothing forbids it."""
+    """Describe what may be a mistake, although nothing forbids it."""
     scope, texts = resolved.scope, []
     if found.empty_partitions and resolved.target.uuid is not None:
         few = partitions.describe_labels(found.empty_partitions)

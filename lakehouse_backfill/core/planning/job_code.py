@@ -25,7 +25,7 @@ _DIRTY = "-dirty"
 
 
 def code_files(resolved: ResolvedManifest) -> dict[str, str]:
-    """Give the SHA-256 of the job and of each module of the project that it imports, by path."""
+    """Return the SHA-256 of the job and of each module of the project that it imports, by path."""
     modules = {name: mark for name, mark in resolved.files.items() if name.endswith(_CODE)}
     return {**modules, resolved.manifest.transform.file: resolved.code_hash}
 
@@ -53,7 +53,7 @@ def require_same_code(
 
 
 def is_dirty(git_commit: str | None) -> bool:
-    """Tell whether the project had changes that were not committed."""
+    """Return whether the project had changes that were not committed."""
     return git_commit is not None and git_commit.endswith(_DIRTY)
 
 
@@ -107,7 +107,7 @@ def changed_code_files(context: Context, plan: Plan) -> tuple[str, ...]:
 
 
 def changed_code_notes(context: Context, run_id: str) -> list[str]:
-    """Say of an open run that files of its code differ from what was approved: they are not run."""
+    """Warn of files of an open run that differ from the approved code: they are not run."""
     with suppress(NotFound, Tampered):
         if context.runs.status(run_id).state not in lifecycle.OPEN_STATES:
             return []
@@ -122,7 +122,7 @@ def changed_code_notes(context: Context, run_id: str) -> list[str]:
 
 
 def archived_code(context: Context, run_id: str) -> list[dict[str, Any]]:
-    """Give the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
+    """Return the files as they were planned: path, SHA-256 and text (None: too large to keep)."""
     found = context.evidence.newest(run_id, CODE_EVIDENCE)
     return found[1]["files"] if found else []
 

@@ -104,7 +104,7 @@ def _resolve_snapshot(context: Context, ref: TableRef, field: str) -> Snapshot:
 
 
 def is_pin_expired(context: Context, pin: SourcePin) -> bool:
-    """Tell whether the pinned snapshot is gone from its table."""
+    """Return whether the pinned snapshot is gone from its table."""
     try:
         context.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
     except NotFound:
@@ -185,6 +185,6 @@ def base_files(context: Context, plan: Plan) -> list[LiveFile]:
 
 
 def head_snapshot_id(context: Context, table: str) -> int | None:
-    """Give the snapshot that readers of a table see; None where it holds nothing, or is none."""
+    """Return the snapshot that readers of a table see; None where it holds nothing, or is none."""
     info = context.tables.describe(table)
     return None if info is None else info.snapshot_id

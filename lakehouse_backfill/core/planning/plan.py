@@ -56,7 +56,7 @@ from lakehouse_backfill.errors import (
 
 
 def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
-    """Give the contract with `lineage_columns` decided: on for a table that the run creates.
+    """Return the contract with `lineage_columns` decided: on for a table that the run creates.
 
     In one that exists they are on when it has all of them. Raises ConfigError when the contract
     wants them and the table lacks some: staging could not write them.
@@ -93,7 +93,7 @@ def resolve_spec_partitions(
 
 
 def partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
-    """Say what is replaced where more than one spec holds files of the scope."""
+    """Describe what is replaced where more than one spec holds files of the scope."""
     if len(found) < 2:
         return ()
     texts = [f"{len(each.partitions)} of spec {each.spec_id} ({each.spec})" for each in found]

@@ -48,7 +48,7 @@ def require_empty_partitions(resolved: ResolvedManifest, files: Iterable[LiveFil
 
 
 def is_externally_written(plan: Plan) -> bool:
-    """Tell whether another engine writes the shadow."""
+    """Return whether another engine writes the shadow."""
     return plan.resolved.manifest.transform.writer == "external"
 
 
@@ -72,7 +72,7 @@ def require_job_writer(plan: Plan) -> None:
 
 
 def expected_lineage(plan: Plan) -> dict[str, str | int | None]:
-    """Say what each written row's lineage columns must hold; nothing where the product has none.
+    """Return what the lineage columns of each written row must hold; empty without lineage.
 
     `produced_at` is not in it: the engine sets the time at which it writes.
     """
@@ -137,17 +137,17 @@ def fitting_modes(publication: str) -> tuple[str, ...]:
 
 
 def is_merge(plan: Plan) -> bool:
-    """Tell whether the job gives change rows, not the rows of partitions."""
+    """Return whether the job gives change rows, not the rows of partitions."""
     return plan.resolved.manifest.target.publish_mode == "merge"
 
 
 def carries_base_rows(plan: Plan) -> bool:
-    """Tell whether rows of the base stay in the run's partitions, beside the job's."""
+    """Return whether rows of the base stay in the run's partitions, beside the job's."""
     return is_merge(plan) or bool(plan.resolved.manifest.target.row_predicate)
 
 
 def is_append(plan: Plan) -> bool:
-    """Tell whether the run only adds rows, to partitions that hold none."""
+    """Return whether the run only adds rows, to partitions that hold none."""
     return plan.resolved.manifest.target.publish_mode == "append"
 
 
@@ -157,14 +157,14 @@ def version_table(table: str, version: int) -> str:
 
 
 def why_no_edge_check(plan: Plan) -> str:
-    """Say why nothing is computed beyond the edges; empty when it is."""
+    """Describe why nothing is computed beyond the edges; empty when it is."""
     if is_merge(plan):
         return "not looked at: change rows do not say what the partitions beyond would hold"
     return ""
 
 
 def is_pinned_product(plan: Plan) -> bool:
-    """Tell whether readers of the product resolve its pointer."""
+    """Return whether readers of the product resolve its pointer."""
     return plan.resolved.contract.publication == "pinned"
 
 
@@ -207,7 +207,7 @@ def check_publish_mode(manifest: RunManifest, contract: Contract) -> None:
 
 
 def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
-    """Say what the kind means for this run; `rows_there` are the scope's rows now (None: no table).
+    """Describe the run kind for this run; `rows_there`: the scope's rows now (None: no table).
 
     Raises ConfigError when kind, mode and publish mode contradict each other or the target.
     """

@@ -28,14 +28,14 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def to_utc_instant(value: date | datetime) -> datetime:
-    """Give the UTC instant of a day's start or of a moment (naive moments are UTC)."""
+    """Return the UTC instant of a day's start or of a moment (naive moments are UTC)."""
     if not isinstance(value, datetime):
         value = datetime.combine(value, time())
     return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
 
 
 def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
-    """Give the half-open instants that `scope` needs of a source, warm-up and cool-down included.
+    """Return the half-open instants that `scope` needs of a source, warm-up and cool-down included.
 
     None when the scope has no time order (then the whole declared range is read).
     """
@@ -57,14 +57,14 @@ def _shift_clamped(moment: datetime, by: timedelta) -> datetime:
 
 
 def range_covers_window(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:
-    """Tell whether the declared range holds the whole window."""
+    """Return whether the declared range holds the whole window."""
     if window is None:
         return True
     return to_utc_instant(declared.from_) <= window[0] and window[1] <= to_utc_instant(declared.to)
 
 
 def window_to_read(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime]:
-    """Give the instants to read of a source for `scope`, clipped to the declared range."""
+    """Return the instants to read of a source for `scope`, clipped to the declared range."""
     if pin.range is None:
         raise ValueError(f"reference {pin.name} is read whole")
     first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
@@ -88,7 +88,7 @@ TIME_TYPES = ("date", "timestamp", "timestamptz")
 def window_row_ranges(
     column_type: str, column: str, first: datetime, last: datetime
 ) -> tuple[RowRange, ...]:
-    """Give the half-open instants as values of the column's type."""
+    """Return the half-open instants as values of the column's type."""
     if column_type == "date":
         stop = last.date() + timedelta(days=1) if last.timetz() != _MIDNIGHT else last.date()
         return (RowRange(column, lower=first.date(), upper=stop),)
@@ -105,7 +105,7 @@ MAX_NAMED_PERIODS = 5
 def completeness_notes(
     manifest: RunManifest, contract: Contract, pins: tuple[SourcePin, ...]
 ) -> tuple[str, ...]:
-    """Say, for the plan, what is taken for granted of the input and proven before staging.
+    """Describe what the plan assumes of the input, which is proven before staging.
 
     Raises ConfigError when it cannot be proven: hours of dates, or an input that the run lacks.
     """
@@ -134,7 +134,7 @@ def completeness_notes(
 
 
 def completeness_period(source: Source) -> Period:
-    """Give the period to look at: the declared one, else days, which are only reported."""
+    """Return the period to look at: the declared one, else days, which are only reported."""
     return "day" if source.complete == "none" else source.complete
 
 
@@ -151,7 +151,7 @@ def expected_periods(pin: SourcePin, scope: Scope, unit: Period) -> tuple[str, .
 def check_completeness(
     name: str, source: Source, wanted: tuple[str, ...], found: tuple[str, ...]
 ) -> CheckResult:
-    """Give the gate of one source: blocking when the run manifest declares it complete."""
+    """Return the gate of one source: blocking when the run manifest declares it complete."""
     unit, seen = completeness_period(source), set(found)
     missing = [label for label in wanted if label not in seen]
     detail = f"rows in all {len(wanted)} {unit}s that the run reads"
@@ -206,7 +206,7 @@ _PARTITIONS = "target.partitions"
 
 
 def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
-    """Give the explicit partitions of a range or list, minus exceptions, in order.
+    """Return the explicit partitions of a range or list, minus exceptions, in order.
 
     Raises ConfigError when a bound splits a partition, or nothing is left.
     """
@@ -232,7 +232,7 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
 
 
 def _labels(field: ScopeField, values: tuple[PartitionValue, ...], name: str) -> set[str]:
-    """Give the labels of listed values; raises ConfigError, with the place of the wrong one."""
+    """Return the labels of listed values; raises ConfigError, with the place of the wrong one."""
     found = set()
     for number, value in enumerate(values):
         with attach_error_field(f"{_PARTITIONS}.{name}[{number}]"):
@@ -262,7 +262,7 @@ def make_chunk_id(number: int, label: str) -> str:
 def check_input_ranges(
     manifest: RunManifest, scope: Scope, sources: tuple[SourcePin, ...]
 ) -> tuple[str, ...]:
-    """Say why each source is read as far as it is; raises ConfigError when a range is too short."""
+    """Explain the input range of each source; raises ConfigError when one is too short."""
     wanted = Scope(
         field=scope.field,
         partitions=scope.partitions
@@ -302,7 +302,7 @@ def _safe_text(label: str) -> str:
 
 
 def edge_labels(scope: Scope, count: int) -> EdgeLabels:
-    """Give `count` partitions beyond each edge, and at most as many at each side of every gap."""
+    """Return `count` partitions beyond each edge, and at most as many at each side of every gap."""
     ordered = [label for label in scope.partitions if label != "null"]
     if not ordered or count == 0:
         return EdgeLabels((), (), ())

@@ -113,7 +113,7 @@ def _is_ordered(kind: str) -> bool:
 
 
 def key_stays_in_partition(contract: Contract, scoped_by: str) -> bool:
-    """Tell whether a key can never move to another partition: it holds the partition's column."""
+    """Return whether a key can never move to another partition: it holds the partition's column."""
     return scoped_by in contract.key
 
 
@@ -133,7 +133,7 @@ def require_separate_partitions(manifest: RunManifest, contract: Contract, scope
 
 
 def chunk_partition_limit(manifest: RunManifest, contract: Contract, scope: Scope) -> int:
-    """Give the size of a chunk: all partitions where a merge may move a key between them.
+    """Return the size of a chunk: all partitions where a merge may move a key between them.
 
     A move takes a row out of one partition and into another: both must be in one commit.
     """
@@ -171,7 +171,7 @@ _PREDICATE_FIELD = "target.row_predicate"
 
 
 def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredicate:
-    """Give the predicate with values of the columns' types; empty: the run takes all rows.
+    """Return the predicate with values of the columns' types; empty: the run takes all rows.
 
     Raises ConfigError for a value that its column cannot hold.
     """
@@ -184,7 +184,7 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
 
 
 def describe_row_predicate(target: Target) -> str:
-    """Say which rows are named, e.g. `tenant in A, B and region = EU`; empty for all of them."""
+    """Describe the named rows, e.g. `tenant in A, B and region = EU`; empty for all of them."""
     parts = []
     for name, given in (target.row_predicate or {}).items():
         values = given if isinstance(given, tuple) else (given,)
@@ -268,7 +268,7 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
 
 
 def _typed_value(name: str, kind: str, value: RowValue) -> RowValue:
-    """Give the value as one of the column's type; stored manifests hold dates as text."""
+    """Return the value as one of the column's type; stored manifests hold dates as text."""
     try:
         return value if value is None else _PARSERS[kind](value)
     except (TypeError, ValueError) as error:

@@ -152,7 +152,7 @@ _UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
 def _step_fault(
     step: SchemaStep, change: SchemaChange, contract: Contract, base: TableInfo
 ) -> tuple[str, str]:
-    """Say what is wrong with a step and what to write; both empty: nothing."""
+    """Describe what is wrong with a step and what to write; both empty: nothing."""
     verbs = [name for name in ("add", "widen", "rename") if getattr(step, name) is not None]
     if len(verbs) != 1:
         return "a step is exactly one of add, widen, rename", "write one step for each change"
@@ -234,7 +234,7 @@ def _is_taken(name: str, base: TableInfo) -> bool:
 
 
 def _column_dependency(name: str, contract: Contract, base: TableInfo) -> str:
-    """Say what rests on a column's name and type; empty: nothing."""
+    """Describe what rests on a column's name and type; empty: nothing."""
     if name in contract.key:
         return "a column of the key"
     sources = {part.column for part in contract.partitioning}

@@ -27,7 +27,7 @@ _NOT_CLONED = ("metadata-log", "snapshot-log", "statistics", "partition-statisti
 
 
 def clone_metadata(metadata: dict[str, Any], order: CloneCommit) -> dict[str, Any]:
-    """Give the metadata of a table that shares one snapshot's files and nothing else."""
+    """Return the metadata of a table that shares one snapshot's files and nothing else."""
     snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == order.snapshot_id]
     main = {"main": {"snapshot-id": order.snapshot_id, "type": "branch"}}
     return {
@@ -49,13 +49,13 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "abfs", "abfss", "wasb", "wasbs", "oss")
 
 
 def staging_folder(target: TableInfo, run_id: str) -> str:
-    """Give the folder of the run's files among the target's own."""
+    """Return the folder of the run's files among the target's own."""
     own = target.properties.get(DATA_PATH_PROPERTY) or f"{target.location.rstrip('/')}/data"
     return f"{own.rstrip('/')}/{run_id}"
 
 
 def staging_location_notes(choice: str, target: TableInfo | None) -> tuple[str, ...]:
-    """Say what the choice costs, where it costs something."""
+    """Describe what the choice costs, where it costs something."""
     if target is None:
         return ()
     place = target.properties.get(DATA_PATH_PROPERTY) or target.location
@@ -102,7 +102,7 @@ def choose_write_path(facts: TableFacts | None, engine: JvmState) -> ChosenWrite
 
 
 def _required_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath | None:
-    """Give the way that a table's content asks for; None when PyIceberg may well write it."""
+    """Return the way that a table's content asks for; None when PyIceberg may well write it."""
     if facts.format_version > MAX_WRITTEN_FORMAT:
         need = f"table format {facts.format_version} is read by PyIceberg, not written"
         if engine.is_connect:
@@ -171,14 +171,14 @@ def require_fitting_mode(
 
 
 def resolve_write_path(context: Context, resolved: ResolvedManifest) -> ChosenWritePath:
-    """Say who writes the commits of this run, and why. Raises Unsupported when it does not fit."""
+    """Return who writes the commits of this run, and why. Raises Unsupported."""
     chosen = context.ways(resolved.target.table, resolved.scope)
     require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
     return chosen
 
 
 def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
-    """Say what the mode means for this run. Raises Conflict when an append would not be one."""
+    """Describe the publish mode for this run. Raises Conflict when an append is none."""
     manifest, target = resolved.manifest, resolved.target
     mode = manifest.target.publish_mode
     if mode == "append" and target.snapshot_id is not None:

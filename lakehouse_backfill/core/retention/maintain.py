@@ -68,7 +68,7 @@ def gather_facts(
 
 
 def _scratch_write_times(context: Context, shadows: Iterable[str]) -> dict[str, datetime]:
-    """Say when each scratch table was last written to."""
+    """Return when each scratch table was last written to."""
     scratches = [name for name in shadows if policy.SCRATCH_NAME.fullmatch(name)]
     found = {name: context.upkeep.written(name) for name in scratches}
     return {name: at for name, at in found.items() if at is not None}
@@ -77,7 +77,7 @@ def _scratch_write_times(context: Context, shadows: Iterable[str]) -> dict[str, 
 def _run_facts(
     context: Context, stored: Mapping[str, Mapping[str, str]], looked_at: set[str]
 ) -> dict[str, RunFacts]:
-    """Give the facts of all runs; when a lease ends is read from the log only where it matters."""
+    """Return the facts of all runs; a lease's end is read from the log only where it matters."""
     statuses = {status.run_id: status for status in context.runs.list(open_only=False)}
     found = {}
     for run_id, run in stored.items():
@@ -187,7 +187,7 @@ def maintain(
     erasure: str = "",
     dry_run: bool = False,
 ) -> MaintainResult:
-    """Let go of shadows, pins, versions, fences and control files that nothing needs.
+    """Remove shadows, pins, versions, fences and control files that nothing needs.
 
     `erasure`, a reason, ends all versions but the accepted one of the product, and the leases on
     its tables, early and for the record. Open runs keep everything all the same.
@@ -251,7 +251,7 @@ def _without_required_tags(
 
 
 def _without_items(found: RetentionDecision, kept: Mapping[str, str]) -> RetentionDecision:
-    """Give the decision without the items named in `kept`, which are kept for that reason."""
+    """Return the decision without the items named in `kept`, which are kept for that reason."""
     stays = [
         item.model_copy(update={"because": kept[item.name]})
         for item in found.retired
@@ -263,7 +263,7 @@ def _without_items(found: RetentionDecision, kept: Mapping[str, str]) -> Retenti
 
 
 def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int]]:
-    """Give the tags that go by table; those of a shadow that goes need no commit of their own."""
+    """Return the tags that go by table; those of a shadow that goes need no commit of their own."""
     dropped = {item.name for item in found.retired if item.kind == "shadow"}
     tags: dict[str, dict[str, int]] = {}
     for item in found.retired:
@@ -310,7 +310,7 @@ def _apply_decision(
 def _expire_versions(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
-    """Say in the pointer table which versions go, unless the pointer moved meanwhile.
+    """Record in the pointer table which versions go, unless the pointer moved meanwhile.
 
     From then on no rollback leads to them; one that is under way keeps all of them.
     """
@@ -339,7 +339,7 @@ def _expire_versions(
 def _record_on_runs(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
-    """Note on each run that what it kept is let go, unless it went on meanwhile.
+    """Record on each run that what it kept is let go, unless it went on meanwhile.
 
     A run whose scratch table goes keeps all that it needs: nothing is noted, it can be published.
     """

@@ -45,7 +45,7 @@ class RetentionDecision:
 
 
 def pin_lease_end(status: RunStatus, events: tuple[Event, ...]) -> datetime | None:
-    """Say when a run's lease ends: some days after it was accepted, or else closed; None: open."""
+    """Return when a run's lease ends: days after acceptance or closing; None while it is open."""
     if event_log.is_open_run(status):
         return None
     accepted = [one.at for one in events if one.verb in ("accept", "carry acceptance")]
@@ -99,19 +99,19 @@ def _run_of_shadow(facts: RetentionFacts, shadow: str) -> RunFacts | None:
 
 
 def _run_of_scratch(facts: RetentionFacts, table: str) -> RunFacts | None:
-    """Give the run for which a command made a table to compute in, which it drops at its end."""
+    """Return the run for which a command made a table to compute in, which it drops at its end."""
     found = SCRATCH_NAME.fullmatch(table)
     return _run_of_shadow(facts, found[1]) if found else None
 
 
 def is_held_by_run(facts: RetentionFacts, item: RetentionItem) -> bool:
-    """Tell whether the item is what its run holds, and not a scratch table: without it, it ends."""
+    """Return whether the run depends on the item, so that it ends without it."""
     run = facts.runs.get(item.run_id)
     return run is not None and (item.kind != "shadow" or item.name == run.shadow)
 
 
 def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
-    """Say why a scratch table stays or goes, whatever the state of its run; None: it is none."""
+    """Decide on a scratch table, whatever the state of its run; None: it is no scratch table."""
     run = _run_of_scratch(facts, table)
     if run is None:
         return None
@@ -125,7 +125,7 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:
-    """Say why what a run has on the tables is kept, or that it is let go (`_OVER`)."""
+    """Describe why what a run has on the tables is kept, or that it is let go (`_OVER`)."""
     if run is None:
         return "no run of this lake is known to need it, and nobody said that it may go"
     if run.ends is None:
@@ -138,7 +138,7 @@ def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> 
 
 
 def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
-    """Say of each shadow why it stays, or that it goes."""
+    """Decide for each shadow whether it is kept, and why."""
     found = {}
     for name in facts.shadows:
         run = _run_of_shadow(facts, name)
@@ -156,7 +156,7 @@ def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
 
 
 def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
-    """Give the kept shadows, and all that they were cloned from: their files are the same.
+    """Return the kept shadows, and all that they were cloned from: their files are the same.
 
     Of those only the names are dropped, but the base that the first was cloned from is a table that
     expires: its pin stays.
@@ -267,7 +267,7 @@ def _pin_reason(
 def _dependency_reason(
     facts: RetentionFacts, shadows: set[str], pin: tuple[str, str, int], run: RunFacts
 ) -> str:
-    """Say what but its own run needs a pin: a shadow cloned from it, or a version without a tag."""
+    """Return what else needs a pin: a shadow cloned from it, or a version without a tag."""
     table, tag, snapshot_id = pin
     is_base = table == run.target and tag == f"{PIN_PREFIX}{run.run_id}"
     if is_base and run.shadow in shadows and _run_of_shadow(facts, table) is None:
@@ -281,7 +281,7 @@ def _dependency_reason(
 
 
 def _has_kept_tag(facts: RetentionFacts, table: str, snapshot_id: int) -> bool:
-    """Tell whether a tag of a publication that is kept holds the snapshot."""
+    """Return whether a tag of a publication that is kept holds the snapshot."""
     return any(
         held == snapshot_id and is_publication_tag(tag) and _tag_reason(facts, table, tag)
         for tag, held in facts.tags.get(table, {}).items()

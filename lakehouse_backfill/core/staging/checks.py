@@ -37,7 +37,7 @@ from lakehouse_backfill.errors import ChecksFailed
 def judge_chunk(
     plan: Plan, record: ChunkRecord, facts: ChunkFacts, rows_before: int, emptied: tuple[str, ...]
 ) -> tuple[CheckResult, ...]:
-    """Give the built-in gates of a chunk; `rows_before` is what earlier chunks wrote.
+    """Return the built-in gates of a chunk; `rows_before` is what earlier chunks wrote.
 
     `emptied` are its partitions without rows that hold some in what readers see.
     """
@@ -57,7 +57,7 @@ def empty_chunk_partitions(record: ChunkRecord, facts: ChunkFacts) -> tuple[str,
 
 
 def describe_failed_checks(chunk: ChunkRecord, failed: tuple[CheckResult, ...]) -> str:
-    """Say which gates a chunk failed, with their numbers."""
+    """Describe which gates a chunk failed, with their numbers."""
     said = "; ".join(f"{check.name}: {check.detail}" for check in failed)
     return (
         f"chunk {chunk.chunk_id} ({partitions.describe_labels(chunk.partitions)}) failed "
@@ -160,7 +160,7 @@ class ChunkChecks:
         self._parameters: dict[str, dict[str, list[Any]]] = {}
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
-        """Give the chunk's row for the ledger: done, or failed with its problem."""
+        """Return the chunk's row for the ledger: done, or failed with its problem."""
         plan = self._plan
         with self._context.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
             facts = self._compute.inspecting.chunk(plan, chunk, record.snapshot_id)
@@ -202,7 +202,7 @@ class ChunkChecks:
         )
 
     def is_verdict_stored(self, record: ChunkRecord) -> bool:
-        """Tell whether the verdict on a chunk is stored: it is not when its process was killed."""
+        """Return whether the verdict on a chunk is stored; not if its process was killed."""
         earlier = self._earlier_verdicts.get(record.chunk_id, {})
         return bool(earlier.get("checksum") == record.checksum)
 

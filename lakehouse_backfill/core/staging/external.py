@@ -61,7 +61,7 @@ def shadow_close(context: Context, run_id: str, by: str) -> tuple[RunStatus, dic
 
 
 def _written_chunks(context: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
-    """Give every chunk of the plan as committed by the shadow's head, once that is proven."""
+    """Return every chunk of the plan as committed by the shadow's head, once that is proven."""
     head = _require_shadow(context, plan).snapshot_id
     if head is None or head == plan.resolved.target.snapshot_id:
         raise Blocked(

@@ -29,7 +29,7 @@ from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 
 
 def find_carried_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk | None:
-    """Give what is known of a chunk that is taken over; None: the run makes it itself."""
+    """Return what is known of a chunk that is taken over; None: the run makes it itself."""
     catch_up = plan.resolved.catch_up
     return None if catch_up is None else catch_up.carried_chunk(chunk.chunk_id)
 
@@ -42,7 +42,7 @@ def carry_chunk(
     known: ChunkRecord | None,
     epoch: int,
 ) -> ChunkRecord:
-    """Give the ledger row of a chunk that is taken over, once its files are in the shadow.
+    """Return the ledger row of a chunk that is taken over, once its files are in the shadow.
 
     Its rows and checksum are those that were accepted: validation compares them with what the
     shadow holds. Nothing is computed or copied; the same again does nothing.
@@ -221,7 +221,7 @@ class _ChunkStager:
     def stage_chunk(
         self, chunk: Chunk, commit: ChunkCommit | None, known: ChunkRecord | None
     ) -> ChunkRecord:
-        """Give the row of a chunk that is in the shadow now: `known`, if it is still right."""
+        """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
         source = find_carried_chunk(self.plan, chunk)
         if source is not None:

@@ -74,7 +74,7 @@ def _labels(found: DataFrame) -> list[Any]:
 
 
 def _ordered(found: DataFrame, raw: Any, keys: list[SparkDiffColumn]) -> list[dict[str, Any]]:
-    """Give one partition's rows by Arrow, whose values are those of the local engine."""
+    """Return one partition's rows by Arrow, whose values are those of the local engine."""
     from pyspark.sql import functions as F
 
     one = found.where(F.col(LABEL).eqNullSafe(F.lit(raw)))
@@ -182,7 +182,7 @@ class SparkDiffer:
             yield from differing(DiffSides(self._spark, self._catalog, request))
 
     def weigh(self, request: DiffRequest) -> int:
-        """Tell from metadata how many bytes of files a diff would read: those of one side only."""
+        """Return from metadata the bytes that a diff would read: files of one side only."""
         doing = f"weighing {request.old_table} against {request.new_table}"
         with spark_errors(doing), write_guard.allow_own_writes():
             return DiffSides(self._spark, self._catalog, request).split.differing_bytes
@@ -292,7 +292,7 @@ class _Comparison:
     def _cells(
         self, found: tuple[PartitionDiff, ...], changed: dict[Any, dict[str, int]]
     ) -> tuple[CellDiff, ...]:
-        """Give what changed by partition and column, in the order of both; never zero."""
+        """Return what changed by partition and column, in the order of both; never zero."""
         by_label = {self._sides.layout.label(raw): counts for raw, counts in changed.items()}
         return tuple(
             CellDiff(partition=each.partition, column=column.name, changed=count)

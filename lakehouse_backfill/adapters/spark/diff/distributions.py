@@ -64,7 +64,7 @@ class _Cell:
     is_date: bool = False
 
     def columns(self) -> list[Column]:
-        """Give the number, the factor, and the text of a row."""
+        """Return the number, the factor, and the text of a row."""
         from pyspark.sql import functions as F
 
         number = F.unix_date(self.slot) if self.is_date else F.col(self.slot)
@@ -113,7 +113,7 @@ class Counting:
         return found
 
     def tell(self, counted: Counts, spreads: dict[str, Spread]) -> None:
-        """Give the spreads their counts; too many values are not told."""
+        """Return the spreads their counts; too many values are not told."""
         for slot in self._texts:
             counts = counted.get((slot, _VALUES), Counter())
             spreads[slot].counts = dict(counts) if len(counts) <= MAX_CATEGORIES else None
@@ -133,7 +133,7 @@ def _values_of(column: SparkDiffColumn) -> _Cell:
 
 
 def moved_counts(counted: Counts, gone: Counts, come: Counts) -> Counts:
-    """Give counts without some of the rows, and with others."""
+    """Return counts without some of the rows, and with others."""
     found = {}
     for cell in {*counted, *come}:
         some = Counter(counted.get(cell, Counter()))
@@ -144,7 +144,7 @@ def moved_counts(counted: Counts, gone: Counts, come: Counts) -> Counts:
 
 
 def _scaled(double: Column) -> Column:
-    """Give the bin of `rules.scaled_bins`.
+    """Return the bin of `rules.scaled_bins`.
 
     Beside a power of two the logarithm may be rounded to the wrong exponent: the digits then are
     one power more or less, so the bin is the same.
@@ -164,7 +164,7 @@ def _scaled(double: Column) -> Column:
 
 
 def text_of(column: SparkDiffColumn) -> Column:
-    """Give a text that is different for different values."""
+    """Return a text that is different for different values."""
     from pyspark.sql import functions as F
 
     value = F.col(column.slot)
@@ -255,7 +255,7 @@ class _Measuring:
         self._found = found
 
     def run(self) -> list[dict[str, Spread]]:
-        """Give the spreads of the old and the new side by slot."""
+        """Return the spreads of the old and the new side by slot."""
         columns = self._wide.compared
         rows = [_aggregated(frame, columns) for frame in (self._wide.old, self._wide.new)]
         sides = [{each.slot: _of_row(each, row) for each in columns} for row in rows]
@@ -282,7 +282,7 @@ class _Measuring:
         return sides
 
     def _ranges(self, sides: list[dict[str, Spread]]) -> dict[str, tuple[Any, Any]]:
-        """Tell from where to where the numbers of both sides reach."""
+        """Return the range of the numbers of both sides."""
         found = {}
         for slot in (each.slot for each in self._wide.compared if each.kind == "number"):
             known = [side[slot].moments for side in sides if side[slot].moments.values]

@@ -57,7 +57,7 @@ class Layout:
     parts: tuple[Part, ...] = ()
 
     def raw(self) -> Column:
-        """Give the value of a row from which `label` makes its partition's label."""
+        """Return the value of a row from which `label` makes its partition's label."""
         from pyspark.sql import functions as F
 
         if self.field is not None:
@@ -65,19 +65,19 @@ class Layout:
         return F.expr(_AS_JSON.format("_partition")) if self.parts else self.nothing()
 
     def nothing(self) -> Column:
-        """Give the value of rows that are in no partition, in the type of `raw`."""
+        """Return the value of rows that are in no partition, in the type of `raw`."""
         from pyspark.sql import functions as F
 
         return F.lit(None).cast(dataframes.raw_type(self.field) if self.field else "string")
 
     def label(self, raw: Any) -> str | None:
-        """Give the label of what `raw` gave."""
+        """Return the label of what `raw` gave."""
         if self.field is not None:
             return dataframes.format_label(self.field, raw)
         return self._path(json.loads(raw)) if raw else None
 
     def of_files(self, files: DataFrame) -> str | None:
-        """Give SQL over the files table that `label_of_file` reads; None when it cannot tell."""
+        """Return SQL over the files table that `label_of_file` reads; None when it cannot tell."""
         if self.field is None:
             return _AS_JSON.format("partition") if self.parts else None
         kind: Any = files.schema["partition"].dataType if self.parts else None
@@ -91,7 +91,7 @@ class Layout:
         return value
 
     def label_of_file(self, value: Any) -> str | None:
-        """Give the label of what `of_files` selected."""
+        """Return the label of what `of_files` selected."""
         if self.field is not None:
             return _value_label(self.field, value)
         return self._path(json.loads(value)) if value else None
@@ -138,7 +138,7 @@ def find(
 def of_side(
     spark: SparkSession, catalog: str, table: str, snapshot_id: int | None, layout: Layout
 ) -> Layout:
-    """Give the layout with a side's own partition fields, by which its files are labelled."""
+    """Return the layout with a side's own partition fields, by which its files are labelled."""
     if layout.field is None or snapshot_id is None:
         return layout
     parts = _parts(spark, catalog, table, snapshot_id)
@@ -166,7 +166,7 @@ def _parts(
 
 
 def _hold_values(spark: SparkSession, catalog: str, table: str, snapshot_id: int) -> bool:
-    """Tell whether all files are of one layout, and one of them has a partition value.
+    """Return whether all files are of one layout, and one of them has a partition value.
 
     The files table shows the fields of all layouts that the table ever had. Files from before the
     first of them have no value in any: their rows have to say where they belong.
@@ -183,7 +183,7 @@ def _hold_values(spark: SparkSession, catalog: str, table: str, snapshot_id: int
 def _was_laid_out_anew(
     spark: SparkSession, catalog: str, sides: list[tuple[str, int, StructType]]
 ) -> bool:
-    """Tell whether two snapshots of one table hold files of different layouts."""
+    """Return whether two snapshots of one table hold files of different layouts."""
     if len({table for table, _, _ in sides}) != 1:
         return False
     name = quoted_table_name(catalog, sides[0][0])
@@ -227,7 +227,7 @@ def _part(text: str) -> Part:
 
 
 def _value_label(by: ScopeField, value: Any) -> str:
-    """Give the label of a partition value as the files table holds it."""
+    """Return the label of a partition value as the files table holds it."""
     if value is None:
         return NULL_LABEL
     if by.transform in ("year", "month"):
@@ -414,7 +414,7 @@ def files_of(
 
 
 def _may_hold(files: DataFrame, scope: Scope) -> Column:
-    """Tell by a file's bounds whether it may hold rows of the scope; unknown bounds may."""
+    """Check by a file's bounds whether it may hold rows of the scope; unknown ones may."""
     from pyspark.sql import functions as F
 
     known: Any = files.schema["readable_metrics"].dataType
@@ -442,7 +442,7 @@ def _may_hold(files: DataFrame, scope: Scope) -> Column:
 
 
 def schema_id(spark: SparkSession, catalog: str, table: str, snapshot_id: int) -> int | None:
-    """Give the id of a snapshot's schema, None when the metadata log does not reach back to it.
+    """Return the id of a snapshot's schema, None when the metadata log does not reach back to it.
 
     Columns may swap names under equal types; only the id tells that nothing of the kind happened.
     """

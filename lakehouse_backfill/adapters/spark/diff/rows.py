@@ -33,7 +33,7 @@ _KEY = "lhb_key_"
 
 
 def key_names(key: Sequence[object]) -> list[str]:
-    """Give the names under which the key's columns stand in compared frames."""
+    """Return the names under which the key's columns stand in compared frames."""
     return [f"{_KEY}{place}" for place in range(len(key))]
 
 
@@ -46,7 +46,7 @@ def narrow(frame: DataFrame, label: Column, key: Sequence[str], hashed: Column) 
 
 
 def compared(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Give one row per partition and key (per distinct row without a key) with its four counts."""
+    """Return one row per partition and key (without a key: per distinct row) with four counts."""
     return classified(distinct_rows(old, new, key), key)
 
 
@@ -68,7 +68,7 @@ def classified(rows: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def distinct_rows(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Give each distinct row (label, key, hash) with how often each side holds it."""
+    """Return each distinct row (label, key, hash) with how often each side holds it."""
     from pyspark.sql import functions as F
 
     sides = _sided(old, 1, 0).unionByName(_sided(new, 0, 1))
@@ -154,7 +154,7 @@ class Found:
     many: int
 
     def of(self, side: Literal["old", "new"]) -> DataFrame:
-        """Give the rows of one side."""
+        """Return the rows of one side."""
         from pyspark.sql import functions as F
 
         return self.rows.where(F.col(_SIDE) == side)
@@ -178,7 +178,7 @@ def find(wide: Wide, rows: DataFrame, counted: DataFrame, many: int, *, are_once
 
 
 def _more(wide: Wide, rows: DataFrame, counted: DataFrame) -> DataFrame:
-    """Give label, key, hash of rows that one side has more often, and whether the key changed."""
+    """Return label, key, hash of rows that one side has more often, and whether the key changed."""
     from pyspark.sql import functions as F
 
     surplus = F.col(OLD) - F.col(NEW)
@@ -215,7 +215,7 @@ _WHOLE = ("byte", "short", "integer", "long")
 
 
 def differs(column: SparkDiffColumn, old: Column, new: Column) -> Column:
-    """Tell whether the values of a pair differ; null differs from any value."""
+    """Return whether the values of a pair differ; null differs from any value."""
     from pyspark.sql import functions as F
 
     tolerance = column.tolerance
@@ -242,7 +242,7 @@ def _is_finite(value: Column) -> Column:
 
 
 def _exact(column: SparkDiffColumn) -> str | None:
-    """Give the type in which both sides' values are subtracted without loss; None: there is none.
+    """Return the type in which both sides' values are subtracted without loss; None: there is none.
 
     A difference of decimals needs a digit more than they have.
     """
@@ -281,7 +281,7 @@ def changed_counts(wide: Wide, found: Found) -> dict[Any, dict[str, int]]:
 
 
 def samples(wide: Wide, found: Found, limit: int) -> tuple[DiffSample, ...]:
-    """Give up to `limit` rows of each kind: the first by partition, then key, nulls first."""
+    """Return up to `limit` rows of each kind: the first by partition, then key, nulls first."""
     if limit <= 0:
         return ()
     added = _sample_whole_rows(wide, found.of("new"), "added", limit)
@@ -362,7 +362,7 @@ def _renamed(wide: Wide, side: DataFrame, prefix: str) -> DataFrame:
 
 
 def _differs(column: SparkDiffColumn) -> Column:
-    """Tell whether a pair's values differ; nested ones by their canonical hash, as whole rows are.
+    """Return whether a pair's values differ; nested ones are compared by canonical hash.
 
     As JSON, moments would lose their microseconds, and -0.0 would not be 0.0.
     """

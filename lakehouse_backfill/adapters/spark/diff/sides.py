@@ -67,7 +67,7 @@ class SparkDiffColumn:
         return any(e is not None and e.typeName() in _NESTED for e in (self.old, self.new))
 
     def of(self, own: DataType | None) -> Column:
-        """Give a side's value in the type that both sides are compared in."""
+        """Return a side's value in the type that both sides are compared in."""
         from pyspark.sql import functions as F
 
         common = common_type(self.old, self.new)
@@ -113,13 +113,13 @@ def aligned(
     columns: tuple[SparkDiffColumn, ...],
     *extra: Column,
 ) -> DataFrame:
-    """Give a side's rows under the short names, plus extra columns."""
+    """Return a side's rows under the short names, plus extra columns."""
     chosen = [each.of(each.old if side == "old" else each.new).alias(each.slot) for each in columns]
     return frame.select(*extra, *chosen)
 
 
 def common_type(one: DataType | None, other: DataType | None) -> DataType | None:
-    """Give the type in which values of both are compared exactly; None: they never equal."""
+    """Return the type in which values of both are compared exactly; None: they never equal."""
     from pyspark.sql import types as T
 
     if one is None or other is None:
@@ -170,7 +170,7 @@ def _common_nested(one: DataType, other: DataType) -> DataType | None:
 
 
 def _fitted(value: Column, own: DataType, common: DataType) -> Column:
-    """Give the value in the common type; fields that its own type lacks are null."""
+    """Return the value in the common type; fields that its own type lacks are null."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -266,13 +266,13 @@ class DiffSides:
         self.split = self._split_files()
 
     def text(self, name: SideName) -> str:
-        """Give `namespace.table@snapshot`, or `namespace.table (no rows)`."""
+        """Return `namespace.table@snapshot`, or `namespace.table (no rows)`."""
         side = self._named(name)
         known = side.snapshot_id is not None
         return f"{side.table}@{side.snapshot_id}" if known else f"{side.table} (no rows)"
 
     def wide(self, name: SideName) -> DataFrame:
-        """Give a side's rows that must be compared, with their hash over the compared columns."""
+        """Return a side's rows that must be compared, with their hash over the compared columns."""
         side = self._named(name)
         frame = self._aligned(side, self._rows(side, shared=False))
         left_out = [each.slot for each in self.columns if each.use != "compared"]
@@ -310,7 +310,7 @@ class DiffSides:
         )
 
     def _aligned(self, side: _Side, frame: DataFrame) -> DataFrame:
-        """Give rows as label and short names, cut to the request's condition."""
+        """Return rows as label and short names, cut to the request's condition."""
         label = self.layout.nothing() if side.snapshot_id is None else self.layout.raw()
         named = label.alias(LABEL)
         found = aligned(frame, side.name, self.columns, named)
@@ -361,7 +361,7 @@ class DiffSides:
         )  # fmt: skip
 
     def _reads_alike(self) -> bool:
-        """Tell whether a file has the same rows on both sides; when unsure, no."""
+        """Return whether a file has the same rows on both sides; when unsure, no."""
         old, new = self._old, self._new
         if old.schema.simpleString() != new.schema.simpleString():
             return False
@@ -384,7 +384,7 @@ class DiffSides:
 
 
 def _condition(frame: DataFrame, text: str, where: str) -> Column:
-    """Give the rendered condition after proving that it is a boolean; raises ConfigError."""
+    """Return the rendered condition after proving that it is a boolean; raises ConfigError."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F
 
