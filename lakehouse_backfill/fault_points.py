@@ -111,11 +111,6 @@ def watch_ports(holder: Holder) -> Holder:
     return dataclasses.replace(holder, **ports)
 
 
-def is_watched_port(port: object, protocol: type[Any]) -> bool:
-    """Return whether the port is watched as this protocol."""
-    return isinstance(port, _WatchedPort) and port.protocol is protocol
-
-
 class _WatchedPort:
     """A port whose marked methods reach their points."""
 

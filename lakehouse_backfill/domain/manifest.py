@@ -33,7 +33,6 @@ RowValue = bool | date | datetime | int | str | None
 RowPredicate = Mapping[str, tuple[RowValue, ...]]
 
 
-API_VERSION = "lakehouse-backfill/v1"
 RunKind = Literal[
     "backfill",
     "reprocessing",

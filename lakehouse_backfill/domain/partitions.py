@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from typing import Literal
+from typing import Any, Literal
 
 from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.errors import ConfigError, attach_error_field
@@ -78,7 +78,7 @@ def partition_label(field: ScopeField, value: Bound | None) -> str:
     if field.type in ("int", "long"):
         return str(int(str(value)))
     if field.transform == "identity" and field.type == "date":
-        return _as_date(value).isoformat()
+        return as_date(value).isoformat()
     return _time_label(field, value)
 
 
@@ -282,13 +282,14 @@ def _as_instant(value: Bound) -> datetime:
         text += {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
         value = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
-        value = datetime.combine(_as_date(value), datetime.min.time())
+        value = datetime.combine(as_date(value), datetime.min.time())
     if value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
     return value.astimezone(timezone.utc)
 
 
-def _as_date(value: Bound) -> date:
+def as_date(value: Any) -> date:
+    """Return the day of a date, an instant or an ISO text."""
     if isinstance(value, datetime):
         return value.date()
     return value if isinstance(value, date) else date.fromisoformat(str(value))

@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.core.publication.dual_read import DualReadResult
-from lakehouse_backfill.core.versions.steps import preview_steps
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.manifest import Target
 from lakehouse_backfill.domain.partitions import describe_labels
-from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
@@ -49,12 +47,6 @@ def dual_read_result(done: DualReadResult) -> dict[str, Any]:
         "equal": done.comparison.equal,
         "readers": [vars(item) for item in done.readers],
     }
-
-
-def steps_result(plan: Plan) -> dict[str, Any]:
-    """List the partitions of each step; nothing for a run that is published at once."""
-    steps = preview_steps(plan)
-    return {"steps": steps} if steps else {}
 
 
 def rollout_section(dossier: Dossier) -> Markup:

@@ -6,7 +6,7 @@ raise are translated into the package's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -162,14 +162,6 @@ def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
     from pyspark.sql import functions as F
 
     return F.coalesce(range_filter(ranges), F.lit(False))  # noqa: FBT003 (a Spark literal)
-
-
-def label_by_range(pairs: Iterable[tuple[str, RowRange]]) -> Column:
-    """Build a column with the label of the range that contains the row; null when none does."""
-    from pyspark.sql import functions as F
-
-    choices = [F.when(is_in_ranges((rows,)), F.lit(label)) for label, rows in pairs]
-    return F.coalesce(*choices, F.lit(None).cast("string"))
 
 
 def _single_range_filter(rows: RowRange) -> Column:

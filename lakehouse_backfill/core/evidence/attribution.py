@@ -15,7 +15,6 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from lakehouse_backfill.core.comparison.diff import (
     DiffOptions,
@@ -188,12 +187,6 @@ def _code(plan: Plan) -> tuple[object, ...]:
         job_code.code_files(resolved), manifest.transform, target.row_predicate, target.merge,
         target.publish_mode == "merge", target.schema_change, [str(read) for read in reads],
     )  # fmt: skip
-
-
-def written_before(at: datetime, moments: Mapping[int, datetime]) -> int | None:
-    """Return the newest commit that is not later than `at`; None when there is none."""
-    known = [(moment, commit) for commit, moment in moments.items() if moment <= at]
-    return max(known)[1] if known else None
 
 
 #: Evidence: the newest attribution of a run.

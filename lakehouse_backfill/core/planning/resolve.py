@@ -306,13 +306,13 @@ def edge_labels(scope: Scope, count: int) -> EdgeLabels:
     ordered = [label for label in scope.partitions if label != "null"]
     if not ordered or count == 0:
         return EdgeLabels((), (), ())
-    before = _walk_labels(scope, ordered[0], -1, count)
-    after = _walk_labels(scope, ordered[-1], 1, count)
+    before = walk_labels(scope, ordered[0], -1, count)
+    after = walk_labels(scope, ordered[-1], 1, count)
     chosen = set(scope.partitions) | set(before) | set(after)
     inside: list[str] = []
     for label in ordered:
         for step in (-1, 1):
-            for near in _walk_labels(scope, label, step, count):
+            for near in walk_labels(scope, label, step, count):
                 if near in scope.partitions:
                     break
                 if near not in chosen:
@@ -336,7 +336,8 @@ class EdgeLabels:
         return self.before + self.inside + self.after
 
 
-def _walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:
+def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:
+    """List up to `count` partitions that follow a label, or with step -1 precede it."""
     found: list[str] = []
     current: str | None = label
     for _ in range(count):

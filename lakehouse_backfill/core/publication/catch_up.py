@@ -30,10 +30,8 @@ from lakehouse_backfill.core.publication import publish as publishing
 from lakehouse_backfill.core.publication.publication import PublishResult
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging import stage as staging
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.validation import validate as validating
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
@@ -43,7 +41,8 @@ from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
 
-_STAGEABLE_STATES = {
+CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
+STAGEABLE_STATES = {
     RunState.APPROVED,
     RunState.STAGING,
     RunState.FAILED,
@@ -157,7 +156,7 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
 def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
     """Bring a revision to accepted, from any state. Starts Spark if it has to compute."""
     status = carry_over_approval(context, plan, by)
-    if status.state in _STAGEABLE_STATES:
+    if status.state in STAGEABLE_STATES:
         stage(context, plan.run_id, by)
         status = context.runs.status(plan.run_id)
     if status.state is RunState.STAGED:
@@ -284,16 +283,6 @@ def _carried_chunk(
     )
 
 
-CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
-STAGEABLE_STATES = {
-    RunState.APPROVED,
-    RunState.STAGING,
-    RunState.FAILED,
-    RunState.PAUSED,
-    RunState.HALTED,
-}
-
-
 def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
     """Run the next steps that need no decision of a person; finished work is not repeated.
 
@@ -316,12 +305,12 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, obje
     if status.state in CLOSED_STATES:
         lifecycle.require_legal_move(status, "begin staging")
     if status.state in STAGEABLE_STATES:
-        _, numbers = staging.stage(context, run_id, by)
+        _, numbers = stage(context, run_id, by)
         progress |= numbers
         # No process holds the lease between two steps: another one may have moved the run.
         status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
-        status, result, _ = validating.validate(context, run_id, by)
+        status, result, _ = validate(context, run_id, by)
         progress["checks"] = [check.model_dump(mode="json") for check in result.checks]
     plan = context.runs.plan(run_id)
     status = carry_over_acceptance(context, plan, by)

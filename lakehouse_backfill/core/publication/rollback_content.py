@@ -343,8 +343,9 @@ def _restore_chunks(
 ) -> tuple[RestoreChunk, ...]:
     """Build one chunk for each earlier snapshot from which partitions are rewritten."""
     chunks: list[RestoreChunk] = []
+    rewritten = {label for rewrite in way.rewrites for label in rewrite.partitions}
     for restore in way.restores:
-        labels = _rewritten_labels(restore, way.rewrites)
+        labels = tuple(label for label in restore.partitions if label in rewritten)
         if not labels:
             continue
         chunks.append(
@@ -363,13 +364,6 @@ def _restore_chunks(
             )
         )
     return tuple(chunks)
-
-
-def _rewritten_labels(
-    restore: PartitionRestore, rewrites: tuple[RequiredRewrite, ...]
-) -> tuple[str, ...]:
-    rewritten = {label for rewrite in rewrites for label in rewrite.partitions}
-    return tuple(label for label in restore.partitions if label in rewritten)
 
 
 def _column_pairs(

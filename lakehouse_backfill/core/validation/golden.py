@@ -17,6 +17,7 @@ from uuid import UUID
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.manifest import SpotCheck
+from lakehouse_backfill.domain.partitions import as_date
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError
@@ -189,12 +190,6 @@ def _as_flag(value: Any) -> bool:
     return known[str(value).lower()]
 
 
-def _as_date(value: Any) -> date:
-    if isinstance(value, datetime):
-        return value.date()
-    return value if isinstance(value, date) else date.fromisoformat(str(value))
-
-
 def _as_instant(value: Any) -> datetime:
     if isinstance(value, str):
         value = datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -227,7 +222,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "float": _as_single,
     "double": _as_double,
     "decimal": _as_decimal,
-    "date": _as_date,
+    "date": as_date,
     "time": _as_time,
     "timestamp": _as_instant,
     "timestamptz": _as_instant,

@@ -328,7 +328,8 @@ class SparkMeasuring:
         for source in dict.fromkeys(total.source for total in wanted):
             positions = [at for at, total in enumerate(wanted) if total.source == source]
             frame = self._inputs.read_whole(find_pin(plan, source))
-            sums = _collect_aggregates(frame, [_source_aggregate(wanted[at]) for at in positions])
+            aggregates = [_source_total_aggregate(wanted[at]) for at in positions]
+            sums = _collect_aggregates(frame, aggregates)
             for at, value in zip(positions, sums, strict=True):
                 totals[at] = value
         return totals
@@ -344,12 +345,6 @@ def _collect_aggregates(frame: DataFrame, aggregates: list[Column]) -> list[Any]
     named = [each.alias(f"m{at}") for at, each in enumerate(aggregates)]
     with spark_errors("comparing totals with the sources"):
         return list(frame.agg(*named).collect()[0])
-
-
-def _source_aggregate(total: SourceTotal) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.sum(quoted_column(total.sum)) if total.sum else F.count(F.lit(1))
 
 
 def _measure_aggregate(measure: Measure) -> Column:

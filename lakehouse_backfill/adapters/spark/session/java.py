@@ -244,12 +244,6 @@ def require_java() -> JavaRuntime:
     return runtime
 
 
-def find_java_home(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the home of `find_java`, for callers that need no options."""
-    runtime = find_java(environ)
-    return runtime.home if runtime else None
-
-
 def find_machine_java(
     env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
 ) -> JavaRuntime | None:
