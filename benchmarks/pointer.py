@@ -17,7 +17,6 @@ from typing import Any
 
 from benchmarks.ratios import Ratio, report
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.contract.test_control_races import (
     MOVES,
     PROCESSES,
@@ -26,6 +25,7 @@ from tests.contract.test_control_races import (
     move_pointers,
     race,
 )
+from tests.support.lakes.catalogs import EMBEDDED, NAMES_CATALOG
 
 MOVE_P95_S = 1.5
 

@@ -30,7 +30,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import MeasuredSides
-from tests.oracle import merging
+from tests.support.oracles import merging
 
 MARK = "lakehouse-backfill."
 _MASK = (1 << 64) - 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import BackfillError
-from tests.contract.lake_kit import Kit
+from tests.support.lakes.tables import Kit
 
 
 def main() -> None:

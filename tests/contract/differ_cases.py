@@ -51,8 +51,8 @@ from pyiceberg.types import (
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.ports.comparison import DiffRequest
-from tests.contract.delete_kit import hide_rows
-from tests.contract.differ_oracle import (
+from tests.support.lakes.deletes import hide_rows
+from tests.support.oracles.diff import (
     Map,
     Question,
     Row,

@@ -17,7 +17,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_backfill.domain.partitions import NULL_LABEL, Scope
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Case, Maker, append, day, simple
-from tests.contract.differ_oracle import Question, Row
+from tests.support.oracles.diff import Question, Row
 
 _EPOCH = date(1970, 1, 1)
 

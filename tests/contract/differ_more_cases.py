@@ -33,7 +33,6 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.domain.manifest import Tolerance
-from tests.contract.delete_kit import hide_rows
 from tests.contract.differ_cases import (
     DUPES,
     SIMPLE,
@@ -48,7 +47,8 @@ from tests.contract.differ_cases import (
     simple,
 )
 from tests.contract.differ_file_cases import FILE_CASES
-from tests.contract.differ_oracle import Map, Question, Row
+from tests.support.lakes.deletes import hide_rows
+from tests.support.oracles.diff import Map, Question, Row
 
 U = timezone.utc
 

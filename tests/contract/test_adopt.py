@@ -23,8 +23,8 @@ from lakehouse_backfill.errors import (
     Unsupported,
     WriteForbidden,
 )
-from tests.contract.catalogs import catalog_of
-from tests.contract.lake_kit import TARGET, Kit, _arrow, field_of, row, write_text
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.tables import TARGET, Kit, _arrow, field_of, row, write_text
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -10,7 +10,7 @@ from pyiceberg.exceptions import ServiceUnavailableError
 
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import WriteForbidden
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 pytestmark = pytest.mark.req("U6")
 DAY = field_of("d")

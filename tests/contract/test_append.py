@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.bad_input_lake import (
+from tests.support.examples.declarations import changed
+from tests.support.lakes.bad_inputs import (
     CONTRACT,
     FILES,
     HELPER,
@@ -33,7 +34,6 @@ from tests.contract.bad_input_lake import (
     environment,
     make_lake,
 )
-from tests.fakes.declarations import changed
 
 #: A fix names something to type or to edit.
 ACTION = re.compile(

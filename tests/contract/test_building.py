@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, StringType
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import Conflict, Unsupported
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.errors import TooBusy
-from tests.contract.lake_kit import Kit, field_of, row
+from tests.support.lakes.tables import Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
@@ -29,7 +29,7 @@ def kit(tmp_path: Path) -> Kit:
 @contextmanager
 def _writing(root: Path, per_second: float) -> Iterator[list[int]]:
     """Let a live job append to the other day; gives how many rows it did in the end."""
-    command = [sys.executable, "-m", "tests.contract.live_writer", str(root), DAYS[1]]
+    command = [sys.executable, "-m", "tests.support.lakes.live_writer", str(root), DAYS[1]]
     writer = subprocess.Popen(
         [*command, str(per_second)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehouse_backfill.cli.main import app
-from tests.contract.call_trace import CallTrace, traced
 from tests.contract.test_stored_lake import PLACE, PRODUCT, StoredLake, stored
+from tests.support.call_trace import CallTrace, traced
 
 __all__ = ["stored"]
 

@@ -11,7 +11,7 @@ from lakehouse_backfill.domain.catch_up import CarryRequest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

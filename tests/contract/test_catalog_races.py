@@ -7,7 +7,7 @@ from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.domain.contract import Profile
-from tests.contract.forks import FORKS
+from tests.support.forks import FORKS
 
 ROUNDS, PROCESSES = 4, 3
 

@@ -32,10 +32,10 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.report.results import audit_result
-from tests.contract.catalogs import catalog_of
-from tests.fakes.context import context, lake
-from tests.fakes.control import FakeRuns
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.fakes.context import context, lake
+from tests.support.fakes.control import FakeRuns
+from tests.support.lakes.catalogs import catalog_of
 
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"

@@ -34,10 +34,10 @@ from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunState
 from lakehouse_backfill.errors import RunMoved
-from tests.contract.catalogs import catalog_of
-from tests.contract.control_kit import PRODUCT, a_chunk, a_row, bare, move
 from tests.contract.test_control_races import control_tables, race
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import PRODUCT, a_chunk, a_row, bare, move
 
 NAMESPACE = "lakehouse_backfill"
 ROUNDS = 30

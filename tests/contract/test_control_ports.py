@@ -25,10 +25,10 @@ from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
-from tests.contract.catalogs import catalog_of
-from tests.contract.control_kit import LATER, PRODUCT, a_chunk, a_row, bare, move
-from tests.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import LATER, PRODUCT, a_chunk, a_row, bare, move
 
 
 @pytest.fixture(params=["fake", "iceberg"])

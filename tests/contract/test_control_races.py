@@ -17,9 +17,9 @@ from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import RunMoved
-from tests.contract.catalogs import catalog_of
-from tests.contract.forks import FORKS
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.forks import FORKS
+from tests.support.lakes.catalogs import catalog_of
 
 PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
 

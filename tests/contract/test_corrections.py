@@ -23,8 +23,8 @@ from lakehouse_backfill.domain.rollout import (
 )
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
-from tests.contract.lake_kit import TARGET, Kit, row
-from tests.fakes.rollout import FakeCorrections
+from tests.support.fakes.rollout import FakeCorrections
+from tests.support.lakes.tables import TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U9")
 SINK = "silver.events"

@@ -9,7 +9,7 @@ from pyiceberg.types import StringType
 
 from lakehouse_backfill.core.validation.anomalies import rows_by_partition, values_by_partition
 from lakehouse_backfill.domain.contract import Measure
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 FIRST, SECOND = "2024-01-30", "2024-02-01"
 LINES, REGIONS = Measure(name="lines", count="id"), Measure(name="regions", count="region")

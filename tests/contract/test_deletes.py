@@ -12,8 +12,8 @@ import pytest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged, Unsupported
-from tests.contract.delete_kit import hide, hide_equal, rewritten
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.deletes import hide, hide_equal, rewritten
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, LongType, StringType
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from tests.contract.differ_cases import Built, Maker, append, arrow, check
-from tests.contract.differ_oracle import Question, Row
+from tests.support.oracles.diff import Question, Row
 
 COLUMNS: dict[str, Any] = {"p": LongType(), "k": LongType(), "x": DoubleType(), "s": StringType()}
 ROWS = st.lists(

@@ -10,7 +10,7 @@ from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
 from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.errors import ConfigError
-from tests.contract.lake_kit import TARGET, Kit, row
+from tests.support.lakes.tables import TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U8")
 

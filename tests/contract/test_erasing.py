@@ -17,8 +17,8 @@ from lakehouse_backfill.domain.catch_up import (
     TombstonePin,
 )
 from lakehouse_backfill.domain.partitions import Scope
-from tests.contract.delete_kit import hide
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.deletes import hide
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")

@@ -18,9 +18,9 @@ from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles
 from lakehouse_backfill.domain.diff import Checksum, FileBytes, FileFingerprint
 from lakehouse_backfill.errors import NotFound, Tampered
 from lakehouse_backfill.ports.control import Fingerprints
-from tests.contract.catalogs import catalog_of
-from tests.contract.lake_kit import TARGET, Kit, row
-from tests.fakes.control import FakeFingerprints
+from tests.support.fakes.control import FakeFingerprints
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.tables import TARGET, Kit, row
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 NAMESPACE = "lakehouse_backfill"

@@ -17,8 +17,8 @@ from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import Inspecting
 from lakehouse_backfill.wiring.dispatch import InspectingBySize
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 FIRST, SECOND, THIRD = "2024-01-30", "2024-01-31", "2024-02-01"
 

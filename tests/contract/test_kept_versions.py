@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.errors import Conflict
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
 from lakehouse_backfill.errors import TargetChanged
-from tests.contract.delete_kit import Granularity, hide, rewritten
-from tests.contract.lake_kit import TARGET, Kit, Row, field_of, row
+from tests.support.lakes.deletes import Granularity, hide, rewritten
+from tests.support.lakes.tables import TARGET, Kit, Row, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
-from tests.contract.lake_kit import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text
+from tests.support.lakes.tables import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -25,7 +25,7 @@ from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState
-from tests.fakes import plans
+from tests.support.examples import plans
 
 NAMESPACE = "lakehouse_backfill"
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

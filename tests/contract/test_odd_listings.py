@@ -24,10 +24,10 @@ from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Tampered
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Maker, append, day, simple
 from tests.contract.differ_file_cases import FILE_CASES
-from tests.fakes.compute import SilentJournal
-from tests.fakes.context import context, lake
-from tests.fakes.control import FakeFingerprints
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
+from tests.support.fakes.compute import SilentJournal
+from tests.support.fakes.context import context, lake
+from tests.support.fakes.control import FakeFingerprints
 
 _numbers = itertools.count(1)
 DAY_ONE = day(1).isoformat()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import BY, SOURCE, TARGET, Lab
-from tests.contract.verify_kit import published
+from tests.support.lakes.verified import published
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
 from lakehouse_backfill.errors import BackfillError, Blocked, NotAllowed, RunMoved
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
-from tests.contract.retention_lake import SHADOWS, WHO, RetentionLake, names
+from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake, names
 
 SHORT = "keep_versions: {count: 2, days: 0}\n"
 

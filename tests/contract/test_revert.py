@@ -10,7 +10,7 @@ from pyiceberg.manifest import ManifestEntry
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import CommitResult, PartitionRestore
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -19,8 +19,8 @@ from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.domain.table import AddedColumn, SchemaStep
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TargetChanged, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
-from tests.contract.catalogs import catalog_of
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -26,8 +26,8 @@ from lakehouse_backfill.domain.publication import (
     PendingRewrite,
 )
 from lakehouse_backfill.errors import OutcomeUnknown
-from tests.contract.delete_kit import hide
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.deletes import hide
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

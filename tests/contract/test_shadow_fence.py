@@ -12,7 +12,7 @@ from pyiceberg.exceptions import BadRequestError, CommitFailedException, Service
 
 from lakehouse_backfill.adapters.iceberg.metadata import EPOCH_PROPERTY, FENCE_UUID_PROPERTY
 from lakehouse_backfill.errors import CatalogDown, RunMoved, Unsupported
-from tests.contract.lake_kit import TARGET, Kit, _arrow, row
+from tests.support.lakes.tables import TARGET, Kit, _arrow, row
 
 pytestmark = pytest.mark.req("X9")
 SHADOW = "shadow.r1"

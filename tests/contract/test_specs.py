@@ -12,8 +12,8 @@ import pytest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
-from tests.contract.delete_kit import hide
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
+from tests.support.lakes.deletes import hide
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY, MONTH = field_of("ts", "day"), field_of("ts", "month")
 FEBRUARY = tuple(f"2013-02-{day:02}" for day in range(1, 29))

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.project import Project
-from tests.contract.bad_input_lake import BadInputLake, make_lake
+from tests.support.lakes.bad_inputs import BadInputLake, make_lake
 
 PLANS = "lakehouse_backfill.pipeline_run"
 

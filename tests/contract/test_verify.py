@@ -14,7 +14,7 @@ import pytest
 
 from lakehouse_backfill.errors import Conflict
 from tests.chaos.lab import BY, TARGET, Lab
-from tests.contract.verify_kit import (
+from tests.support.lakes.verified import (
     Found,
     control_files,
     data_file,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.domain.contract import Profile
-from tests.lake.kit import COPY_JOB, Lake, PlanMaker
+from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

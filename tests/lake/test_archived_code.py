@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.adapters.system.code_archive import ArchivedFiles, CodeArchive
 from lakehouse_backfill.domain.plan import Plan
-from tests.lake.kit import Lake, PlanMaker
+from tests.support.spark.lake import Lake, PlanMaker
 
 pytestmark = pytest.mark.req("D6")
 JOB = """

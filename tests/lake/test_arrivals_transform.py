@@ -16,7 +16,7 @@ import pytest
 
 from lakehouse_backfill.demo import lake
 from lakehouse_backfill.transforms import TransformInfo, transform_info
-from tests.oracle import arrivals as oracle
+from tests.support.oracles import arrivals as oracle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

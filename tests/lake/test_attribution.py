@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from lakehouse_backfill.domain.contract import Profile
-from tests.lake.kit import Lake
-from tests.lake.modes_kit import Modes
+from tests.support.spark.lake import Lake
+from tests.support.spark.modes import Modes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

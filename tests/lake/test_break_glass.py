@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.report.break_glass import sql_statements
 
 if TYPE_CHECKING:
-    from tests.lake.kit import Lake
+    from tests.support.spark.lake import Lake
 
 HOSTILE = "'); DROP TABLE x; --\\' ${spark:spark.app.name} \"é`\U0001f600\n"
 DAY = ScopeField(column="d", transform="identity", type="date")

@@ -12,8 +12,8 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import TargetChanged
-from tests.lake.kit import Lake
-from tests.lake.modes_kit import Modes
+from tests.support.spark.lake import Lake
+from tests.support.spark.modes import Modes
 
 OLD = ("1, 1, A, 10, 1", "2, 1, A, 10, 1", "2, 2, A, 10, 1", "3, 1, A, 10, 1", "4, 1, A, 10, 1")
 NEW = ("1, 1, A, 10, 1", "2, 1, A, 99, 1", "2, 2, A, 99, 1", "3, 1, A, 99, 1", "4, 1, A, 10, 1")

@@ -20,7 +20,7 @@ from lakehouse_backfill.errors import ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
 from lakehouse_backfill.wiring.dispatch import InspectingBySize, LocalCounting
-from tests.lake.kit import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
 

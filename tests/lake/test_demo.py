@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.oracle import arrivals
+from tests.support.oracles import arrivals
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
-from tests.lake.kit import Lake
-from tests.lake.modes_kit import Modes, expected, seeded
+from tests.support.spark.lake import Lake
+from tests.support.spark.modes import Modes, expected, seeded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from pyiceberg.table.update import AssignUUIDUpdate, SetPropertiesUpdate
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import RunMoved
-from tests.lake.kit import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
 EPOCH = "lakehouse-backfill.epoch"

@@ -20,9 +20,9 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import Tampered
-from tests.fakes.context import context
-from tests.fakes.lake import FakeLake
-from tests.lake.kit import DAYS, Lake
+from tests.support.fakes.context import context
+from tests.support.fakes.lake import FakeLake
+from tests.support.spark.lake import DAYS, Lake
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.runs.context import Context

@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import WriteForbidden
-from tests.lake.kit import Lake, PlanMaker
+from tests.support.spark.lake import Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.attribution import row_changes
-from tests.lake.kit import Lake, PlanMaker
+from tests.support.spark.lake import Lake, PlanMaker
 
 ROWS = "(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40), (2, 4, 40)"
 APPEND = "INSERT INTO {ns}.src VALUES (date'2024-01-01', 9, 90), (date'2024-01-02', 9, 91)"

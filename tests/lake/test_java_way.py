@@ -16,8 +16,8 @@ from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedR
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract import test_adopt, test_deletes, test_lake_ports, test_revert
-from tests.contract.lake_kit import TARGET, field_of, row
-from tests.lake.java_kit import JavaKit
+from tests.support.lakes.tables import TARGET, field_of, row
+from tests.support.spark.java import JavaKit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

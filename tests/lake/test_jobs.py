@@ -13,7 +13,7 @@ from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.adapters.spark.views import ensure_view
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from tests.lake.kit import COPY_JOB, DAYS, Lake, PlanMaker
+from tests.support.spark.lake import COPY_JOB, DAYS, Lake, PlanMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

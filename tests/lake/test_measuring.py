@@ -18,7 +18,7 @@ from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.compute import MeasuredSides
-from tests.lake.kit import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
 MEASURES = (Measure(name="total", sum="v"), Measure(name="rows", count="k"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.project import Project
-from tests.lake.kit import Lake
+from tests.support.spark.lake import Lake
 
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
 PROFILES = """\

@@ -18,8 +18,8 @@ from lakehouse_backfill.domain.manifest import Target
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import ChecksFailed
-from tests.lake.kit import DAYS, Lake, PlanMaker
-from tests.oracle.merging import Clash, merge
+from tests.support.oracles.merging import Clash, merge
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
 

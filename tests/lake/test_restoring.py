@@ -12,7 +12,7 @@ from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import NotFound
-from tests.lake.kit import Lake
+from tests.support.spark.lake import Lake
 
 DAY = ScopeField(column="d", transform="identity", type="date")
 SECOND, THIRD = "2024-01-02", "2024-01-03"

@@ -20,12 +20,12 @@ from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
 from lakehouse_backfill.adapters.spark.session.settings import spark_catalog_properties
 from lakehouse_backfill.errors import TooBusy
 from tests.chaos.lab import DAYS, TARGET
-from tests.contract.retention_lake import SHADOWS, WHO, MovedClock, RetentionLake
+from tests.support.lakes.retention import SHADOWS, WHO, MovedClock, RetentionLake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.lake.kit import Lake
+    from tests.support.spark.lake import Lake
 
 _numbers = itertools.count(1)
 SHORT = "keep_versions: {count: 2, days: 0}\n"

@@ -15,9 +15,9 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
-from tests.contract.lake_kit import TARGET, field_of, row
-from tests.lake.rewrite_kit import RewriteKit
 from tests.lake.test_java_way import DAYS, IN_FORMAT_3, RULES, hold
+from tests.support.lakes.tables import TARGET, field_of, row
+from tests.support.spark.rewrite import RewriteKit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

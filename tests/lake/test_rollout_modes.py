@@ -9,8 +9,8 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError
-from tests.lake.kit import Lake
-from tests.lake.modes_kit import FORMATS, Make, Modes, expected, seeded
+from tests.support.spark.lake import Lake
+from tests.support.spark.modes import FORMATS, Make, Modes, expected, seeded
 
 pytestmark = pytest.mark.lake
 

@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.spark.row_hash import (
     row_hash_column,
     to_checksum,
 )
-from tests.oracle.rowhash import MASK, checksum, row_hash
+from tests.support.oracles.row_hash import MASK, checksum, row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

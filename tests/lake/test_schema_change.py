@@ -9,8 +9,8 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
-from tests.lake.kit import Lake
-from tests.lake.modes_kit import Modes
+from tests.support.spark.lake import Lake
+from tests.support.spark.modes import Modes
 
 pytestmark = pytest.mark.lake
 

@@ -18,8 +18,8 @@ from lakehouse_backfill.adapters.spark.session import python_workers
 from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.wiring.dispatch import SparkDifferWithFallback
-from tests.contract.delete_kit import hide_equal_rows
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
+from tests.support.lakes.deletes import hide_equal_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -16,7 +16,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, Conflict, NotFound
-from tests.lake.kit import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 Daily = Callable[..., PlanMaker]
 

@@ -10,7 +10,7 @@ from lakehouse_backfill.adapters.spark.views import SparkViews
 from lakehouse_backfill.errors import NotFound
 
 if TYPE_CHECKING:
-    from tests.lake.kit import Lake
+    from tests.support.spark.lake import Lake
 
 
 def _rows(lake: Lake) -> list[tuple[int]]:

@@ -20,7 +20,7 @@ from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.comparison import DiffRequest
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.lake.kit import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
 

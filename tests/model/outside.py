@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from tests.chaos.lab import SOURCE, TARGET, _arrow
-from tests.contract.lake_kit import Kit
 from tests.model.world import Days, Row
+from tests.support.lakes.tables import Kit
 
 FIELD = ScopeField(column="d", transform="identity", type="date")
 

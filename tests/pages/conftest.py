@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.report.page import write_evidence_files
-from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser, BrowserMissing
+from tests.support.examples.dossiers import published_document
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakehouse_backfill.report.page import write_evidence_files
-from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser
+from tests.support.examples.dossiers import published_document
 
 #: CSS pixels of an A4 page inside the margins of the style sheet: 182 mm by 269 mm; the margin.
 A4_WIDTH, A4_HEIGHT, A4_MARGIN = 688, 1017, 53

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.report.page import write_evidence_files
-from tests.fakes.dossiers import published_document
 from tests.pages.browser import Browser, BrowserMissing, Tab, find
 from tests.pages.pictures import A4_HEIGHT, A4_WIDTH, SHOTS, Shot, take
+from tests.support.examples.dossiers import published_document
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_PICTURE = 300_000

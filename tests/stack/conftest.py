@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.catalogs import NAMES_CATALOG
 from tests.stack.catalogs import Catalogs
 from tests.stack.servers import Postgres, Rest, Seaweed
+from tests.support.lakes.catalogs import NAMES_CATALOG
 
 
 @pytest.fixture(scope="session")

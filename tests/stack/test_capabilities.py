@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.domain.table import Capabilities
-from tests.contract.catalogs import catalog_of
+from tests.support.lakes.catalogs import catalog_of
 
 FULL = Capabilities(
     tags=True, branches=True, branch_commits=True, register_table=True,

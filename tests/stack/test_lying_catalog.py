@@ -15,10 +15,10 @@ from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
 from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
 from lakehouse_backfill.adapters.system.process import SystemClock
 from lakehouse_backfill.domain.table import Capabilities
-from tests.contract.catalogs import catalog_of
-from tests.contract.control_kit import PRODUCT, a_row, bare, move
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
-from tests.fakes.plans import a_first_event, a_plan
+from tests.support.examples.plans import a_first_event, a_plan
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import PRODUCT, a_row, bare, move
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -14,8 +14,8 @@ from lakehouse_backfill.adapters.iceberg.control.advisory_lock import (
 )
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from tests.contract.catalogs import catalog_of
-from tests.contract.control_kit import PRODUCT, a_row, bare
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import PRODUCT, a_row, bare
 
 NAME = "lakehouse_backfill.accepted_output_version"
 

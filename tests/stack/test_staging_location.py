@@ -9,10 +9,10 @@ import pytest
 
 from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY, staging_folder
 from lakehouse_backfill.domain.publication import AdoptRequest
-from tests.contract.catalogs import NAMES_CATALOG, catalog_of
-from tests.contract.lake_kit import TARGET, Kit, field_of, row
 from tests.stack.catalogs import Catalogs
 from tests.stack.servers import BUCKET, READER, Seaweed
+from tests.support.lakes.catalogs import NAMES_CATALOG, catalog_of
+from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import NoSuchViewError
 
 from lakehouse_backfill.adapters.iceberg.views import RestViews
 from lakehouse_backfill.errors import Unsupported
-from tests.contract.lake_kit import TARGET, Kit, row
+from tests.support.lakes.tables import TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U13")
 VIEW = "silver.shown"

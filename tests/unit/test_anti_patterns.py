@@ -15,9 +15,9 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Fault, IllegalMove
-from tests.fakes.context import context, declared, lake
-from tests.fakes.declarations import MANIFEST, changed
-from tests.fakes.rollout import accepted_run
+from tests.support.examples.declarations import MANIFEST, changed
+from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.rollout import accepted_run
 from tests.unit.config.test_manifests import faults
 
 pytestmark = pytest.mark.req("T11")

@@ -16,8 +16,8 @@ from lakehouse_backfill.core.runs.gate_registry import GATES, GateSpec
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import context, contract, declared, lake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import context, contract, declared, lake
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 LINEAGE = "lineage is complete"

@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
 from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.fault_points import commit_window, side_effect, watch_ports
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.fakes import declarations
+from tests.support.examples import declarations
 
 PACKAGE = Path(lakehouse_backfill.__file__).parent
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.oracle import arrivals as oracle
+from tests.support.oracles import arrivals as oracle
 
 MINUTE = 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.domain.run import ChunkCounts
-from tests.oracle.merging import Clash, merge
+from tests.support.oracles.merging import Clash, merge
 
 BASE = [{"k": 1, "v": 10, "ver": 5}, {"k": 2, "v": 20, "ver": 5}, {"k": 3, "v": 30, "ver": 5}]
 

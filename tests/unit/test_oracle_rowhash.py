@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.oracle.rowhash import checksum, row_hash, xxh64
+from tests.support.oracles.row_hash import checksum, row_hash, xxh64
 
 COLUMNS: dict[str, Any] = {
     "a": "long",

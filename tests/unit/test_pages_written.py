@@ -18,8 +18,8 @@ from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 
 
 class FakeWiring(Adapters):

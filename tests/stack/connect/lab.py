@@ -20,10 +20,10 @@ from lakehouse_backfill.adapters.spark.session import settings
 from lakehouse_backfill.adapters.spark.session.java import require_java
 from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, find_local_jars
 from lakehouse_backfill.project import Project
-from tests.contract.delete_kit import hide_equal
 from tests.stack.connect.declared import CATALOG, CHECKS, JOBS, SUITE
 from tests.stack.connect.reading import Rows, day_of, live, rows_of
 from tests.stack.servers import HOST, MAKE, Server, free_port, missing
+from tests.support.lakes.deletes import hide_equal
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -39,7 +39,7 @@ from tests.lake.test_staging import test_an_expired_pin_is_not_found
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tests.lake.kit import Lake
+    from tests.support.spark.lake import Lake
 
 __all__ = [
     "daily",

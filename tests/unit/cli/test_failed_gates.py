@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.cli.json_output import error_of_result
 from lakehouse_backfill.cli.render import render_result
-from tests.fakes.project import ANSWERS, RUN
+from tests.support.fakes.project import ANSWERS, RUN
 
 COMMAND = "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"
 

@@ -18,7 +18,7 @@ from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.session import REASON_CODES
 from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
-from tests.fakes.project import CHECKS, FakeProject
+from tests.support.fakes.project import CHECKS, FakeProject
 
 REPOSITORY = Path(__file__).parents[3]
 #: Every command with what it needs, and the call of the project that it makes.
@@ -338,7 +338,7 @@ def run(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[st
 HEAVY = ("pyspark", "great_expectations", "duckdb", "pandas")
 LOADS = """
 import sys
-from tests.fakes.project import FakeProject
+from tests.support.fakes.project import FakeProject
 from lakehouse_backfill.cli.main import app
 try:
     app(sys.argv[1:], obj=FakeProject().open, prog_name="lakehouse-backfill")
@@ -361,7 +361,7 @@ def test_help_and_status_load_no_engine(line: str) -> None:
 @pytest.mark.parametrize("words", [["diff", "bf-1"], ["diff", "bf-1", "--json"], ["diff", "no"]])
 def test_a_reader_that_goes_away_is_no_error(words: list[str], unbuffered: str) -> None:
     code = (
-        "import sys; from tests.fakes.project import FakeProject; "
+        "import sys; from tests.support.fakes.project import FakeProject; "
         "from lakehouse_backfill.cli.main import app; "
         f"app({words}, obj=FakeProject().open, prog_name='lhb')"
     )

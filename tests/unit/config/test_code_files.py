@@ -11,7 +11,7 @@ from lakehouse_backfill.config.contracts import find_contract
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.project_files import file_hash, hash_run_files, imported_modules
 from lakehouse_backfill.errors import ConfigError, NotFound
-from tests.fakes.declarations import project
+from tests.support.examples.declarations import project
 
 pytestmark = pytest.mark.req("M4")
 JOB = "jobs/arrivals_daily/transform.py"

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.config.contracts import find_contract, list_contracts, load_contract
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
-from tests.fakes.declarations import CONTRACT, changed, project
+from tests.support.examples.declarations import CONTRACT, changed, project
 
 pytestmark = pytest.mark.req("M2")
 

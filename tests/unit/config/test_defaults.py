@@ -12,7 +12,7 @@ from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.domain import contract
 from lakehouse_backfill.domain.manifest import Compute, Safety, Validation
 from lakehouse_backfill.errors import ConfigError
-from tests.fakes.declarations import PROFILES, changed, project
+from tests.support.examples.declarations import PROFILES, changed, project
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "manifest.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.req("M8")

@@ -10,7 +10,7 @@ import pytest
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported
-from tests.fakes.declarations import MANIFEST, changed, project
+from tests.support.examples.declarations import MANIFEST, changed, project
 
 NAME = "jobs/arrivals_daily/run.yaml"
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
 from lakehouse_backfill.errors import ConfigError
-from tests.fakes.declarations import PROFILES, changed, project
+from tests.support.examples.declarations import PROFILES, changed, project
 
 NAME = "catalog/profiles.yaml"
 

@@ -23,7 +23,7 @@ from lakehouse_backfill.config.yaml_lines import parse_yaml
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
 from lakehouse_backfill.errors import ConfigError
-from tests.fakes.declarations import project
+from tests.support.examples.declarations import project
 
 CODE = """
 from lakehouse_backfill import transform

@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.publication import (
     apply_to_pointer,
     pointer_fault,
 )
-from tests.fakes.plans import NOON
+from tests.support.examples.plans import NOON
 
 pytestmark = pytest.mark.req("V4")
 PRODUCT = "silver.t"

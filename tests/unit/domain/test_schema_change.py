@@ -13,8 +13,8 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.table import Column, SchemaStep, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.context import contract, declared
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.context import contract, declared
+from tests.support.fakes.lake import FakeLake
 
 TYPES = {
     "day": "date", "id": "long", "amount": "long", "small": "int", "price": "decimal(10, 2)",

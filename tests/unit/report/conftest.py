@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.dossiers import published_document
+from tests.support.examples.dossiers import published_document
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.diff import (
 from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.proof import CAUSE_MEANINGS
 from lakehouse_backfill.report.style import COLOURS, style_sheet
-from tests.fakes.project import ANSWERS
+from tests.support.fakes.project import ANSWERS
 from tests.unit.report.test_style import SIDES, contrast
 
 SAMPLE = DiffSample(

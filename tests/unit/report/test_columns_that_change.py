@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.cli.render import render_result as draw
 from lakehouse_backfill.report.page import render_page
-from tests.fakes.project import ANSWERS
+from tests.support.fakes.project import ANSWERS
 
 CHANGE = [{"add": "note", "type": "string"}, {"rename": "v", "to": "amount"}]
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.domain.checks import CellDiff, Diff, PartitionDiff
 from lakehouse_backfill.report import charts
-from tests.fakes.dossiers import diff
+from tests.support.examples.dossiers import diff
 
 LABELS = ("p1", "p2", "p3")
 

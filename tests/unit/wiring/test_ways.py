@@ -14,7 +14,7 @@ from lakehouse_backfill.wiring.dispatch import (
     ShadowsByWritePath,
     WritePathChooser,
 )
-from tests.fakes.lake import DAY, FakeLake
+from tests.support.fakes.lake import DAY, FakeLake
 
 SCOPE = Scope(field=DAY, partitions=("2024-01-01",))
 

@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.adapters.system.code_archive import CodeArchive
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import ApprovalMissing, Tampered
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
 
 pytestmark = pytest.mark.req("D6")
 JOB, MODULE = b"import rates\r\n# \xc3\xa4\n", b"RATE = 2\n"

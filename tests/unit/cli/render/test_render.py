@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.render import VIEWS, render_result
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
-from tests.fakes.project import ANSWERS, RUN
+from tests.support.fakes.project import ANSWERS, RUN
 
 VERBS = {
     "add_product": "product add",

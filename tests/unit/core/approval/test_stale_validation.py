@@ -19,9 +19,9 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, NotAllowed, TargetChanged
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 
 def accepted(found: Context) -> str:

@@ -28,9 +28,9 @@ from lakehouse_backfill.errors import (
     RunMoved,
     Tampered,
 )
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import context, contract, declared, lake
-from tests.fakes.control import FakeEvidence
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.control import FakeEvidence
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 EDGES, KEYS = "edges are closed", "keys are unique"

@@ -18,12 +18,12 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, declared, lake
-from tests.fakes.control import FakeFingerprints
-from tests.fakes.data_files import FakeDataFiles
-from tests.fakes.lake import DAY, FakeLake
-from tests.fakes.rollout import accepted_run
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.control import FakeFingerprints
+from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.lake import DAY, FakeLake
+from tests.support.fakes.rollout import accepted_run
 
 NOW = TableRef(table=PRODUCT)
 

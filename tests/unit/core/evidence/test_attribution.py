@@ -21,9 +21,9 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 CODE = Factor(cause="code")
 DAYS = ("2020-01-02", "2020-01-03")

@@ -14,7 +14,7 @@ from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.domain.diff import CAUSE_CLASSES, ComparedState, Factor
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from tests.fakes.dossiers import plan
+from tests.support.examples.dossiers import plan
 
 CODE, LATE = Factor(cause="code"), Factor(cause="late_input", input="orders")
 UPSTREAM, RATES = Factor(cause="upstream", input="orders"), Factor(cause="reference", input="rates")

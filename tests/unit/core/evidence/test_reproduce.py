@@ -21,9 +21,9 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.lake import FakeLake
 from tests.unit.core.publication.test_modes import planned, validated
 
 D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")

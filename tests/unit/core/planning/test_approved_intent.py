@@ -28,8 +28,8 @@ from lakehouse_backfill.errors import (
     Tampered,
     Unsupported,
 )
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 
 M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
 HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.json": "bb"}

@@ -10,7 +10,7 @@ from lakehouse_backfill.core.planning import checklist
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import ChecklistQuestion
-from tests.fakes.context import context, contract, declared, lake
+from tests.support.fakes.context import context, contract, declared, lake
 
 pytestmark = pytest.mark.req("M6")
 FILE = "catalog/contracts/silver.daily.yaml"

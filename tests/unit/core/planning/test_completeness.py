@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import ConfigError
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
 
 DAYS = ScopeField(column="day", transform="identity", type="date")
 

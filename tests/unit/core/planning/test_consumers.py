@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.core.planning.estimates import affected_consumers, is_position_key
-from tests.fakes.context import contract
+from tests.support.fakes.context import contract
 
 pytestmark = pytest.mark.req("U14")
 STREAM = {"name": "alerts", "tolerates_restatement": True, "reads": "stream"}

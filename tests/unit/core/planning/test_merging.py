@@ -12,9 +12,9 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.context import contract, declared
-from tests.fakes.lake import DAY
-from tests.fakes.plans import a_plan as plan
+from tests.support.examples.plans import a_plan as plan
+from tests.support.fakes.context import contract, declared
+from tests.support.fakes.lake import DAY
 
 TYPES = {
     "day": "date", "id": "long", "amount": "long", "version": "long", "changed_at": "timestamptz",

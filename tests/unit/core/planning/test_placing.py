@@ -10,8 +10,8 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
-from tests.fakes.context import context, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 DAYS = ("2020-01-02", "2020-01-03")
 

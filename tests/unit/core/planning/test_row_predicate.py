@@ -13,8 +13,8 @@ from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.fakes.context import declared
-from tests.fakes.lake import DAY
+from tests.support.fakes.context import declared
+from tests.support.fakes.lake import DAY
 
 TYPES = {
     "day": "date", "tenant": "string", "id": "long", "small": "int", "is_open": "boolean",

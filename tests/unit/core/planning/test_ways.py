@@ -7,7 +7,7 @@ import pytest
 from lakehouse_backfill.core.planning import write_path
 from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
-from tests.fakes.context import declared
+from tests.support.fakes.context import declared
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 UP, REMOTE = JvmState(is_up=True), JvmState(is_connect=True)

@@ -13,10 +13,10 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
-from tests.fakes.compute import FakeCompute, checksum
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake
-from tests.fakes.rollout import accepted_run
+from tests.support.fakes.compute import FakeCompute, checksum
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.rollout import accepted_run
 
 DAYS = ("2020-01-02", "2020-01-03")
 

@@ -31,10 +31,10 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     TooBusy,
 )
-from tests.fakes.carrying import FakeCarrying, FakeErasing
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 DAYS = tuple(f"2020-01-0{number}" for number in (2, 3, 4))
 FOLLOWS = {"safety": {"on_conflict": "catch_up"}}

@@ -16,8 +16,8 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.rollout import FakeCorrections, accepted_run
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.rollout import FakeCorrections, accepted_run
 
 pytestmark = pytest.mark.req("U9")
 SINK = "silver.daily_corrections"

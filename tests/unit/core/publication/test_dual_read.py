@@ -15,8 +15,8 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotAllowed
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.rollout import FakeReading, accepted_run
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.rollout import FakeReading, accepted_run
 
 pytestmark = pytest.mark.req("U8")
 ASKED = ReaderQuery(reader="finance", sql="SELECT sum(amount) FROM product")

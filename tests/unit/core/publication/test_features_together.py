@@ -19,11 +19,11 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, PointerMoved, TargetChanged
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.hooks import FakeHooks
-from tests.fakes.lake import FakeLake
-from tests.fakes.rollout import accepted_run
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.rollout import accepted_run
 
 DAYS = ("2020-01-02", "2020-01-03")
 SUITE = "after.json"

@@ -20,10 +20,10 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, TargetChanged
 from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.hooks import FakeHooks
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.lake import FakeLake
 
 HOOKS = [
     {"name": "pause", "on": "before_publish", "command": ["pause"]},

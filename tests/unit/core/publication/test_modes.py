@@ -23,8 +23,8 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     Unsupported,
 )
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}

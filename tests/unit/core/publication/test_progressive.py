@@ -17,10 +17,10 @@ from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake
-from tests.fakes.rollout import accepted_run
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.rollout import accepted_run
 
 DAYS = ("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04")
 SUITE = "expectations/step.json"

@@ -31,10 +31,10 @@ from lakehouse_backfill.errors import (
     PointerMoved,
     Unsupported,
 )
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.control import FakeEvidence
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.control import FakeEvidence
+from tests.support.fakes.lake import FakeLake
 
 PINNED = contract(publication="pinned")
 WATCHED = contract(

@@ -29,9 +29,9 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     TooBusy,
 )
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake, FixedClock
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake, FixedClock
 
 #: Port of the workbench -> its methods with side effects.
 EFFECTS = {

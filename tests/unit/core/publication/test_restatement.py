@@ -35,9 +35,9 @@ from lakehouse_backfill.errors import (
     RunMoved,
     TargetChanged,
 )
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake, FixedClock
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake, FixedClock
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 

@@ -19,9 +19,9 @@ from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 DAY = "2020-01-02"
 

@@ -17,8 +17,8 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.plan import ChosenWritePath
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
-from tests.fakes.context import PRODUCT, context, declared, lake
-from tests.fakes.rollout import accepted_run
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.rollout import accepted_run
 
 NOTE = {"add": "note", "type": "string"}
 STEP = SchemaStep(add="note", type="string")

@@ -20,9 +20,9 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, PointerMoved, Unsupported
 from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.fakes.context import context, contract, declared, lake
-from tests.fakes.hooks import FakeHooks
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("U2")
 PRODUCTS = ("gold.a", "gold.b", "gold.c")

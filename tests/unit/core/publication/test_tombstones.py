@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from tests.fakes.context import context, contract, declared, lake
+from tests.support.fakes.context import context, contract, declared, lake
 
 TABLE = "privacy.gone"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from tests.fakes.control import FakeRuns
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.fakes.control import FakeRuns
 
 pytestmark = pytest.mark.req("V4")
 Chains = dict[str, tuple[Event, ...]]

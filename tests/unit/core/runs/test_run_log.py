@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.errors import RunMoved
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
 
 LATER = NOON + timedelta(minutes=5)
 LEASE = Lease(holder="here:1", until=LATER)

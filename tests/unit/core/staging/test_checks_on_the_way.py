@@ -14,8 +14,8 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import context, contract, declared, lake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import context, contract, declared, lake
 
 FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}

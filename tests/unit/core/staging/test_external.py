@@ -20,8 +20,8 @@ from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
-from tests.fakes.context import PRODUCT, context, declared, lake
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("X11")
 EXTERNAL: dict[str, Any] = {

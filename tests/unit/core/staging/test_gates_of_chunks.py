@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.core.staging import checks
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
 
 DAY = "2013-02-15"
 

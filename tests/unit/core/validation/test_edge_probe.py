@@ -14,8 +14,8 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import Staging
-from tests.fakes.compute import checksum
-from tests.fakes.plans import a_plan
+from tests.support.examples.plans import a_plan
+from tests.support.fakes.compute import checksum
 
 
 @dataclass

@@ -6,8 +6,8 @@ import pytest
 
 from lakehouse_backfill.core.validation.suites import validate_accepted
 from lakehouse_backfill.errors import NotFound, Unsupported
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, lake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, lake
 
 pytestmark = pytest.mark.req("Q7")
 

@@ -15,9 +15,9 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
-from tests.fakes.compute import FakeCompute
-from tests.fakes.context import PRODUCT, context, contract, declared
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared
+from tests.support.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("Q6", "Q8")
 #: The restated day, a Thursday.

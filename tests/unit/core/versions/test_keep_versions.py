@@ -23,7 +23,7 @@ from lakehouse_backfill.domain.publication import (
     pointer_fault,
 )
 from lakehouse_backfill.errors import Blocked, PointerMoved
-from tests.fakes import context
+from tests.support.fakes import context
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 BRIEF = KeepVersions(count=2, days=0)

@@ -28,7 +28,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
 )
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, RunMoved, TooBusy, Unsupported
-from tests.fakes.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan
 
 NAMESPACE = "lakehouse_backfill"
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.table import LiveFile, MetadataFile
 from lakehouse_backfill.errors import NotFound
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.lake import FakeLake
 
 
 class FakeStored:

@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.catch_up import (
 )
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import ChunkCommit
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.lake import FakeLake
 
 
 def key_of(file: str) -> str:

@@ -36,8 +36,8 @@ from lakehouse_backfill.ports.compute import (
     MeasuredSides,
     RowPattern,
 )
-from tests.fakes.carrying import FakeErasing, key_of
-from tests.fakes.lake import (
+from tests.support.fakes.catch_up import FakeErasing, key_of
+from tests.support.fakes.lake import (
     DAY,
     FakeLake,
     FixedClock,

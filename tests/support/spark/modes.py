@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.lake.kit import Lake
+from tests.support.spark.lake import Lake
 
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
 #: The days that a run may change, unless it says otherwise.

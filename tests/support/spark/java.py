@@ -28,8 +28,8 @@ from lakehouse_backfill.domain.partitions import (
     partition_row_range,
     scope_row_ranges,
 )
-from tests.contract.catalogs import EMBEDDED, NAMES_CATALOG
-from tests.contract.lake_kit import TARGET, Kit, Row
+from tests.support.lakes.catalogs import EMBEDDED, NAMES_CATALOG
+from tests.support.lakes.tables import TARGET, Kit, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

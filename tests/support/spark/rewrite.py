@@ -12,7 +12,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
 from lakehouse_backfill.domain.publication import PartitionContent, PendingRewrite
-from tests.lake.java_kit import JavaKit
+from tests.support.spark.java import JavaKit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
-from tests.fakes.carrying import FakeCarrying, FakeErasing
-from tests.fakes.compute import FakeCompute, SilentJournal, SilentProgress
-from tests.fakes.control import (
+from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
+from tests.support.fakes.compute import FakeCompute, SilentJournal, SilentProgress
+from tests.support.fakes.control import (
     FakeEvidence,
     FakeFences,
     FakeFingerprints,
@@ -18,12 +18,12 @@ from tests.fakes.control import (
     FakeRuns,
     FakeVersions,
 )
-from tests.fakes.data_files import FakeDataFiles
-from tests.fakes.hooks import FakeHooks
-from tests.fakes.lake import FakeLake, FixedClock
-from tests.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
-from tests.fakes.rollout import FakeCorrections, FakeReading
-from tests.fakes.stored import FakeStored
+from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.lake import FakeLake, FixedClock
+from tests.support.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
+from tests.support.fakes.rollout import FakeCorrections, FakeReading
+from tests.support.fakes.stored import FakeStored
 
 PRODUCT = "silver.daily"
 

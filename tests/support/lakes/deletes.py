@@ -29,7 +29,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     commit_snapshot,
 )
 from lakehouse_backfill.domain.publication import RevertRequest, RewrittenShadow
-from tests.contract.lake_kit import TARGET, Kit, Row
+from tests.support.lakes.tables import TARGET, Kit, Row
 
 Granularity = Literal["file", "partition"]
 _PATH, _POSITION = 2147483546, 2147483545

@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.rollout import (
     ReaderQuery,
     TableState,
 )
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.lake import FakeLake
 
 
 @dataclass

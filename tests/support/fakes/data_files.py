@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from lakehouse_backfill.domain.diff import FileBytes
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.lake import FakeLake
 
 
 @dataclass

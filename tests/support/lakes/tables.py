@@ -40,7 +40,7 @@ from lakehouse_backfill.domain.publication import (
     PartitionRestore,
     RevertRequest,
 )
-from tests.contract.catalogs import catalog_of
+from tests.support.lakes.catalogs import catalog_of
 
 TARGET = "silver.t"
 SCHEMA = Schema(

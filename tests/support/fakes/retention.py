@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from lakehouse_backfill.domain.rollout import ExpirationResult, OrphanFiles, PinLease
-from tests.fakes.control import FakeFences, FakeRuns
-from tests.fakes.lake import FakeLake
+from tests.support.fakes.control import FakeFences, FakeRuns
+from tests.support.fakes.lake import FakeLake
 
 
 class FakePinLeases:

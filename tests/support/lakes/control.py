@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Lease
 from lakehouse_backfill.ports.control import Runs
-from tests.fakes.plans import NOON
+from tests.support.examples.plans import NOON
 
 PRODUCT = "silver.arrivals_daily"
 LATER = NOON + timedelta(minutes=5)

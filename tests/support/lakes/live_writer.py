@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyiceberg.exceptions import CommitFailedException
 
-from tests.contract.lake_kit import Kit, row
+from tests.support.lakes.tables import Kit, row
 
 
 def main() -> None:

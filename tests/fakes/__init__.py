@@ -1,1 +1,0 @@
-"""In-memory stand-ins of the ports."""

@@ -1,0 +1,1 @@
+"""What tests share: fakes of the ports, lakes, example values and independent oracles."""
