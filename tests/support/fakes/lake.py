@@ -54,6 +54,10 @@ class FakeTable:
     def head(self) -> int | None:
         return len(self.contents) or None
 
+    def named(self) -> dict[str, int]:
+        """Return the snapshots with a name: the head of `main`, and the pins."""
+        return dict(self.refs) if self.head is None else {"main": self.head, **self.refs}
+
     def content(self, snapshot_id: int | None) -> Content:
         return {} if snapshot_id is None else self.contents[snapshot_id - 1]
 
@@ -93,7 +97,7 @@ class FakeLake:
             table=table, uuid=f"uuid-{table}", location=f"mem:/{table}", format_version=2,
             snapshot_id=found.head, schema_id=0, spec_id=0, columns=COLUMNS,
             partitioning=(PartitionField(name="day", column="day", transform="identity"),),
-            spec_count=1, properties=found.properties, refs=found.refs,
+            spec_count=1, properties=found.properties, refs=found.named(),
         )  # fmt: skip
 
     def positions(self, table: str) -> dict[str, str]:
@@ -103,8 +107,9 @@ class FakeLake:
         found = self.tables.get(ref.table)
         if found is None or found.head is None:
             raise NotFound(f"{ref} does not exist")
-        snapshot_id = found.head if ref.at is None else found.refs.get(ref.at, 0) or int(ref.at)
-        if snapshot_id > len(found.contents):
+        ids = {str(number): number for number in range(1, len(found.contents) + 1)}
+        snapshot_id = (ids | found.named()).get("main" if ref.at is None else ref.at)
+        if snapshot_id is None:
             raise NotFound(f"{ref} does not exist")
         return Snapshot(
             snapshot_id=snapshot_id, parent_id=None, sequence_number=snapshot_id,
@@ -134,7 +139,12 @@ class FakeLake:
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
     ) -> ScanEstimate:
-        count = len(self.files(table, snapshot_id, DAY))
+        labels = self.tables[table].content(snapshot_id)
+        count = sum(
+            len(files)
+            for label, files in labels.items()
+            if not ranges or any(_holds(one, label) for one in ranges)
+        )
         return ScanEstimate(files=count, rows=10 * count, size_bytes=100 * count)
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
@@ -149,7 +159,11 @@ class FakeLake:
     # Pins
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         self.calls.append(f"pin {table}")
-        self.tables[table].refs[name] = snapshot_id
+        found = self.tables[table]
+        if not 0 < snapshot_id <= len(found.contents):
+            raise NotFound(f"{table} has no snapshot {snapshot_id}")
+        if found.refs.setdefault(name, snapshot_id) != snapshot_id:
+            raise Conflict(f"{name} already names snapshot {found.refs[name]}")
 
     def unpin(self, table: str, name: str) -> None:
         self.tables[table].refs.pop(name, None)
@@ -162,10 +176,14 @@ class FakeLake:
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
         self.calls.append("open shadow")
+        marks = {**properties, "lakehouse-backfill.base-snapshot-id": str(snapshot_id)}
         if shadow not in self.tables:
-            clone = self.tables[shadow] = FakeTable(properties=dict(properties))
+            clone = self.tables[shadow] = FakeTable(properties=dict(marks))
             if snapshot_id is not None:
                 clone.commit(self.tables[target].content(snapshot_id), base="yes")
+        held = self.tables[shadow].properties
+        if wrong := [name for name in marks if held.get(name) != marks[name]]:
+            raise Conflict(f"{shadow} is another's: its {wrong[0]} is {held.get(wrong[0])}")
         found = self.describe(shadow)
         assert found is not None
         return found
@@ -297,6 +315,15 @@ class FakeLake:
         number = table.commit(content, token=token)
         table.refs[tags["after"]] = number
         return _swap(target, number)
+
+
+def _holds(wanted: RowRange, label: str) -> bool:
+    if wanted.is_null or label == "null":
+        return wanted.is_null and label == "null"
+    if wanted.equals is not None:
+        return str(wanted.equals) == label
+    above = wanted.lower is None or str(wanted.lower) <= label
+    return above and (wanted.upper is None or label < str(wanted.upper))
 
 
 def _drift(table: FakeTable, scope: Scope, number: int) -> Drift | None:
