@@ -69,7 +69,7 @@ class PreparedSnapshot(Protocol):
 
 
 class SwapCommitter(Protocol):
-    """Swaps of partitions, each in one commit."""
+    """Swaps of partitions and tags, each in one commit."""
 
     @property
     def writes_rows(self) -> bool:
@@ -84,35 +84,18 @@ class SwapCommitter(Protocol):
         """
         ...
 
-
-class RowVerifier(Protocol):
-    """Verifies that rewritten rows equal the rows that were to be written."""
-
-    def require_equal(
-        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
-    ) -> None:
-        """Compare count and checksum of the rows; raise OutcomeUnknown when they differ."""
-        ...
-
-
-class TagCommitter(Protocol):
-    """Tags, each in one commit."""
-
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
         """Set the tag, or drop it (None). Raises TooBusy when another writer was first."""
         ...
 
 
-class UpkeepCommitter(Protocol):
-    """Removes tags and snapshots."""
+class RowRewriter(SwapCommitter, Protocol):
+    """Swaps that rewrite rows; whether the rows are right is verified after the commit."""
 
-    def take_out(
-        self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
     ) -> None:
-        """Drop tags and snapshots, if the table has exactly the references `refs`.
-
-        Raises TooBusy when the references differ, or another writer was first.
-        """
+        """Compare count and checksum of the rows; raise OutcomeUnknown when they differ."""
         ...
 
 
@@ -132,5 +115,14 @@ class CloneCommitter(Protocol):
         ...
 
 
-class TableCommitter(SwapCommitter, TagCommitter, UpkeepCommitter, CloneCommitter, Protocol):
-    """All of these commits, on tables of any format."""
+class TableCommitter(SwapCommitter, CloneCommitter, Protocol):
+    """All of these commits, and the removal of snapshots, on tables of any format."""
+
+    def take_out(
+        self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
+    ) -> None:
+        """Drop tags and snapshots, if the table has exactly the references `refs`.
+
+        Raises TooBusy when the references differ, or another writer was first.
+        """
+        ...

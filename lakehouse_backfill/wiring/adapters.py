@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.system.journal import JsonJournal
@@ -32,14 +32,12 @@ from lakehouse_backfill.fault_points import watch_ports
 from lakehouse_backfill.ports.system import Progress
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
     from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
     from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import ComputePorts, Context
     from lakehouse_backfill.ports.compute import Views
-    from lakehouse_backfill.ports.table_writer import Carrying
-    from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows
-    from lakehouse_backfill.wiring.dispatch import PublisherByWritePath, WritePathChooser
 
 
 Made = TypeVar("Made")
@@ -103,34 +101,41 @@ class Adapters:
     @cached_property
     def context(self) -> Context:
         """The ports that the verbs of the core work with."""
+        from lakehouse_backfill.adapters.iceberg.commit.publisher import (
+            IcebergChunkCarrier,
+            IcebergPublisher,
+        )
         from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
+        from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+        from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
         from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
         from lakehouse_backfill.core.runs.context import Context
 
-        lake = lake_ports(self.catalog, self.profile, lambda: self.spark)
+        catalog, profile = self.catalog, self.profile
+        writers = table_writers(catalog, profile, lambda: self.spark)
         ports = Context(
-            tables=IcebergTables(self.catalog),
-            pins=lake.pins,
-            shadows=lake.shadows,
-            publisher=lake.publisher,
-            carrying=lake.carrying,
-            ways=lake.write_paths.choose,
-            erasing=LocalDeletionFinder(self.catalog),
-            **control_ports(self.catalog, self.profile, lambda: self.spark),
+            tables=IcebergTables(catalog),
+            pins=IcebergPins(catalog, writers),
+            shadows=IcebergShadows(catalog, profile.shadow_namespace, writers),
+            publisher=IcebergPublisher(catalog, writers=writers),
+            carrying=IcebergChunkCarrier(catalog, writers=writers),
+            ways=writers.choose,
+            erasing=LocalDeletionFinder(catalog),
+            **control_ports(catalog, profile, writers),
             compute=_make_once(self._make_compute_ports),
             differ=self._make_differ,
             records=_LazyRecords(self),
-            views=views_port(self.catalog, self.profile, lambda: self.spark),
+            views=views_port(catalog, profile, lambda: self.spark),
             hooks=LocalHooks(self.folder),
-            reading=LocalDualReader(self.catalog),
-            corrections=IcebergCorrections(self.catalog),
+            reading=LocalDualReader(catalog),
+            corrections=IcebergCorrections(catalog),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,
-            profile=self.profile,
+            profile=profile,
             driver=this_driver(),
             is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
@@ -225,7 +230,7 @@ class Adapters:
             CURRENT_VIEW,
             current_view_select,
         )
-        from lakehouse_backfill.adapters.local.inspecting import LocalInspector
+        from lakehouse_backfill.adapters.local.inspecting import InspectingBySize, LocalInspector
         from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
@@ -236,7 +241,6 @@ class Adapters:
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
         from lakehouse_backfill.core.planning.job_code import archived_code
         from lakehouse_backfill.core.runs.context import ComputePorts
-        from lakehouse_backfill.wiring.dispatch import InspectingBySize
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
         code = CodeArchive(
@@ -311,100 +315,33 @@ def _make_once(make: Callable[[], Made]) -> Callable[[], Made]:
     return get
 
 
-class LakePorts(NamedTuple):
-    """What changes tables, and what says by which way."""
-
-    pins: Pins
-    shadows: Shadows
-    publisher: Publisher
-    carrying: Carrying
-    write_paths: WritePathChooser
-
-
-def lake_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> LakePorts:
-    """Make the ports over one PyIceberg catalog; `spark` starts a JVM, when a table needs it."""
-    from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
-    from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-    from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
-    from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-    from lakehouse_backfill.wiring import dispatch
-
-    java, rows = _spark_writers(profile, spark)
-    namespace = profile.shadow_namespace
-    choosing = _write_path_chooser(catalog, profile)
-    return LakePorts(
-        pins=dispatch.PinsByWritePath(
-            choosing,
-            {
-                "pyiceberg": IcebergPins(catalog),
-                "java": IcebergPins(catalog, java),
-                "rewrite": IcebergPins(catalog, rows),
-            },
-        ),
-        shadows=dispatch.ShadowsByWritePath(
-            choosing,
-            {
-                "pyiceberg": IcebergShadows(catalog, namespace),
-                "java": IcebergShadows(catalog, namespace, java),
-                "rewrite": IcebergShadows(catalog, namespace, FileCloneCommitter(catalog)),
-            },
-        ),
-        publisher=_publisher_by_write_path(catalog, choosing, java, rows),
-        carrying=dispatch.CarryingByWritePath(
-            choosing,
-            {
-                "pyiceberg": IcebergChunkCarrier(catalog),
-                "java": IcebergChunkCarrier(catalog, commits=java),
-                "rewrite": IcebergChunkCarrier(catalog, commits=rows),
-            },
-        ),
-        write_paths=choosing,
-    )
-
-
-def _spark_writers(profile: Profile, spark: Callable[[], Any]) -> tuple[JavaCommits, SparkRewrites]:
-    """Make what writes tables that PyIceberg cannot: with a JVM in reach, and without."""
-    from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
-    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-    from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
-
-    name = profile.catalog["name"]
-    return JavaCommits(JavaApi(spark, name)), SparkRewrites(spark, name)
-
-
-def _write_path_chooser(catalog: Any, profile: Profile) -> WritePathChooser:
-    from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
-    from lakehouse_backfill.adapters.spark.session.session import is_session_open
+def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:
+    """Make what chooses the writer of a table; `spark` starts a JVM, when a table needs it."""
+    from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.domain.plan import JvmState
-    from lakehouse_backfill.wiring.dispatch import WritePathChooser
 
-    is_connect = "spark.remote" in profile.spark
-    return WritePathChooser(
-        IcebergTableSurveyor(catalog),
-        lambda: JvmState(is_up=is_session_open(), is_connect=is_connect),
-    )
+    name, is_connect = profile.catalog["name"], "spark.remote" in profile.spark
 
+    def jvm_state() -> JvmState:
+        from lakehouse_backfill.adapters.spark.session.session import is_session_open
 
-def _publisher_by_write_path(
-    catalog: Any, choosing: WritePathChooser, java: JavaCommits, rows: SparkRewrites
-) -> PublisherByWritePath:
-    """Make the publishers; each finishes a swap by rows that was cut off."""
-    from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-    from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
-    from lakehouse_backfill.wiring.dispatch import PublisherByWritePath
+        return JvmState(is_up=is_session_open(), is_connect=is_connect)
 
-    settling = RowRewriteFinalizer(catalog, rows, rows)
-    return PublisherByWritePath(
-        choosing,
-        {
-            "pyiceberg": IcebergPublisher(catalog, settling=settling),
-            "java": IcebergPublisher(catalog, commits=java, settling=settling),
-            "rewrite": IcebergPublisher(catalog, commits=rows, settling=settling),
-        },
-    )
+    def java() -> JavaCommits:
+        from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
+        from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
+
+        return JavaCommits(JavaApi(spark, name))
+
+    def rows() -> SparkRewrites:
+        from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+
+        return SparkRewrites(spark, name)
+
+    return TableWriters(catalog, jvm_state, _make_once(java), _make_once(rows))
 
 
-def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> dict[str, Any]:
+def control_ports(catalog: Any, profile: Profile, writers: TableWriters) -> dict[str, Any]:
     """Make the ports over the control tables, under the names of the context's fields."""
     from lakehouse_backfill.adapters.iceberg.control.evidence import (
         IcebergEvidence,
@@ -424,10 +361,7 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
     from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
     from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
-    from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
-    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
 
-    java = JavaCommits(JavaApi(spark, profile.catalog["name"]))
     control = ControlTables(catalog, profile.control_namespace)
     return {
         "runs": IcebergRuns(control),
@@ -440,7 +374,7 @@ def control_ports(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> d
         "fences": IcebergFences(control),
         "audit": IcebergAudit(control),
         "pin_leases": IcebergPinLeases(control),
-        "upkeep": IcebergUpkeep(catalog, profile.shadow_namespace, SystemClock(), java),
+        "upkeep": IcebergUpkeep(catalog, profile.shadow_namespace, SystemClock(), writers),
         "control_upkeep": IcebergControlUpkeep(catalog, profile.control_namespace, control),
     }
 

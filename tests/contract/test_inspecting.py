@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.local.inspecting import LocalInspector
+from lakehouse_backfill.adapters.local.inspecting import InspectingBySize, LocalInspector
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -16,7 +16,6 @@ from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import Inspecting
-from lakehouse_backfill.wiring.dispatch import InspectingBySize
 from tests.support.examples.plans import a_plan
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
 

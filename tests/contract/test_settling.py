@@ -14,7 +14,6 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
@@ -28,6 +27,7 @@ from lakehouse_backfill.domain.publication import (
 from lakehouse_backfill.errors import OutcomeUnknown
 from tests.support.lakes.deletes import hide
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.writers import FixedWriters
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
@@ -46,13 +46,6 @@ class Proof:
         self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
     ) -> None:
         self.tags.append(tags(self.kit))
-
-
-class Tags:
-    """Writes tags by PyIceberg."""
-
-    def __init__(self, kit: Kit) -> None:
-        self.kit = kit
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
         IcebergPins(self.kit.catalog).pin(table, snapshot_id or 0, name)
@@ -90,9 +83,7 @@ def emptied(kit: Kit, *removing: str) -> int:
 
 
 def publisher(kit: Kit, proof: Proof) -> IcebergPublisher:
-    return IcebergPublisher(
-        kit.catalog, settling=RowRewriteFinalizer(kit.catalog, proof, Tags(kit))
-    )
+    return IcebergPublisher(kit.catalog, writers=FixedWriters(kit.catalog, "rewrite", proof))
 
 
 @pytest.mark.req("U1", "U11")

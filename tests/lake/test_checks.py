@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lakehouse_backfill.adapters.local.inspecting import LocalInspector
+from lakehouse_backfill.adapters.local.inspecting import (
+    InspectingBySize,
+    LocalCounting,
+    LocalInspector,
+)
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Profile
@@ -19,7 +23,6 @@ from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from lakehouse_backfill.wiring.dispatch import InspectingBySize, LocalCounting
 from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake

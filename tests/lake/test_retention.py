@@ -21,6 +21,7 @@ from lakehouse_backfill.adapters.spark.session.settings import spark_catalog_pro
 from lakehouse_backfill.errors import TooBusy
 from tests.chaos.lab import DAYS, TARGET
 from tests.support.lakes.retention import SHADOWS, WHO, MovedClock, RetentionLake
+from tests.support.lakes.writers import FixedWriters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,7 +197,8 @@ def test_tags_of_format_3_go_by_iceberg_s_own_library_on_the_same_condition(lake
         lake.sql(f"INSERT INTO {{ns}}.v3 VALUES ({number})")
         ids.append(lake.head("v3"))
         commits.set_tag(name, f"lhb-pin-{number}", ids[-1], NEVER_EXPIRES_MS)
-    upkeep = IcebergUpkeep(lake.catalog, "shadow", MovedClock(), commits)
+    writers = FixedWriters(lake.catalog, "java", commits)
+    upkeep = IcebergUpkeep(lake.catalog, "shadow", MovedClock(), writers)
     done = upkeep.let_go(name, {"lhb-pin-0": ids[0] or 0, "lhb-pin-1": 4711})
     assert (done.tags, upkeep.tags(name)) == (("lhb-pin-0",), {"lhb-pin-1": ids[1]})
     assert lake.rows("v3") == [(0,), (1,)]

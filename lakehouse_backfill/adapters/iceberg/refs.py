@@ -56,12 +56,13 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     snapshot_operation,
     snapshot_summary,
 )
+from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.control import Upkeep
 from lakehouse_backfill.ports.system import Clock
-from lakehouse_backfill.ports.table_writer import TagCommitter, UpkeepCommitter
+from lakehouse_backfill.ports.table_writer import SwapCommitter
 from lakehouse_backfill.ports.tables import Pins
 
 #: Iceberg's default of `history.expire.max-snapshot-age-ms`: 5 days.
@@ -254,10 +255,10 @@ def _may_remove_files(snapshot: Snapshot) -> bool:
 class IcebergPins(Pins):
     """Tags with an explicit age that never passes."""
 
-    def __init__(self, catalog: Catalog, commits: TagCommitter | None = None) -> None:
-        """Use `commits` to write tags that PyIceberg cannot write."""
+    def __init__(self, catalog: Catalog, writers: TableWriters | None = None) -> None:
+        """Use `writers` for tables that PyIceberg cannot write."""
         self._catalog = catalog
-        self._commits = commits
+        self._writers = writers
 
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
         """Tag the snapshot and read the tag back; the same pin again does nothing.
@@ -265,7 +266,10 @@ class IcebergPins(Pins):
         Raises NotFound when the snapshot is missing, Conflict when the name pins another one,
         Unsupported when the catalog does not keep the tag.
         """
-        commit_with_retry(lambda: self._pin(table, snapshot_id, name), f"pin {name} on {table}")
+        commits = self._committer(table)
+        commit_with_retry(
+            lambda: self._pin(table, snapshot_id, name, commits), f"pin {name} on {table}"
+        )
         if not _is_pin(load_table(self._catalog, table), name, snapshot_id):
             raise Unsupported(
                 f"the catalog did not keep tag {name} on {table} with its age",
@@ -274,7 +278,9 @@ class IcebergPins(Pins):
 
     def unpin(self, table: str, name: str) -> None:
         """Drop the tag if it exists."""
-        commit_with_retry(lambda: self._unpin(table, name), f"unpin {name} on {table}")
+        if self.pinned(table, name) is not None:
+            commits = self._committer(table)
+            commit_with_retry(lambda: self._unpin(table, name, commits), f"unpin {name} on {table}")
 
     def pinned(self, table: str, name: str) -> int | None:
         """Return the snapshot id that the tag protects, or None."""
@@ -283,9 +289,12 @@ class IcebergPins(Pins):
             return None
         return ref.snapshot_id
 
-    def _pin(self, table: str, snapshot_id: int, name: str) -> None:
+    def _committer(self, table: str) -> SwapCommitter | None:
+        return self._writers.swap_committer(table) if self._writers else None
+
+    def _pin(self, table: str, snapshot_id: int, name: str, commits: SwapCommitter | None) -> None:
         loaded = load_table(self._catalog, table)
-        if self._commits is None:
+        if commits is None:
             refuse_unwritable_format(table, loaded.metadata)
         find_snapshot(loaded.metadata, snapshot_id, table)
         existing = loaded.metadata.refs.get(name)
@@ -296,19 +305,19 @@ class IcebergPins(Pins):
             )
         if _is_pin(loaded, name, snapshot_id):
             return
-        if self._commits is not None:
-            self._commits.set_tag(table, name, snapshot_id, NEVER_EXPIRES_MS)
+        if commits is not None:
+            commits.set_tag(table, name, snapshot_id, NEVER_EXPIRES_MS)
             return
         with commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.create_tag(snapshot_id, name, max_ref_age_ms=NEVER_EXPIRES_MS)
 
-    def _unpin(self, table: str, name: str) -> None:
+    def _unpin(self, table: str, name: str, commits: SwapCommitter | None) -> None:
         loaded = load_table(self._catalog, table)
         ref = loaded.metadata.refs.get(name)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
             return
-        if self._commits is not None:
-            self._commits.set_tag(table, name, None, NEVER_EXPIRES_MS)
+        if commits is not None:
+            commits.set_tag(table, name, None, NEVER_EXPIRES_MS)
             return
         with translate_errors(), commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.remove_tag(name)
@@ -336,11 +345,11 @@ class IcebergUpkeep(Upkeep):
         catalog: Catalog,
         shadow_namespace: str,
         clock: Clock,
-        commits: UpkeepCommitter | None = None,
+        writers: TableWriters | None = None,
     ) -> None:
-        """Use `commits` to write commits that PyIceberg cannot write: format 3."""
+        """Use `writers` for tables that PyIceberg cannot write: format 3."""
         self._catalog = catalog
-        self._commits = commits
+        self._writers = writers
         self._namespace = shadow_namespace
         self._clock = clock
 
@@ -434,12 +443,12 @@ class IcebergUpkeep(Upkeep):
             )
 
     def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
-        if self._commits is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:
+        if self._writers is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:
             _commit_expiration(loaded, removal)
             return
         refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
         tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
-        self._commits.take_out(table, refs, tags, snapshots)
+        self._writers.upkeep_committer().take_out(table, refs, tags, snapshots)
 
 
 class _RefsUnchanged(ValidatableTableRequirement):

@@ -30,6 +30,7 @@ from lakehouse_backfill.domain.partitions import (
 )
 from tests.support.lakes.catalogs import EMBEDDED, NAMES_CATALOG
 from tests.support.lakes.tables import TARGET, Kit, Row
+from tests.support.lakes.writers import FixedWriters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,9 +54,10 @@ class JavaKit(Kit):
         self._know()
         api = JavaApi(lambda: spark, self.name)
         self.commits = JavaCommits(api)
-        self.pins = IcebergPins(self.catalog, self.commits)
-        self.shadows = IcebergShadows(self.catalog, "shadow", self.commits)
-        self.publisher = IcebergPublisher(self.catalog, budget_s, self.commits)
+        writers = FixedWriters(self.catalog, "java", self.commits)
+        self.pins = IcebergPins(self.catalog, writers)
+        self.shadows = IcebergShadows(self.catalog, "shadow", writers)
+        self.publisher = IcebergPublisher(self.catalog, budget_s, writers)
         self._todo: list[Callable[[], Any]] = []
 
     def _know(self) -> None:

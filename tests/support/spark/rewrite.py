@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
 from lakehouse_backfill.domain.publication import PartitionContent, PendingRewrite
+from tests.support.lakes.writers import FixedWriters
 from tests.support.spark.java import JavaKit
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ class RewriteKit(JavaKit):
     ) -> None:
         super().__init__(root, spark, version, budget_s)
         self.rows_way = SparkRewrites(lambda: spark, self.name)
-        settling = RowRewriteFinalizer(self.catalog, self.rows_way, self.rows_way)
-        self.pins = IcebergPins(self.catalog, self.rows_way)
-        self.shadows = IcebergShadows(self.catalog, "shadow", FileCloneCommitter(self.catalog))
-        self.publisher = IcebergPublisher(self.catalog, budget_s, self.rows_way, settling)
+        writers = FixedWriters(self.catalog, "rewrite", self.rows_way)
+        self.pins = IcebergPins(self.catalog, writers)
+        self.shadows = IcebergShadows(self.catalog, "shadow", writers)
+        self.publisher = IcebergPublisher(self.catalog, budget_s, writers)
 
     def rewriting(self, text: str) -> tuple[PartitionContent, ...]:
         """Read what a swap left in its summary."""

@@ -47,6 +47,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     snapshot_ancestors,
     snapshot_summary,
 )
+from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -74,11 +75,12 @@ class IcebergChunkCarrier(Carrying):
         self,
         catalog: Catalog,
         budget_s: float = COMMIT_BUDGET_S,
-        commits: SwapCommitter | None = None,
+        writers: TableWriters | None = None,
     ) -> None:
-        """Use `commits` to write commits that PyIceberg cannot write."""
+        """Use `writers` for shadows that PyIceberg cannot write."""
         self._catalog = catalog
-        self._swapper = Swapper(catalog, budget_s, commits)
+        self._writers = writers
+        self._swapper = Swapper(catalog, budget_s)
 
     def carry(self, request: CarryRequest) -> ChunkCommit:
         """Make the shadow hold the partitions as the source shadow has them, in one commit.
@@ -93,9 +95,10 @@ class IcebergChunkCarrier(Carrying):
         if previous is not None:
             return previous
         cache = ManifestCache()
+        commits = self._writers.swap_committer(request.shadow) if self._writers else None
         swap = self._swap_request(table, request, cache)
         try:
-            self._swapper.run(swap, cache)
+            self._swapper.run(swap, cache, commits)
         except TargetChanged:
             # If the shadow was fenced since it was loaded, another process drives the run.
             _require_shadow_epoch(load_table(self._catalog, request.shadow), request)
@@ -184,17 +187,15 @@ class IcebergPublisher(Publisher):
         self,
         catalog: Catalog,
         budget_s: float = COMMIT_BUDGET_S,
-        commits: SwapCommitter | None = None,
-        settling: RowRewriteFinalizer | None = None,
+        writers: TableWriters | None = None,
     ) -> None:
-        """Use `commits` to write commits that PyIceberg cannot write; inspection is the same.
+        """Use `writers` for tables that PyIceberg cannot write; inspection is the same.
 
-        `settling` finalises row rewrites of any process.
+        They also finalise row rewrites of any process.
         """
         self._catalog = catalog
-        self._finalizer = settling
-        self._writes_rows = commits is not None and commits.writes_rows
-        self._swapper = Swapper(catalog, budget_s, commits)
+        self._writers = writers
+        self._swapper = Swapper(catalog, budget_s)
 
     def adopt(self, request: AdoptRequest) -> CommitResult:
         """Replace the partitions' files by the shadow's; only commits to the scope conflict.
@@ -210,6 +211,7 @@ class IcebergPublisher(Publisher):
         if published is not None:
             return read_commit_result(request.target, published, time.monotonic() - started)
         cache = ManifestCache()
+        commits = self._committer(request.target, request.scope)
         candidate = ShadowCandidate(load_table(self._catalog, request.shadow), request, cache)
         with translate_errors():
             files, evolution = candidate.files_to_adopt(target), candidate.schema_evolution
@@ -230,7 +232,7 @@ class IcebergPublisher(Publisher):
             spec_id=candidate.spec_id,
             is_frozen=request.is_frozen,
         )
-        return self._run_swap(swap, cache)
+        return self._run_swap(swap, cache, commits)
 
     def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, without a reservation; raises the same errors."""
@@ -255,8 +257,9 @@ class IcebergPublisher(Publisher):
             return read_commit_result(request.target, published, time.monotonic() - started)
         cache = ManifestCache()
         columns = None
+        commits = self._committer(request.target, request.scope)
         with translate_errors():
-            planner = self._revert_planner(target, request.target, request.scope.field, cache)
+            planner = _revert_planner(target, request.target, request.scope.field, cache, commits)
             parts = planner.restored_parts(request)
             if request.rewritten is not None:
                 shadow = load_table(self._catalog, request.rewritten.shadow)
@@ -276,7 +279,7 @@ class IcebergPublisher(Publisher):
             sources=_revert_sources(request),
             columns=columns,
         )
-        return self._run_swap(swap, cache)
+        return self._run_swap(swap, cache, commits)
 
     def rewrites(
         self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
@@ -288,10 +291,11 @@ class IcebergPublisher(Publisher):
         (pitfall 42).
         """
         table = load_table(self._catalog, target)
+        labels = tuple(label for restore in restores for label in restore.partitions)
+        commits = self._committer(target, Scope(field=field, partitions=labels) if labels else None)
         with translate_errors():
-            return self._revert_planner(table, target, field, ManifestCache()).required_rewrites(
-                restores
-            )
+            planner = _revert_planner(table, target, field, ManifestCache(), commits)
+            return planner.required_rewrites(restores)
 
     def changes(self, target: str, scope: Scope, since_snapshot_id: int) -> str | None:
         """Return which commit changed rows of the scope since then; compaction does not count."""
@@ -337,8 +341,13 @@ class IcebergPublisher(Publisher):
         )
         return None if published is None else read_commit_result(target, published, 0.0)
 
-    def _run_swap(self, intent: SwapRequest, cache: ManifestCache) -> CommitResult:
-        if intent.is_frozen and self._writes_rows:
+    def _committer(self, table: str, scope: Scope | None) -> SwapCommitter | None:
+        return self._writers.swap_committer(table, scope) if self._writers else None
+
+    def _run_swap(
+        self, intent: SwapRequest, cache: ManifestCache, commits: SwapCommitter | None
+    ) -> CommitResult:
+        if intent.is_frozen and _writes_rows(commits):
             raise Unsupported(
                 f"{intent.target} is written by Spark row by row, whose commit cannot be refused "
                 "for commits of others to other partitions",
@@ -347,7 +356,7 @@ class IcebergPublisher(Publisher):
                 "spark.remote from the profile",
             )
         started = time.monotonic()
-        published = self._swapper.run(intent, cache)
+        published = self._swapper.run(intent, cache, commits)
         result = read_commit_result(intent.target, published, time.monotonic() - started)
         self._finalise_row_rewrite(intent.target, published)
         return result
@@ -362,13 +371,22 @@ class IcebergPublisher(Publisher):
         return published
 
     def _finalise_row_rewrite(self, target: str, done: Snapshot) -> None:
-        if self._finalizer is not None:
-            self._finalizer.finalise(target, done)
+        if self._writers is not None:
+            RowRewriteFinalizer(self._catalog, self._writers).finalise(target, done)
 
-    def _revert_planner(
-        self, table: Table, name: str, field: ScopeField, cache: ManifestCache
-    ) -> RevertPlanner:
-        return RevertPlanner(table, name, field, cache, by_rows=self._writes_rows)
+
+def _writes_rows(commits: SwapCommitter | None) -> bool:
+    return commits is not None and commits.writes_rows
+
+
+def _revert_planner(
+    table: Table,
+    name: str,
+    field: ScopeField,
+    cache: ManifestCache,
+    commits: SwapCommitter | None,
+) -> RevertPlanner:
+    return RevertPlanner(table, name, field, cache, by_rows=_writes_rows(commits))
 
 
 def _shadow_source(request: AdoptRequest) -> tuple[str, int] | None:

@@ -160,21 +160,20 @@ class _Attempts:
 class Swapper:
     """Commits swaps on the tables of one catalog."""
 
-    def __init__(
-        self, catalog: Catalog, budget_s: float, commits: SwapCommitter | None = None
-    ) -> None:
-        """Use `commits` to write commits that PyIceberg cannot write."""
+    def __init__(self, catalog: Catalog, budget_s: float) -> None:
         self._catalog = catalog
         self._budget_s = budget_s
-        self._commits = commits
 
-    def run(self, intent: SwapRequest, cache: ManifestCache) -> Snapshot:
+    def run(
+        self, intent: SwapRequest, cache: ManifestCache, commits: SwapCommitter | None = None
+    ) -> Snapshot:
         """Commit the swap once, also while other writers commit; return its snapshot.
 
-        Raises TargetChanged, TooBusy, OutcomeUnknown, Unsupported. Files are never deleted, because
-        a commit that was reported as failed may still have succeeded.
+        `commits` writes what PyIceberg cannot write. Raises TargetChanged, TooBusy, OutcomeUnknown,
+        Unsupported. Files are never deleted, because a commit that was reported as failed may still
+        have succeeded.
         """
-        writer = choose_snapshot_writer(self._catalog, cache, self._commits)
+        writer = choose_snapshot_writer(self._catalog, cache, commits)
         state = _Attempts(intent, cache, writer, FileExistenceCheck(intent.wording))
         for number in retry_attempts(self._budget_s):
             committed = self._attempt(state, number)

@@ -43,6 +43,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
 )
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
+from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.domain.partitions import RowRange, Scope
 from lakehouse_backfill.domain.publication import (
     REWRITE_PROPERTY,
@@ -53,7 +54,7 @@ from lakehouse_backfill.domain.publication import (
     SwapCommit,
 )
 from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
-from lakehouse_backfill.ports.table_writer import RowVerifier, SwapCommitter, TagCommitter
+from lakehouse_backfill.ports.table_writer import SwapCommitter
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,9 @@ def _is_data_file(entry: ManifestEntry) -> bool:
 class RowRewriteFinalizer:
     """Finalises row rewrites on the tables of one catalog."""
 
-    def __init__(self, catalog: Catalog, proof: RowVerifier, tags: TagCommitter) -> None:
+    def __init__(self, catalog: Catalog, writers: TableWriters) -> None:
         self._catalog = catalog
-        self._proof = proof
-        self._pins = IcebergPins(catalog, tags)
+        self._writers = writers
 
     def finalise(self, target: str, snapshot: Snapshot) -> None:
         """Prove the snapshot and tag it, unless that is done; other snapshots need nothing.
@@ -208,15 +208,16 @@ class RowRewriteFinalizer:
         table = load_table(self._catalog, target)
         if pending.after is not None and pending.after in table.metadata.refs:
             return
+        pins = IcebergPins(self._catalog, self._writers)
         before = snapshot.parent_snapshot_id
         has_before = any(ancestor.snapshot_id == before for ancestor in table.metadata.snapshots)
         if pending.before is not None and before is not None and has_before:
-            self._pins.pin(target, before, pending.before)
+            pins.pin(target, before, pending.before)
         with translate_errors():
             _require_in_partitions(target, table, snapshot, pending)
-        self._proof.require_equal(target, snapshot.snapshot_id, pending.contents)
+        self._writers.rows().require_equal(target, snapshot.snapshot_id, pending.contents)
         if pending.after is not None:
-            self._pins.pin(target, snapshot.snapshot_id, pending.after)
+            pins.pin(target, snapshot.snapshot_id, pending.after)
 
 
 def _require_in_partitions(

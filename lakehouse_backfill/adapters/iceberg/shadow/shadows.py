@@ -51,6 +51,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     require_clone,
     require_marks,
 )
+from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
 from lakehouse_backfill.domain.table import SchemaChange, TableInfo
@@ -130,12 +131,12 @@ class IcebergShadows(Shadows):
     """Clones in one namespace of the target's catalog."""
 
     def __init__(
-        self, catalog: Catalog, shadow_namespace: str, commits: CloneCommitter | None = None
+        self, catalog: Catalog, shadow_namespace: str, writers: TableWriters | None = None
     ) -> None:
-        """Use `commits` to write commits that PyIceberg cannot write."""
+        """Use `writers` for tables that PyIceberg cannot write."""
         self._catalog = catalog
         self._namespace = shadow_namespace
-        self._commits = commits
+        self._writers = writers
 
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
@@ -169,8 +170,9 @@ class IcebergShadows(Shadows):
         Unsupported when the catalog does not change the UUID.
         """
         self._refuse_name(shadow)
+        commits = self._committer(shadow)
         commit_with_retry(
-            lambda: set_fence(self._catalog, shadow, epoch, self._commits), f"fence of {shadow}"
+            lambda: set_fence(self._catalog, shadow, epoch, commits), f"fence of {shadow}"
         )
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
@@ -180,8 +182,9 @@ class IcebergShadows(Shadows):
         when its columns are neither those of the base schema nor the changed ones.
         """
         self._refuse_name(shadow)
+        commits = self._committer(shadow)
         commit_with_retry(
-            lambda: evolve_shadow(self._catalog, shadow, base_schema_id, change, self._commits),
+            lambda: evolve_shadow(self._catalog, shadow, base_schema_id, change, commits),
             f"columns of {shadow}",
         )
 
@@ -217,7 +220,7 @@ class IcebergShadows(Shadows):
         something else.
         """
         namespace = name.rpartition(".")[0]
-        shadows = IcebergShadows(self._catalog, namespace, self._commits)
+        shadows = IcebergShadows(self._catalog, namespace, self._writers)
         return shadows.open(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
@@ -246,6 +249,9 @@ class IcebergShadows(Shadows):
         except NotFound:
             return
 
+    def _committer(self, table: str) -> CloneCommitter | None:
+        return self._writers.clone_committer(table) if self._writers else None
+
     def _refuse_name(self, shadow: str) -> None:
         if shadow.rpartition(".")[0] != self._namespace:
             raise Unsupported(
@@ -271,7 +277,8 @@ class IcebergShadows(Shadows):
     def _create_clone(
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
     ) -> Table:
-        if self._commits is None:
+        commits = self._committer(marks[TARGET_PROPERTY])
+        if commits is None:
             refuse_unwritable_format(marks[TARGET_PROPERTY], source.metadata)
         with translate_errors():
             if snapshot_id is not None:
@@ -282,7 +289,7 @@ class IcebergShadows(Shadows):
             clone_metadata = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, clone_metadata.properties)
             file = provider.new_table_metadata_file_location()
-            self._write_metadata_file(source, clone_metadata, file, marks[TARGET_PROPERTY])
+            _write_metadata_file(source, clone_metadata, file, marks[TARGET_PROPERTY], commits)
             try:
                 with commit_window("Shadows.register"):
                     self._catalog.register_table(shadow, file)
@@ -313,24 +320,6 @@ class IcebergShadows(Shadows):
                 return BuiltClone(self._catalog).build(shadow, clone_metadata, "it was begun so")
         require_clone(shadow, found.metadata, clone_metadata)
         return found
-
-    def _write_metadata_file(
-        self, source: Table, wanted: TableMetadata, file: str, target: str
-    ) -> None:
-        if self._commits is None:
-            with commit_window("Shadows.metadata_file"):
-                ToOutputFile.table_metadata(wanted, source.io.new_output(file))
-            return
-        order = CloneCommit(
-            table=target,
-            metadata_location=source.metadata_location,
-            snapshot_id=wanted.current_snapshot_id,
-            uuid=str(wanted.table_uuid),
-            location=wanted.location,
-            properties=wanted.properties,
-            file=file,
-        )
-        self._commits.write_clone(order)
 
     def _verify_registered(self, shadow: str, wanted: TableMetadata) -> Table:
         """Compare what the catalog kept with what was registered.
@@ -372,6 +361,25 @@ class IcebergShadows(Shadows):
                 fix="give the shadow namespace a location of its own",
             )
         return location
+
+
+def _write_metadata_file(
+    source: Table, clone: TableMetadata, file: str, target: str, commits: CloneCommitter | None
+) -> None:
+    if commits is None:
+        with commit_window("Shadows.metadata_file"):
+            ToOutputFile.table_metadata(clone, source.io.new_output(file))
+        return
+    order = CloneCommit(
+        table=target,
+        metadata_location=source.metadata_location,
+        snapshot_id=clone.current_snapshot_id,
+        uuid=str(clone.table_uuid),
+        location=clone.location,
+        properties=clone.properties,
+        file=file,
+    )
+    commits.write_clone(order)
 
 
 def _mark_retired(catalog: Catalog, shadow: str) -> None:

@@ -36,7 +36,7 @@ from lakehouse_backfill.domain.publication import (
 )
 from lakehouse_backfill.errors import OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import RowVerifier, SwapCommitter, TagCommitter
+from lakehouse_backfill.ports.table_writer import RowRewriter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,7 +88,7 @@ class PreparedRewrite:
             raise
 
 
-class SparkRewrites(SwapCommitter, TagCommitter, RowVerifier):
+class SparkRewrites(RowRewriter):
     """Swaps by rewriting rows, and tags by SQL, on the tables of one catalog."""
 
     writes_rows = True
