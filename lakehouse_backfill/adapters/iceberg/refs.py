@@ -57,6 +57,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     snapshot_summary,
 )
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
+from lakehouse_backfill.core.planning.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -266,10 +267,7 @@ class IcebergPins(Pins):
         Raises NotFound when the snapshot is missing, Conflict when the name pins another one,
         Unsupported when the catalog does not keep the tag.
         """
-        commits = self._committer(table)
-        commit_with_retry(
-            lambda: self._pin(table, snapshot_id, name, commits), f"pin {name} on {table}"
-        )
+        commit_with_retry(lambda: self._pin(table, snapshot_id, name), f"pin {name} on {table}")
         if not _is_pin(load_table(self._catalog, table), name, snapshot_id):
             raise Unsupported(
                 f"the catalog did not keep tag {name} on {table} with its age",
@@ -278,9 +276,7 @@ class IcebergPins(Pins):
 
     def unpin(self, table: str, name: str) -> None:
         """Drop the tag if it exists."""
-        if self.pinned(table, name) is not None:
-            commits = self._committer(table)
-            commit_with_retry(lambda: self._unpin(table, name, commits), f"unpin {name} on {table}")
+        commit_with_retry(lambda: self._unpin(table, name), f"unpin {name} on {table}")
 
     def pinned(self, table: str, name: str) -> int | None:
         """Return the snapshot id that the tag protects, or None."""
@@ -292,8 +288,9 @@ class IcebergPins(Pins):
     def _committer(self, table: str) -> SwapCommitter | None:
         return self._writers.swap_committer(table) if self._writers else None
 
-    def _pin(self, table: str, snapshot_id: int, name: str, commits: SwapCommitter | None) -> None:
+    def _pin(self, table: str, snapshot_id: int, name: str) -> None:
         loaded = load_table(self._catalog, table)
+        commits = self._committer(table)
         if commits is None:
             refuse_unwritable_format(table, loaded.metadata)
         find_snapshot(loaded.metadata, snapshot_id, table)
@@ -311,11 +308,12 @@ class IcebergPins(Pins):
         with commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.create_tag(snapshot_id, name, max_ref_age_ms=NEVER_EXPIRES_MS)
 
-    def _unpin(self, table: str, name: str, commits: SwapCommitter | None) -> None:
+    def _unpin(self, table: str, name: str) -> None:
         loaded = load_table(self._catalog, table)
         ref = loaded.metadata.refs.get(name)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
             return
+        commits = self._committer(table)
         if commits is not None:
             commits.set_tag(table, name, None, NEVER_EXPIRES_MS)
             return
@@ -331,10 +329,6 @@ def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
         and ref.snapshot_id == snapshot_id
         and ref.max_ref_age_ms == NEVER_EXPIRES_MS
     )
-
-
-#: The first table format that PyIceberg can read but not write.
-_FIRST_UNWRITABLE_FORMAT = 3
 
 
 class IcebergUpkeep(Upkeep):
@@ -443,7 +437,7 @@ class IcebergUpkeep(Upkeep):
             )
 
     def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
-        if self._writers is None or loaded.metadata.format_version < _FIRST_UNWRITABLE_FORMAT:
+        if self._writers is None or loaded.metadata.format_version <= MAX_WRITTEN_FORMAT:
             _commit_expiration(loaded, removal)
             return
         refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
